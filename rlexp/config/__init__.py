@@ -1,0 +1,5 @@
+"""All that a user may write in an experiment file, and nothing that runs: needs pydantic and PyYAML only.
+
+The way of a file: ``yaml_file`` (text to nodes that know their place) → ``layout`` (each key where it belongs) →
+``overrides`` → ``search_space`` (the corners of a grid) → ``validation`` (the models) → ``load`` (the plan).
+"""

@@ -1,0 +1,65 @@
+"""Ape-X (Horgan et al. 2018): DQN with many workers, sharded replay and an asynchronous learner; RLlib's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlexp.config.dqn import DQNConfig, OptimizerConfig
+from rlexp.config.fields import Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
+
+
+class AsyncReplayOptimizerConfig(OptimizerConfig):
+    """How experience moves in Ape-X: workers, replay shards and the learner, none waiting for another."""
+
+    max_weight_sync_delay: Count = 400
+    """Env steps that a worker samples before it gets new weights: small keeps it close to the learner's policy, large
+    saves sending the network."""
+
+    num_replay_buffer_shards: Count = 4
+    """Processes that replay is split over, so that storing and drawing do not wait for one another."""
+
+    debug: bool = False
+    """Report the queues and the time of each movement among the results."""
+
+    sample_queue_depth: Count = 2
+    """Calls to sample in flight per worker. With 2 a worker starts the next fragment while the last one is stored; more
+    would only make its weights older."""
+
+    replay_queue_depth: Count = 4
+    """Batches asked for ahead, per replay shard. Covers the way of a batch to the learner; more would only make its
+    priorities older."""
+
+    learner_queue_depth: Count = 16
+    """Batches that wait for the learner at most. Smooths uneven shards; more would hold older priorities and memory."""
+
+
+class ApexConfig(DQNConfig):
+    """What is under ``config:`` for ``run: APEX``."""
+
+    num_workers: CountOrZero = 32
+    sample_batch_size: Count = 50
+    train_batch_size: Count = 512
+    timesteps_per_iteration: CountOrZero = 25_000
+    min_iter_time_s: PositiveOrZero = 30.0
+    per_worker_exploration: bool = True
+    learning_starts: CountOrZero = 50_000
+    buffer_size: Count = 2_000_000
+    worker_side_prioritization: bool = True
+    n_step: Count = 3
+    target_network_update_freq: Count = 500_000
+
+    final_prioritized_replay_beta: PositiveFraction | None = None
+    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant, as in Ape-X."""
+
+    optimizer: AsyncReplayOptimizerConfig = AsyncReplayOptimizerConfig()
+    """How experience moves."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield the parent's conflicts, then shards that would hold nothing."""
+        yield from super().conflicts()
+        if self.optimizer.num_replay_buffer_shards > self.buffer_size:
+            yield Conflict(
+                ("optimizer.num_replay_buffer_shards", "buffer_size"),
+                f"optimizer.num_replay_buffer_shards is {self.optimizer.num_replay_buffer_shards}, "
+                f"more than buffer_size holds: {self.buffer_size}",
+            )

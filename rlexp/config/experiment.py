@@ -1,0 +1,118 @@
+"""Experiment: what one entry of a file says, checked; a union over ``run``, the agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+from rlexp.config.apex import ApexConfig
+from rlexp.config.common import CommonConfig
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.fields import Count, CountOrZero, KeyGroup, Whole
+from rlexp.config.metric_names import STOP_METRICS
+
+RULE = "rule"
+"""Type of the pydantic error whose message is a sentence to be shown after the key."""
+
+_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
+_ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+def _folder_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or name.strip(". ") == "":
+        raise PydanticCustomError(
+            RULE, "becomes a folder: 1 to 100 characters, none of them a slash or a control character"
+        )
+    return name
+
+
+def _env_name(env: str) -> str:
+    module, colon, name = env.rpartition(":")
+    if not _ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
+        raise PydanticCustomError(RULE, "must be an environment's id (CartPole-v1) or package.module:Class")
+    return env
+
+
+def _known_metric(metric: str) -> str:
+    if metric not in STOP_METRICS:
+        raise PydanticCustomError(RULE, "is not a metric that results report")
+    return metric
+
+
+def _as_written(number: float) -> float:
+    return int(number) if float(number).is_integer() else number
+
+
+Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_written)]
+"""A number that stays whole where it was written whole."""
+
+
+class CommonExperiment(KeyGroup):
+    """What stands beside ``config:`` whatever the agent."""
+
+    name: Annotated[str, AfterValidator(_folder_name)]
+    """The experiment's name: the key it stands under in its file, and its folder among the results."""
+
+    run: str
+    """The agent that learns, in any case."""
+
+    env: Annotated[str, AfterValidator(_env_name)]
+    """The environment: an id of Gymnasium, or ``package.module:Class``."""
+
+    stop: dict[Annotated[str, AfterValidator(_known_metric)], Number] = Field(default_factory=dict)
+    """Metrics and numbers: the first metric to reach its number stops a trial. Empty: it runs until interrupted."""
+
+    num_samples: Count = 1
+    """How often each variant runs, every time with another seed."""
+
+    checkpoint_freq: CountOrZero = 0
+    """Iterations between two checkpoints. 0: none on the way."""
+
+    checkpoint_at_end: bool = False
+    """Write a checkpoint when a trial stops."""
+
+    max_failures: Annotated[Whole, Field(ge=-1)] = 0
+    """How often a trial that failed starts again from its last checkpoint. -1: always."""
+
+    config: CommonConfig
+    """The agent's keys."""
+
+
+class DQNExperiment(CommonExperiment):
+    """An experiment with DQN."""
+
+    run: Literal["DQN"]
+    config: DQNConfig = DQNConfig()
+
+
+class ApexExperiment(CommonExperiment):
+    """An experiment with Ape-X."""
+
+    run: Literal["APEX"]
+    config: ApexConfig = ApexConfig()
+
+
+Experiment = Annotated[DQNExperiment | ApexExperiment, Field(discriminator="run")]
+
+AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment]] = MappingProxyType(
+    {"DQN": DQNExperiment, "APEX": ApexExperiment}
+)
+"""The agents that can run, and what their experiments look like."""
+
+
+def required_cpus(experiment: Experiment) -> float:
+    """Return the CPUs that one trial reserves: the driver's and the workers'; replay shards take none."""
+    config = experiment.config
+    return config.num_cpus_for_driver + config.num_workers * config.num_cpus_per_worker
+
+
+def required_gpus(experiment: Experiment) -> float:
+    """Return the GPUs that one trial reserves: the learner's and the workers'."""
+    config = experiment.config
+    return config.num_gpus + config.num_workers * config.num_gpus_per_worker

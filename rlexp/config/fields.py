@@ -1,0 +1,96 @@
+"""The types that keys are made of: strict (no bool or text for a number), finite, with their range.
+
+The models use nothing else, so that ``key_table`` can say in words what a key expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+LARGEST_COUNT = 10**15
+"""Far above any step count that will be reached, and exact in a float and in JSON."""
+
+CONFLICT = "conflict"
+"""Type of the pydantic error that carries the conflicts of a group in its context."""
+
+
+def _whole(value: Any) -> Any:
+    """Turn 3.0 and 1e6 into whole numbers; leave the rest (3.7, True, text) for the strict type to refuse."""
+    return int(value) if isinstance(value, float) and isfinite(value) and value.is_integer() else value
+
+
+def _plain_data(value: Any) -> Any:
+    """Refuse NaN and infinity at any depth of free-form data: they could not be written to JSON."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, float) and not isfinite(leaf):
+            raise PydanticCustomError("finite_number", "must be finite")
+    return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    children: Iterable[Any] | None = None
+    if isinstance(value, dict):
+        children = value.values()
+    elif isinstance(value, list):
+        children = value
+    if children is None:
+        yield value
+        return
+    for child in children:
+        yield from _leaves(child)
+
+
+Whole = Annotated[int, BeforeValidator(_whole), Field(le=LARGEST_COUNT)]
+Count = Annotated[Whole, Field(ge=1)]
+CountOrZero = Annotated[Whole, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+PositiveOrZero = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1)]
+LayerSizes = Annotated[tuple[Count, ...], Field(strict=False)]
+FreeForm = Annotated[dict[str, Any], AfterValidator(_plain_data)]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Keys of one group that do not fit together."""
+
+    keys: tuple[str, ...]
+    """The keys concerned, the one to blame first."""
+    message: str
+    hint: str | None = None
+
+
+class KeyGroup(BaseModel):
+    """A group of keys: unknown ones are refused, values are not coerced, and nobody changes them later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=False,
+        use_attribute_docstrings=True,
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield what is wrong between keys that are fine one by one; a subclass adds to its parent's."""
+        yield from ()
+
+    def said(self, key: str) -> str:
+        """Return a key with its value for a conflict's message, and whether it is only the default."""
+        origin = "" if key in self.model_fields_set else " (its default)"
+        return f"{key} is {getattr(self, key)}{origin}"
+
+    @model_validator(mode="after")
+    def _refuse_conflicts(self) -> Self:
+        found = tuple(self.conflicts())
+        if found:
+            raise PydanticCustomError(CONFLICT, "keys do not fit together", {"conflicts": found})
+        return self

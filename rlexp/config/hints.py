@@ -1,0 +1,61 @@
+"""What to do about a key, a metric or an agent that does not exist: the nearest spelling, or where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from rlexp.config.experiment import AGENTS
+from rlexp.config.key_table import KeyName, key_table
+from rlexp.config.metric_names import STOP_METRICS
+from rlexp.config.nodes import dotted, shown_key
+
+_LIKENESS = 0.6
+"""How alike two words must be (difflib's ratio) for one to be offered in place of the other."""
+
+_LONGEST_COMPARED = 100
+
+
+RLLIB_ALGORITHMS = frozenset(
+    ("A2C", "A3C", "APPO", "ARS", "DDPG", "ES", "IMPALA", "MARWIL", "PG", "PPO", "QMIX", "SAC", "TD3")
+)
+"""What RLlib's files may name that does not run here."""
+
+
+def for_unknown_key(path: KeyName, run: str) -> str | None:
+    """Return what to do about a key that the agent does not have where it stands."""
+    name, group = path[-1], path[:-1]
+    table = key_table(run)
+    elsewhere = [key.path[:-1] for key in table.values() if key.name == name]
+    if elsewhere:
+        return f"{name} belongs {_below(elsewhere[0])}"
+    agents = [other for other in AGENTS if any(key.name == name for key in key_table(other).values())]
+    if agents:
+        return f"{name} is a key of {' and '.join(agents)}"
+    nearest = _nearest(name, [key.name for key in table.values()])
+    if nearest is None:
+        return None
+    paths = [key.path for key in table.values() if key.name == nearest]
+    return f"did you mean {nearest if (*group, nearest) in paths else dotted(paths[0])}?"
+
+
+def for_unknown_metric(metric: str) -> str:
+    """Return what to do about a metric that no result reports."""
+    name = metric.rpartition("/")[2].replace("return", "reward")  # RLlib 2's words: env_runners/episode_return_mean
+    nearest = name if name in STOP_METRICS else _nearest(metric, STOP_METRICS)
+    return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(STOP_METRICS)}"
+
+
+def for_unknown_agent(run: str) -> str:
+    """Return what to do about an agent that is not here."""
+    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(AGENTS))
+    return f"did you mean {nearest}?" if nearest else f"write {' or '.join(AGENTS)}"
+
+
+def _below(group: KeyName) -> str:
+    return f"under {dotted(group)}" if group else "beside config, not inside it"
+
+
+def _nearest(word: str, words: Sequence[str]) -> str | None:
+    matches = get_close_matches(shown_key(word[:_LONGEST_COMPARED]), words, n=1, cutoff=_LIKENESS)
+    return matches[0] if matches else None

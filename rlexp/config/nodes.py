@@ -1,0 +1,119 @@
+"""Nodes: the data of a file, each value with the place it was written at; what is found wrong points there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlexp.errors import Notice, Problem
+
+Scalar = None | bool | int | float | str
+KeyPath = tuple[str | int, ...]
+"""The keys (and places in lists) from the root to a node."""
+
+_LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something was written: a file with line and column, or an option of the command line."""
+
+    source: str
+    """The file as its user named it, or the option: ``-o lr=1e-3``."""
+    line: int = 0
+    """From 1; 0 where the source has no lines."""
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value and where it was written; the values inside a list or a mapping are nodes too."""
+
+    value: Scalar | tuple[Node, ...] | Mapping[str, Node]
+    place: Place
+    key_place: Place
+    """Where its key stands; its own place in a list and at the root."""
+
+    def child(self, key: str | int) -> Node | None:
+        """Return the node under ``key``, None where there is none."""
+        if isinstance(self.value, Mapping):
+            return self.value.get(str(key))
+        if isinstance(self.value, tuple) and isinstance(key, int) and 0 <= key < len(self.value):
+            return self.value[key]
+        return None
+
+    def find(self, path: KeyPath) -> Node | None:
+        """Return the node at ``path``, None where there is none."""
+        node: Node | None = self
+        for key in path:
+            node = node.child(key) if node else None
+        return node
+
+    def entries(self) -> Mapping[str, Node]:
+        """Return what is in a mapping; nothing for any other value."""
+        return self.value if isinstance(self.value, Mapping) else {}
+
+    def with_value(self, value: Scalar | tuple[Node, ...] | Mapping[str, Node]) -> Node:
+        """Return this node, at the same place, with another value."""
+        return replace(self, value=value)
+
+    def without(self, *keys: str) -> Node:
+        """Return a mapping without some of its keys."""
+        return replace(self, value={key: child for key, child in self.entries().items() if key not in keys})
+
+    def plain(self) -> Any:
+        """Return the data without places: dicts, lists and scalars."""
+        if isinstance(self.value, Mapping):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, tuple):
+            return [child.plain() for child in self.value]
+        return self.value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, or worth a notice, and where."""
+
+    place: Place
+    message: str
+    hint: str | None = None
+
+    def problem(self) -> Problem:
+        """Return what is shown for something wrong."""
+        return Problem(str(self.place), self.message, self.hint)
+
+    def notice(self) -> Notice:
+        """Return what is shown for something worth knowing."""
+        return Notice(str(self.place), self.message)
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """Return a path as messages show it: ``config.model.fcnet_hiddens[1]``."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{shown_key(key)}" for key in path)
+    return text.removeprefix(".")
+
+
+def shown_key(key: str) -> str:
+    """Return a key for a message: short, and without what could confuse a terminal."""
+    return _shortened(key if key.isprintable() and key else repr(key))
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, in the words of YAML: ``null``, ``true``, ``the text 'abc'``, ``a list``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"the text {_shortened(repr(value))}"
+    if isinstance(value, dict):
+        return "a group of keys"
+    return "a list" if isinstance(value, list | tuple) else _shortened(repr(value))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"

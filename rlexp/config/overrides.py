@@ -1,0 +1,80 @@
+"""Values from the command line, ``-o key.path=value``, laid over every experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlexp.config import yaml_file
+from rlexp.config.key_table import KeyName
+from rlexp.config.layout import proper_path
+from rlexp.config.nodes import Finding, Node, Place, dotted
+from rlexp.config.search_space import GRID
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value from the command line."""
+
+    path: KeyName
+    """As given: ``config`` may be missing at its start."""
+    value: Node
+
+
+def parse_overrides(texts: Sequence[str], seed: int | None) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
+    """Return the overrides of ``-o`` and ``--seed``, and what cannot be understood of them."""
+    overrides: list[Override] = []
+    findings: list[Finding] = []
+    for text in texts:
+        parsed = _parse(text)
+        if isinstance(parsed, Override):
+            overrides.append(parsed)
+        else:
+            findings.extend(parsed)
+    if seed is not None:
+        place = Place(f"--seed {seed}")
+        overrides.append(Override(("config", "seed"), Node(seed, place, place)))
+    return tuple(overrides), tuple(findings)
+
+
+def _parse(text: str) -> Override | tuple[Finding, ...]:
+    place = Place(f"-o {text}")
+    key, equals, value_text = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        return (Finding(place, "an override is written key.path=value", "-o lr=1e-3, or -o stop.timesteps_total=1e6"),)
+    value, findings = yaml_file.parse(value_text, lambda line, column: place)
+    if findings:
+        return findings
+    return Override(path, value or Node(None, place, place))
+
+
+def of_agent(overrides: Sequence[Override]) -> Node | None:
+    """Return the value that the overrides give to ``run``, None if they give none."""
+    values = [override.value for override in overrides if override.path == ("run",)]
+    return values[-1] if values else None
+
+
+def overridden(experiment: Node, overrides: Sequence[Override], run: str) -> tuple[Node, tuple[Finding, ...]]:
+    """Return an arranged experiment with the overrides laid over it, and those that find no place in it."""
+    findings: list[Finding] = []
+    for override in overrides:
+        path = proper_path(override.path, run)
+        try:
+            experiment = _with_value_at(experiment, path, override.value)
+        except LookupError:
+            message = f"{dotted(path[:-1])} is not a group of keys here"
+            findings.append(Finding(override.value.place, message))
+    return experiment, tuple(findings)
+
+
+def _with_value_at(node: Node, path: KeyName, value: Node) -> Node:
+    """Return ``node`` with ``value`` at ``path``, groups made on the way; raises LookupError at what is no group."""
+    if not path:
+        return value
+    entries = dict(node.entries())
+    if (node.value is not None and not isinstance(node.value, Mapping)) or GRID in entries:
+        raise LookupError(path[0])
+    below = entries.get(path[0], Node({}, value.place, value.place))
+    entries[path[0]] = _with_value_at(below, path[1:], value)
+    return node.with_value(entries)

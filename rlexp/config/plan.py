@@ -1,0 +1,111 @@
+"""Plan: the trials of some files, each with its seed and name, and the experiments with every key filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from rlexp.config.draft import Draft
+from rlexp.config.experiment import Experiment
+from rlexp.config.nodes import Finding
+from rlexp.config.search_space import GRID
+from rlexp.config.trial import Trial, sample_seed, trial_name
+from rlexp.config.yaml_writer import to_yaml
+from rlexp.errors import Notice
+
+
+@dataclass(frozen=True)
+class PlannedExperiment:
+    """One entry of a file: its name, agent and every key with its value, grids in place."""
+
+    name: str
+    run: str
+    resolved: Mapping[str, Any]
+    """Every key with its default filled in, ``grid_search`` where it stood, the seed of sample 0 recorded."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command will run, and what its user should know before."""
+
+    experiments: tuple[PlannedExperiment, ...]
+    trials: tuple[Trial, ...]
+    """The trials of all experiments, in the order of the files."""
+    notices: tuple[Notice, ...]
+    sources: tuple[Path, ...]
+    """The files read."""
+
+
+def planned(drafts: Sequence[Draft], sources: tuple[Path, ...], fresh_seed: Callable[[], int]) -> Plan:
+    """Give every trial its seed and name; an experiment without a seed gets one from ``fresh_seed``."""
+    experiments: list[PlannedExperiment] = []
+    trials: list[Trial] = []
+    for draft in drafts:
+        seeded = _seeded(draft, fresh_seed)
+        experiments.append(PlannedExperiment(draft.name, draft.corners[0].run, _resolved(draft, seeded)))
+        trials.extend(_trials(draft, seeded, len(trials)))
+    notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
+    return Plan(tuple(experiments), tuple(trials), notices, sources)
+
+
+def resolved_yaml(plan: Plan) -> str:
+    """Return the plan's experiments with every key filled in, as a file that makes the same plan again."""
+    return to_yaml({experiment.name: experiment.resolved for experiment in plan.experiments})
+
+
+def _notices(draft: Draft) -> Iterable[Finding]:
+    if any(not experiment.stop for experiment in draft.corners):
+        yield Finding(draft.place, f"{draft.name} has no stop: it runs until it is interrupted")
+
+
+def _seeded(draft: Draft, fresh_seed: Callable[[], int]) -> tuple[Experiment, ...]:
+    """Return the experiment of every corner with a seed; one fresh seed serves all corners."""
+    if all(experiment.config.seed is not None for experiment in draft.corners):
+        return draft.corners
+    fresh = fresh_seed()
+    return tuple(
+        _with_seed(experiment, fresh if experiment.config.seed is None else experiment.config.seed)
+        for experiment in draft.corners
+    )
+
+
+def _with_seed(experiment: Experiment, seed: int) -> Experiment:
+    return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})
+
+
+def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
+    """Yield the draft's trials, numbered from ``start``: the whole grid for one sample after the other."""
+    index = start
+    for sample in range(draft.corners[0].num_samples):
+        for experiment in seeded:
+            data = _data(experiment)
+            varied = {axis.key: _at(data, axis.path) for axis in draft.axes}
+            seed = sample_seed(experiment.config.seed or 0, sample)
+            concrete = _with_seed(experiment, seed).model_copy(update={"num_samples": 1})
+            name = trial_name(index, experiment.run, experiment.env, varied, sample)
+            yield Trial(index, name, concrete, varied, sample)
+            index += 1
+
+
+def _resolved(draft: Draft, seeded: Sequence[Experiment]) -> dict[str, Any]:
+    """Return the first corner with every key, then each axis put back with its choices as validated."""
+    resolved = _data(seeded[0])
+    for number, axis in enumerate(draft.axes):
+        stride = prod(len(faster.choices) for faster in draft.axes[number + 1 :])
+        choices = [_at(_data(seeded[index * stride]), axis.path) for index in range(len(axis.choices))]
+        parent = _at(resolved, axis.path[:-1])
+        parent[axis.path[-1]] = {GRID: choices}
+    return resolved
+
+
+def _data(experiment: Experiment) -> dict[str, Any]:
+    return experiment.model_dump(mode="json", exclude={"name"})
+
+
+def _at(data: Any, path: Sequence[str | int]) -> Any:
+    for key in path:
+        data = data[key]
+    return data

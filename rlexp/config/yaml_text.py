@@ -1,0 +1,99 @@
+"""The text of a file before YAML sees it, and YAML's complaints about it in words that help."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from rlexp.config.nodes import Finding, Place
+
+Locate = Callable[[int, int], Place]
+"""Makes a place of a line and a column, both from 1."""
+
+MAX_BYTES = 256 * 1024
+"""Size of a file: more than ten times the largest experiment file that was ever published."""
+
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_INDENTATION = re.compile(r"[\t ]*")
+_BETTER_WORDS = {
+    "mapping values are not allowed here": "a colon where no key can end: check the indentation, or quote the text",
+    "expected <block end>": "this line's indentation fits none of the lines above",
+    "could not find expected ':'": "a key without its colon",
+    "found undefined alias": "an alias (*name) without its anchor (&name)",
+    "but found another document": "a second document starts here: a file holds one",
+    "found unexpected end of stream": "a quote or a bracket is never closed",
+}
+
+
+class UnreadableError(Exception):
+    """The text cannot be read at all; holds the one finding that says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+def read_text(path: Path, name: str) -> str:
+    """Return a file's text, without a byte-order mark; raises UnreadableError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}")) from error
+    if len(data) > MAX_BYTES:
+        raise UnreadableError(Finding(Place(name), f"is larger than {MAX_BYTES // 1024} KiB: no experiment file"))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableError(Finding(Place(name), "is UTF-16 text", "save it as UTF-8"))
+    return _decode(data.removeprefix(codecs.BOM_UTF8), name)
+
+
+def _decode(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line, column = position(data[: error.start].decode(), error.start)
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        raise UnreadableError(Finding(Place(name, line, column), message, "save the file as UTF-8")) from error
+
+
+def refuse_unprintable(text: str, locate: Locate) -> None:
+    """Raise UnreadableError at the first character that YAML forbids: NUL, escape and their like."""
+    match = _UNPRINTABLE.search(text)
+    if match:
+        message = f"character U+{ord(match.group()):04X} cannot stand in YAML"
+        raise UnreadableError(Finding(locate(*position(text, match.start())), message))
+
+
+def position(text: str, index: int) -> tuple[int, int]:
+    """Return line and column, both from 1, of the character at ``index``."""
+    lines = (text[:index] + "|").splitlines()
+    return len(lines), len(lines[-1])
+
+
+def explain(error: yaml.MarkedYAMLError, text: str, locate: Locate) -> Finding:
+    """Return PyYAML's complaint with its place, in better words where we have some."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    tab = _tab_near(text, line)
+    if tab:
+        return Finding(locate(*tab), f"line {tab[0]}: tab used for indentation", "indent with spaces")
+    problem = str(error.problem or error.context or "unreadable")
+    better = (words for start, words in _BETTER_WORDS.items() if problem.startswith(start))
+    hint = f"{error.context} from line {error.context_mark.line + 1}" if error.context and error.context_mark else None
+    return Finding(locate(line, column), f"not valid YAML: {next(better, problem)}", hint)
+
+
+def _tab_near(text: str, line: int) -> tuple[int, int] | None:
+    """Return where a tab stands in the indentation of the line or the one before, which YAML may blame for it."""
+    lines = text.splitlines()
+    for number in (line, line - 1):
+        if 1 <= number <= len(lines):
+            indentation = _INDENTATION.match(lines[number - 1])
+            if indentation and "\t" in indentation.group():
+                return number, indentation.group().index("\t") + 1
+    return None

@@ -1,0 +1,59 @@
+"""JSON that every reader takes (no NaN, no numpy types), written so that a crash leaves the old file or the new one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return ``value`` as strict JSON text; see :func:`plain` for what becomes of numpy values and NaN."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` made of JSON's own types: arrays as lists, NaN and infinities as None, anything else as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` such that a reader, or a crash at any moment, sees all of it or the file as it was."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Write ``value`` to ``path`` as indented JSON, by :func:`replace_text`."""
+    replace_text(path, to_json(value, indent=2) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Wait until the file, or the names in the directory, at ``path`` are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,151 @@
+"""``rlexp check`` as its user meets it: a process, its output and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = """\
+cartpole:
+  run: apex
+  env: CartPole-v1
+  stop: {episode_reward_mean: 475}
+  config:
+    num_workers: 0
+    lr: {grid_search: [1e-3, 1e-4]}
+"""
+
+
+def rlexp(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
+    command = [sys.executable, "-m", "rlexp.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "pong.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_the_trials_that_a_file_makes(path: Path) -> None:
+    done = rlexp("check", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["trial", "agent", "env", "CPUs", "varied", "stop"]
+    assert [row.split() for row in rows] == [
+        ["00000-APEX-CartPole-v1-lr=0.001", "APEX", "CartPole-v1", "1", "lr=0.001", "episode_reward_mean", "475"],
+        ["00001-APEX-CartPole-v1-lr=0.0001", "APEX", "CartPole-v1", "1", "lr=0.0001", "episode_reward_mean", "475"],
+    ]
+
+
+def test_a_misspelt_key(path: Path) -> None:
+    path.write_text(GOOD.replace("lr: {grid_search: [1e-3, 1e-4]}", "num_wokers: 2"))
+    done = rlexp("check", str(path))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"error: {path}:7:5  config.num_wokers is not a key of APEX",
+        "hint:  did you mean num_workers?",
+    ]
+
+
+def test_three_problems_are_three_errors(path: Path) -> None:
+    path.write_text(GOOD.replace("CartPole-v1", "no id").replace("475", "high").replace("1e-4", "-1"))
+    done = rlexp("check", str(path))
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == done.stderr.splitlines()
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_what_does_not_fit_this_machine(path: Path) -> None:
+    done = rlexp("check", str(path), "-o", "num_workers=1000", "-o", "lr=1e-3")
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: cartpole needs 1001 CPUs (1 driver + 1000 workers x 1), this machine has ")
+    assert "hint:  -o config.num_workers=" in done.stderr
+    assert "00000-APEX-CartPole-v1" in done.stdout
+
+
+def test_json(path: Path) -> None:
+    done = rlexp("check", str(path), "--json", "--seed", "7", "-o", "stop={}")
+    printed = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert [notice["message"] for notice in printed["notices"]] == [
+        "cartpole has no stop: it runs until it is interrupted"
+    ]
+    assert printed["problems"] == []
+    assert printed["trials"][1] == {
+        "index": 1,
+        "name": "00001-APEX-CartPole-v1-lr=0.0001",
+        "experiment": "cartpole",
+        "run": "APEX",
+        "env": "CartPole-v1",
+        "varied": {"lr": 0.0001},
+        "sample": 0,
+        "seed": 7,
+        "stop": {},
+        "cpus": 1.0,
+        "gpus": 0.0,
+    }
+
+
+def test_json_of_what_is_wrong(path: Path) -> None:
+    done = rlexp("check", str(path), "--json", "-o", "lr=abc")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["problems"] == [
+        {"where": "-o lr=abc", "message": "config.lr must be a number > 0, got the text 'abc'", "hint": None}
+    ]
+
+
+def test_notices_go_to_stderr(path: Path) -> None:
+    done = rlexp("check", str(path), "-o", "stop={}")
+    assert done.stderr == f"notice: {path}:1:1  cartpole has no stop: it runs until it is interrupted\n"
+
+
+def test_tracebacks_only_with_debug(path: Path) -> None:
+    assert "Traceback" not in rlexp("check", str(path), "-o", "lr=0").stderr
+    assert "Traceback" in rlexp("check", str(path), "-o", "lr=0", "--debug").stderr
+
+
+def test_version_help_and_wrong_options() -> None:
+    assert rlexp("--version").stdout.startswith("rlexp ")
+    assert "check" in rlexp("--help").stdout
+    assert rlexp("check").returncode == 2
+    assert rlexp("check", "--nonsense").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["check", "{path}"], ["check", "{path}", "-o", "lr=0"], ["--help"], ["--version"]]
+)
+def test_nothing_heavy_is_imported(path: Path, arguments: list[str]) -> None:
+    program = (
+        "import sys, rlexp.cli\n"
+        "try:\n    rlexp.cli.main()\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'torch', 'ray', 'gymnasium', 'numpy', 'rich', 'tensorboard'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
+    )
+    command = [sys.executable, "-c", program, *(argument.format(path=path) for argument in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_colours_only_on_a_terminal(path: Path) -> None:
+    assert "\x1b" not in rlexp("check", str(path), "-o", "lr=0").stderr
+    assert b"\x1b[31merror:" in on_terminal(path, {"NO_COLOR": ""})
+    assert b"\x1b" not in on_terminal(path, {"NO_COLOR": "1"})
+
+
+def on_terminal(path: Path, environ: dict[str, str]) -> bytes:
+    """Return what the command prints to a pseudo-terminal."""
+    mine, theirs = os.openpty()
+    command = [sys.executable, "-m", "rlexp.cli", "check", str(path), "-o", "lr=0"]
+    subprocess.run(command, stderr=theirs, stdout=theirs, env={**os.environ, **environ}, timeout=60, check=False)
+    os.close(theirs)
+    printed = os.read(mine, 65536)
+    os.close(mine)
+    return printed

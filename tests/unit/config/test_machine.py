@@ -1,0 +1,111 @@
+"""What a machine offers, read from a made-up root folder, and what does not fit it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.config.experiment import AGENTS
+from rlexp.config.trial import Trial
+from rlexp.errors import ResourceError
+from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine
+
+ALL_CPUS = len(os.sched_getaffinity(0))
+TWO_CPUS = Machine(cpus=2, gpus=0, memory_total=2**33, memory_available=2**32)
+
+
+def put(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def test_without_quotas_the_affinity_counts(tmp_path: Path) -> None:
+    assert available_cpus(tmp_path) == ALL_CPUS
+    put(tmp_path, "sys/fs/cgroup/cpu.max", "max 100000\n")
+    assert available_cpus(tmp_path) == ALL_CPUS
+
+
+@pytest.mark.parametrize("group", ["", "slice/job"])
+def test_quota_of_version_2_here_or_above(tmp_path: Path, group: str) -> None:
+    put(tmp_path, "proc/self/cgroup", "0::/slice/job/step\n")
+    put(tmp_path, f"sys/fs/cgroup/{group}/cpu.max", "150000 100000\n")
+    assert available_cpus(tmp_path) == 1
+
+
+def test_quota_of_version_1(tmp_path: Path) -> None:
+    put(tmp_path, "proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n")
+    put(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n")
+    put(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
+    assert available_cpus(tmp_path) == 1
+    put(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n")
+    assert available_cpus(tmp_path) == ALL_CPUS
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 2), ("", 0), ("-1", 0), ("0", 1), ("0,1,2", 2), ("1,-1,0", 1), ("GPU-8f3c", 1)]
+)
+def test_gpus_are_devices_that_may_be_seen(tmp_path: Path, visible: str | None, count: int) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        put(tmp_path, f"dev/{name}", "")
+    assert available_gpus(tmp_path, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == count
+
+
+def test_this_machine_has_something() -> None:
+    machine = this_machine()
+    assert 1 <= machine.cpus <= ALL_CPUS
+    assert 0 < machine.memory_available <= machine.memory_total
+
+
+def trial(**config: Any) -> Trial:
+    data = {"name": "cartpole-apex", "run": "APEX", "env": "CartPole-v1", "config": config}
+    return Trial(0, "00000-APEX-CartPole-v1", AGENTS["APEX"].model_validate(data), {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message", "hint"),
+    [
+        (
+            {"num_workers": 16},
+            "cartpole-apex needs 17 CPUs (1 driver + 16 workers x 1), this machine has 2",
+            "-o config.num_workers=1, or -o config.num_cpus_per_worker=0.06",
+        ),
+        (
+            {"num_workers": 3, "num_cpus_per_worker": 0.5},
+            "cartpole-apex needs 2.5 CPUs (1 driver + 3 workers x 0.5), this machine has 2",
+            "-o config.num_workers=2, or -o config.num_cpus_per_worker=0.33",
+        ),
+        (
+            {"num_workers": 200},
+            "cartpole-apex needs 201 CPUs (1 driver + 200 workers x 1), this machine has 2",
+            "-o config.num_workers=1",
+        ),
+        (
+            {"num_workers": 1, "num_cpus_for_driver": 3},
+            "cartpole-apex needs 4 CPUs (3 driver + 1 workers x 1), this machine has 2",
+            "-o config.num_cpus_for_driver=2 -o config.num_workers=0",
+        ),
+        (
+            {"num_workers": 0, "num_gpus": 1},
+            "cartpole-apex needs 1 GPU (1 learner + 0 workers x 0), this machine has none",
+            "-o config.num_gpus=0",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_with_what_does(config: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(ResourceError) as caught:
+        check_fits([trial(**config), trial(**config)], TWO_CPUS)
+    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, hint)]
+    assert caught.value.exit_code == 4
+
+
+def test_all_that_does_not_fit_is_said() -> None:
+    with pytest.raises(ResourceError) as caught:
+        check_fits(
+            [trial(num_workers=2), trial(num_workers=1), trial(num_workers=3, num_gpus_per_worker=0.5)], TWO_CPUS
+        )
+    assert len(caught.value.problems) == 3
+
+
+def test_what_fits_passes() -> None:
+    check_fits([trial(num_workers=1), trial(num_workers=4, num_cpus_per_worker=0.25), trial(num_workers=0)], TWO_CPUS)
