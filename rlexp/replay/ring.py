@@ -1,0 +1,93 @@
+"""RowRing: which row lies in which slot, for buffers whose oldest rows make room for the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rlexp.errors import CheckpointError
+from rlexp.replay.storage import Storage
+from rlexp.sample_batch import KEYS, Array, SampleBatch
+
+STORAGE_PREFIX = "storage."
+
+
+class Run(NamedTuple):
+    """Neighbouring slots that one call filled."""
+
+    start: int
+    """The first slot."""
+    rows: slice
+    """The batch's rows that went there."""
+
+
+class RowRing:
+    """Gives every row a key, its insertion number, and keeps the newest ``capacity`` rows; a buffer owns it.
+
+    Row ``key`` lies in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
+    can therefore be told from the slot and the number of rows added, and is not stored.
+    """
+
+    def __init__(self, capacity: int, storage: Storage) -> None:
+        """Keep ``capacity`` rows in ``storage``, which has that many slots; raises ValueError below 1."""
+        if capacity < 1:
+            raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
+        self.capacity = capacity
+        self.num_added = 0
+        self._storage = storage
+
+    @property
+    def size(self) -> int:
+        """Rows held now; they lie in slots 0 to size - 1."""
+        return min(self.num_added, self.capacity)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage once every slot is used."""
+        return self._storage.nbytes
+
+    def write(self, batch: SampleBatch) -> list[Run]:
+        """Add the rows of ``batch [B]``; return the one or two runs of slots that they went to.
+
+        Of a batch larger than the capacity only the last rows are written, though all are counted.
+        Raises ValueError, with nothing written, for columns that are not those of the first batch.
+        """
+        count = len(batch)
+        first = max(count - self.capacity, 0)
+        start = (self.num_added + first) % self.capacity
+        turn = min(first + self.capacity - start, count)
+        runs = [Run(start, slice(first, turn)), Run(0, slice(turn, count))]
+        runs = [run for run in runs if run.rows.start < run.rows.stop]
+        for run in runs:
+            self._storage.write(run.start, batch.slice(run.rows.start, run.rows.stop))
+        self.num_added += count
+        return runs
+
+    def read(self, slots: Array) -> SampleBatch:
+        """Return copies of the rows in ``slots [B]``, with their KEYS ``[B]`` (int64)."""
+        newest = self.num_added - 1
+        keys = newest - (newest - slots) % self.capacity
+        return self._storage.read(slots).with_columns(**{KEYS: keys})
+
+    def locate(self, keys: Array) -> tuple[Array, Array]:
+        """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""
+        held = (keys >= self.num_added - self.size) & (keys < self.num_added)
+        return keys % self.capacity, held
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of the rows held, and the numbers that say which they are."""
+        rows = {STORAGE_PREFIX + name: array for name, array in self._storage.state(self.size).items()}
+        return {"capacity": self.capacity, "num_added": self.num_added, **rows}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` returned; raises CheckpointError when it is not of this capacity."""
+        if state["capacity"] != self.capacity:
+            raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
+        rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
+        num_added = int(state["num_added"])
+        self._storage.load(rows, min(num_added, self.capacity))
+        self.num_added = num_added
+
+    def close(self) -> None:
+        """Give the storage's memory back; the second call does nothing."""
+        self._storage.close()

@@ -1,0 +1,158 @@
+"""ReplayShard: one share of the replayed experience, hop three on the path from the workers to the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlexp.errors import CheckpointError
+from rlexp.replay.buffer import ReplayBuffer
+from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.uniform import UniformReplayBuffer
+from rlexp.sample_batch import TD_ERRORS, Array, SampleBatch
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What one shard is told; sizes are the shard's own share (see :func:`split_evenly`)."""
+
+    capacity: int
+    """Rows kept; the oldest make room for new ones."""
+    learning_starts: int
+    """Rows that must have been added before the first batch is handed out."""
+    train_batch_size: int
+    """Rows of a batch."""
+    prioritized: bool
+    """Draw by priority instead of uniformly; ``alpha``, ``beta`` and ``eps`` are for this only."""
+    alpha: float
+    """How much priorities matter: 0 not at all, 1 fully."""
+    beta: float
+    """How far importance weights correct for it, when :meth:`ReplayShard.replay` is not told."""
+    eps: float
+    """Added to every absolute TD error, so that no row is lost for ever."""
+
+
+@dataclass(frozen=True)
+class ShardStats:
+    """What a shard holds and has done."""
+
+    size: int
+    """Rows held."""
+    capacity: int
+    """Rows it can hold."""
+    num_added: int
+    """Rows ever added."""
+    num_sampled: int
+    """Rows ever handed out."""
+    num_stale_priorities: int
+    """Priorities dropped because newer rows had overwritten theirs."""
+    nbytes: int
+    """Bytes of memory once it is full; of the rows only after the first add."""
+
+
+class ReplayShard:
+    """A replay buffer, the gate that opens when it holds enough, counters, and a random stream of its own.
+
+    The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
+    copies what it is given and hands out copies, so neither side can change the other's rows.
+    """
+
+    def __init__(self, config: ReplayConfig, seed: int) -> None:
+        """Start empty; the same seed and the same calls give the same batches."""
+        self._config = config
+        self._buffer = _make_buffer(config)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._num_sampled = 0
+        self._num_stale_priorities = 0
+
+    def add_batch(self, batch: SampleBatch) -> int:
+        """Add the rows of ``batch [B]`` and return B.
+
+        A column TD_ERRORS ``[B]`` gives their first priorities and is not stored; without it they
+        get the highest priority so far. Raises ValueError, with nothing added, for a TD error that
+        is not finite and for columns that are not those of the first batch.
+        """
+        priorities = None
+        if TD_ERRORS in batch:
+            priorities = self._priorities(batch[TD_ERRORS])
+            batch = SampleBatch({name: column for name, column in batch.columns.items() if name != TD_ERRORS})
+        self._buffer.add(batch, priorities)
+        return len(batch)
+
+    def replay(self, beta: float | None = None) -> SampleBatch | None:
+        """Return ``train_batch_size`` drawn rows with KEYS and WEIGHTS, or None while too few were added.
+
+        ``beta`` (0 to 1) is for agents that anneal it; by default it is the config's.
+        """
+        if self._buffer.rows.num_added < max(self._config.learning_starts, 1):
+            return None
+        beta = self._config.beta if beta is None else beta
+        batch = self._buffer.sample(self._config.train_batch_size, beta, self._rng)
+        self._num_sampled += len(batch)
+        return batch
+
+    def update_priorities(self, keys: Array, td_errors: Array) -> int:
+        """Give the rows ``keys [B]`` the priorities of their new ``td_errors [B]``; return how many were too late.
+
+        Raises ValueError, with nothing changed, for a TD error that is not finite.
+        """
+        dropped = self._buffer.update_priorities(keys, self._priorities(td_errors))
+        self._num_stale_priorities += dropped
+        return dropped
+
+    def stats(self) -> ShardStats:
+        """Return what it holds and has done so far."""
+        return ShardStats(
+            size=self._buffer.rows.size,
+            capacity=self._buffer.rows.capacity,
+            num_added=self._buffer.rows.num_added,
+            num_sampled=self._num_sampled,
+            num_stale_priorities=self._num_stale_priorities,
+            nbytes=self._buffer.nbytes,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it as a flat dict of copied arrays, and of values that JSON can hold."""
+        return {
+            **self._buffer.state(),
+            "prioritized": self._config.prioritized,
+            "rng": self._rng.bit_generator.state,
+            "num_sampled": self._num_sampled,
+            "num_stale_priorities": self._num_stale_priorities,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on, bit for bit, where :meth:`state` was taken.
+
+        Raises CheckpointError when the state is of another kind of buffer, capacity or alpha.
+        """
+        if state["prioritized"] != self._config.prioritized:
+            raise CheckpointError("a state of prioritized replay does not fit uniform replay, nor the reverse")
+        self._buffer.load(state)
+        self._rng.bit_generator.state = state["rng"]
+        self._num_sampled = int(state["num_sampled"])
+        self._num_stale_priorities = int(state["num_stale_priorities"])
+
+    def close(self) -> None:
+        """Give the memory of the rows back; the second call does nothing."""
+        self._buffer.rows.close()
+
+    def _priorities(self, td_errors: Array) -> Array:
+        """Return p = abs(delta) + epsilon ``[B]`` (Schaul et al. 2016, section 3.3); alpha is the buffer's affair."""
+        return np.abs(td_errors, dtype=np.float64) + self._config.eps
+
+
+def split_evenly(total: int, shards: int) -> int:
+    """Return each shard's share of ``total`` rows, rounded up, so that together they hold no fewer."""
+    return -(-total // shards)
+
+
+def _make_buffer(config: ReplayConfig) -> ReplayBuffer:
+    storage = ArrayStorage(config.capacity)
+    if config.prioritized:
+        return PrioritizedReplayBuffer(config.capacity, config.alpha, storage)
+    return UniformReplayBuffer(config.capacity, storage)

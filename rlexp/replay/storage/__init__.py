@@ -1,0 +1,6 @@
+"""Where the columns of replayed rows lie: one protocol, and one file for each kind of memory."""
+
+from rlexp.replay.storage.array import ArrayStorage
+from rlexp.replay.storage.storage import Storage
+
+__all__ = ["ArrayStorage", "Storage"]

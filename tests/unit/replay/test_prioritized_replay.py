@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.errors import CheckpointError
+from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.storage import ArrayStorage
+from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
+
+
+def rows(count: int) -> SampleBatch:
+    return SampleBatch({ACTIONS: np.zeros(count, np.int64)})
+
+
+def make_buffer(capacity: int, alpha: float) -> PrioritizedReplayBuffer:
+    return PrioritizedReplayBuffer(capacity, alpha, ArrayStorage(capacity))
+
+
+def weight_of(batch: SampleBatch) -> dict[int, float]:
+    return dict(zip(batch[KEYS].tolist(), batch[WEIGHTS].tolist(), strict=True))
+
+
+def chi_square(keys: Array, chances: Array) -> float:
+    expected = len(keys) * chances
+    return float(((np.bincount(keys, minlength=len(chances)) - expected) ** 2 / expected).sum())
+
+
+def test_weights_are_those_worked_by_hand() -> None:
+    buffer = make_buffer(4, alpha=0.5)
+    buffer.add(rows(4), np.array([1.0, 4.0, 16.0, 81.0]))
+    # p^alpha = 1, 2, 4, 9, so P = 1/16, 2/16, 4/16, 9/16 and N P = 1/4, 1/2, 1, 9/4.
+    # (N P)^-0.5 = 2, sqrt 2, 1, 2/3; divided by the largest, 2: 1, 1/sqrt 2, 1/2, 1/3.
+    batch = buffer.sample(500, 0.5, np.random.default_rng(0))
+    assert batch[WEIGHTS].dtype == np.float32
+    assert weight_of(batch) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5, 3: 1 / 3})
+    full = buffer.sample(500, 1.0, np.random.default_rng(0))
+    assert weight_of(full) == pytest.approx({0: 1.0, 1: 1 / 2, 2: 1 / 4, 3: 1 / 9})
+    assert set(buffer.sample(500, 0.0, np.random.default_rng(0))[WEIGHTS].tolist()) == {1.0}
+
+
+def test_the_heaviest_weight_is_the_whole_buffers_not_the_batchs() -> None:
+    buffer = make_buffer(2, alpha=1.0)
+    buffer.add(rows(2), np.array([1e-9, 1.0]))
+    batch = buffer.sample(50, 1.0, np.random.default_rng(0))
+    assert set(batch[KEYS].tolist()) == {1}
+    assert batch[WEIGHTS].tolist() == pytest.approx([1e-9] * 50)
+    buffer.add(rows(1), np.array([0.5]))  # overwrites the small one
+    assert weight_of(buffer.sample(50, 1.0, np.random.default_rng(0))) == pytest.approx({1: 0.5, 2: 1.0})
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_draws_follow_the_priorities_after_very_many_updates(alpha: float) -> None:
+    capacity, rng = 1500, np.random.default_rng(7)
+    buffer, priorities = make_buffer(capacity, alpha), np.full(capacity, 1.0)
+    buffer.add(rows(capacity))
+    for _ in range(250):
+        keys, new = rng.integers(0, capacity, 4096), 10.0 ** rng.uniform(-2, 2, 4096)
+        assert buffer.update_priorities(keys, new) == 0
+        priorities[keys] = new
+    chances = priorities**alpha / (priorities**alpha).sum()
+    drawn = buffer.sample(400_000, 1.0, rng)
+    freedom = capacity - 1
+    assert abs(chi_square(drawn[KEYS], chances) - freedom) < 5 * np.sqrt(2 * freedom)
+    # Nor does a row's place in the batch tell anything about it.
+    first_half = drawn[KEYS][: len(drawn) // 2]
+    assert abs(chi_square(first_half, chances) - freedom) < 5 * np.sqrt(2 * freedom)
+    assert abs(np.corrcoef(drawn[KEYS][:-1], drawn[KEYS][1:])[0, 1]) < 0.01
+
+
+def test_a_row_of_priority_zero_is_never_drawn() -> None:
+    buffer = make_buffer(600, alpha=0.6)
+    buffer.add(rows(600), np.where(np.arange(600) % 3 == 0, 0.0, 2.0))
+    drawn = buffer.sample(5000, 1.0, np.random.default_rng(0))
+    assert (drawn[KEYS] % 3 != 0).all()
+    assert (drawn[WEIGHTS] == 1).all()
+
+
+@given(
+    capacity=st.integers(1, 6),
+    script=st.lists(
+        st.tuples(st.integers(0, 9), st.lists(st.tuples(st.integers(-3, 40), st.floats(0.1, 9)), max_size=6)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_it_is_a_dict_of_the_newest_keys(capacity: int, script: list[tuple[int, list[tuple[int, float]]]]) -> None:
+    buffer, model, added, highest = make_buffer(capacity, 1.0), dict[int, float](), 0, 1.0
+    for count, updates in script:
+        buffer.add(rows(count))
+        model |= dict.fromkeys(range(added, added + count), highest)
+        added += count
+        model = {key: model[key] for key in sorted(model)[-capacity:]}
+        dropped = buffer.update_priorities(
+            np.array([key for key, _ in updates], np.int64), np.array([priority for _, priority in updates])
+        )
+        assert dropped == sum(key not in model for key, _ in updates)
+        for key, priority in updates:
+            if key in model:
+                model[key] = priority
+                highest = max(highest, priority)
+    if model:
+        batch = buffer.sample(200, 1.0, np.random.default_rng(0))
+        lowest = min(model.values())
+        assert weight_of(batch) == pytest.approx({key: lowest / model[key] for key in set(batch[KEYS].tolist())})
+
+
+def test_a_late_priority_is_not_given_to_the_row_in_its_place() -> None:
+    buffer = make_buffer(3, alpha=1.0)
+    buffer.add(rows(3))
+    buffer.add(rows(2))  # keys 3 and 4 in the places of 0 and 1
+    assert buffer.update_priorities(np.array([0, 1, 2]), np.array([50.0, 50.0, 2.0])) == 2
+    assert weight_of(buffer.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx({2: 0.5, 3: 1.0, 4: 1.0})
+
+
+def test_rows_without_a_priority_get_the_highest_so_far() -> None:
+    buffer = make_buffer(5, alpha=1.0)
+    buffer.add(rows(1))  # 1
+    buffer.add(rows(1), np.array([4.0]))
+    buffer.update_priorities(np.array([0]), np.array([8.0]))
+    buffer.update_priorities(np.array([0]), np.array([2.0]))
+    buffer.add(rows(1))  # 8, though no row has it any more
+    buffer.update_priorities(np.array([99]), np.array([1000.0]))  # no row of ours
+    buffer.add(rows(1))
+    assert weight_of(buffer.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx(
+        {0: 1.0, 1: 0.5, 2: 0.25, 3: 0.25}
+    )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-9])
+def test_a_bad_priority_is_named_and_changes_nothing(bad: float) -> None:
+    buffer = make_buffer(4, alpha=0.6)
+    buffer.add(rows(2), np.array([1.0, 3.0]))
+    before = buffer.state()
+    with pytest.raises(ValueError, match="priority of row 1 is"):
+        buffer.add(rows(3), np.array([1.0, bad, bad]))
+    with pytest.raises(ValueError, match="priority of row 0 is"):
+        buffer.update_priorities(np.array([1, 0]), np.array([bad, 1.0]))
+    with pytest.raises(ValueError, match=r"shape \[2, 1\] for 2 rows"):
+        buffer.update_priorities(np.array([1, 0]), np.ones((2, 1)))
+    after = buffer.state()
+    assert after["num_added"] == 2
+    np.testing.assert_array_equal(after["priorities_to_alpha"], before["priorities_to_alpha"])
+
+
+def test_there_must_be_something_to_draw() -> None:
+    buffer = make_buffer(4, alpha=0.6)
+    buffer.add(rows(2), np.zeros(2))
+    with pytest.raises(ValueError, match="every slot is empty"):
+        buffer.sample(1, 1.0, np.random.default_rng(0))
+
+
+def test_alpha_is_checked_when_it_is_given_and_when_a_state_is_loaded() -> None:
+    with pytest.raises(ValueError, match=r"alpha is 1\.5"):
+        make_buffer(4, alpha=1.5)
+    with pytest.raises(CheckpointError, match=r"alpha 0\.6 does not fit alpha 0\.5"):
+        make_buffer(4, alpha=0.5).load(make_buffer(4, alpha=0.6).state())
+    with pytest.raises(CheckpointError, match="1 priorities for 0 rows"):
+        make_buffer(4, alpha=0.6).load({**make_buffer(4, alpha=0.6).state(), "priorities_to_alpha": np.ones(1)})

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.errors import CheckpointError
+from rlexp.replay import ReplayConfig, ReplayShard, ShardStats, split_evenly
+from rlexp.sample_batch import ACTIONS, KEYS, REWARDS, TD_ERRORS, WEIGHTS, SampleBatch
+
+CONFIG = ReplayConfig(
+    capacity=100, learning_starts=10, train_batch_size=32, prioritized=True, alpha=0.5, beta=0.5, eps=0.0
+)
+
+
+def rows(first: int, count: int, **more: Any) -> SampleBatch:
+    numbers = np.arange(first, first + count)
+    return SampleBatch({ACTIONS: numbers, REWARDS: numbers.astype(np.float32), **more})
+
+
+def weights(shard: ReplayShard, beta: float | None = None) -> dict[int, float]:
+    batch = shard.replay(beta)
+    assert batch is not None
+    return dict(zip(batch[KEYS].tolist(), batch[WEIGHTS].tolist(), strict=True))
+
+
+def test_the_gate_opens_when_enough_rows_were_added() -> None:
+    shard = ReplayShard(replace(CONFIG, capacity=4), seed=0)
+    assert shard.add_batch(rows(0, 9)) == 9
+    assert shard.replay() is None
+    assert shard.add_batch(rows(9, 1)) == 1  # additions count, though only 4 rows are held
+    batch = shard.replay()
+    assert batch is not None
+    assert list(batch) == [ACTIONS, REWARDS, KEYS, WEIGHTS]
+    assert len(batch) == 32
+    assert set(batch[ACTIONS].tolist()) == {6, 7, 8, 9}
+
+
+def test_an_empty_shard_hands_out_nothing_even_without_a_gate() -> None:
+    shard = ReplayShard(replace(CONFIG, learning_starts=0), seed=0)
+    assert shard.replay() is None
+    shard.add_batch(rows(0, 1))
+    assert shard.replay() is not None
+
+
+def test_td_errors_become_priorities_and_are_not_stored() -> None:
+    shard = ReplayShard(replace(CONFIG, learning_starts=3, eps=1.0, train_batch_size=500), seed=0)
+    shard.add_batch(rows(0, 3, td_errors=np.array([0.0, -3.0, 15.0], np.float32)))
+    batch = shard.replay(beta=1.0)
+    assert batch is not None
+    assert TD_ERRORS not in batch
+    # (abs(delta) + 1)^0.5 = 1, 2, 4
+    assert weights(shard, beta=1.0) == pytest.approx({0: 1.0, 1: 0.5, 2: 0.25})
+    assert weights(shard) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5})  # the config's beta
+    shard.update_priorities(np.array([0]), np.array([-8.0]))
+    assert weights(shard, beta=1.0) == pytest.approx({0: 2 / 3, 1: 1.0, 2: 0.5})
+
+
+def test_a_td_error_that_is_not_finite_is_refused() -> None:
+    shard = ReplayShard(CONFIG, seed=0)
+    with pytest.raises(ValueError, match="row 1 is nan"):
+        shard.add_batch(rows(0, 2, td_errors=np.array([0.0, np.nan], np.float32)))
+    assert shard.stats().num_added == 0
+
+
+def test_it_counts_what_it_does() -> None:
+    shard = ReplayShard(replace(CONFIG, capacity=8), seed=0)
+    shard.add_batch(rows(0, 20))
+    shard.replay()
+    shard.replay()
+    assert shard.update_priorities(np.array([0, 11, 12, 19]), np.ones(4)) == 2
+    stats = shard.stats()
+    assert stats == ShardStats(
+        size=8, capacity=8, num_added=20, num_sampled=64, num_stale_priorities=2, nbytes=stats.nbytes
+    )
+    assert stats.nbytes > 8 * 12
+
+
+def test_without_priorities_all_rows_weigh_the_same() -> None:
+    shard = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
+    shard.add_batch(rows(0, 20, td_errors=np.arange(20.0)))
+    shard.add_batch(rows(20, 20))
+    batch = shard.replay()
+    assert batch is not None
+    assert (batch[WEIGHTS] == 1).all()
+    assert shard.update_priorities(batch[KEYS], np.ones(32)) == 0
+    assert shard.stats().num_stale_priorities == 0
+
+
+def test_seeds_make_the_draws() -> None:
+    drawn = []
+    for seed in (1, 1, 2):
+        shard = ReplayShard(CONFIG, seed)
+        shard.add_batch(rows(0, 50))
+        batch = shard.replay()
+        assert batch is not None
+        drawn.append(batch[KEYS].tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def work(shard: ReplayShard, first: int) -> list[SampleBatch]:
+    """Add, draw and update for a while, in a way that depends on everything that was drawn before."""
+    batches = []
+    for turn in range(30):
+        start = first + 7 * turn
+        shard.add_batch(rows(start, 7, td_errors=np.linspace(0, turn, 7)) if turn % 2 else rows(start, 7))
+        batch = shard.replay(beta=turn / 30)
+        if batch is not None:
+            shard.update_priorities(batch[KEYS] - turn % 3 * 40, np.abs(np.sin(batch[REWARDS])) * (turn + 1))
+            batches.append(batch)
+    return batches
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_loaded_state_goes_on_bit_for_bit(prioritized: bool) -> None:
+    original = ReplayShard(replace(CONFIG, prioritized=prioritized, eps=1e-6), seed=5)
+    work(original, first=0)
+    state = original.state()
+    arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+    others = {name: value for name, value in state.items() if name not in arrays}
+    copy = ReplayShard(replace(CONFIG, prioritized=prioritized, eps=1e-6), seed=99)
+    ahead = work(original, first=1000)
+    copy.load({**arrays, **json.loads(json.dumps(others))})
+    for expected, batch in zip(ahead, work(copy, first=1000), strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(batch[name], expected[name])
+    assert copy.stats() == original.stats()
+
+
+def test_a_state_of_the_other_kind_is_refused() -> None:
+    uniform = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
+    with pytest.raises(CheckpointError, match="uniform"):
+        uniform.load(ReplayShard(CONFIG, seed=0).state())
+
+
+def test_closing_twice_is_closing_once() -> None:
+    shard = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
+    shard.add_batch(rows(0, 20))
+    shard.close()
+    shard.close()
+    assert shard.stats().nbytes == 0
+
+
+@pytest.mark.parametrize(("total", "shards", "share"), [(10, 1, 10), (10, 3, 4), (9, 3, 3), (1, 4, 1), (0, 2, 0)])
+def test_shares_are_rounded_up(total: int, shards: int, share: int) -> None:
+    assert split_evenly(total, shards) == share
+    assert share * shards >= total

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.replay.smallest import BLOCK, SmallestPositive
+from rlexp.replay.sum_tree import TOP_NODES, SumTree
+from rlexp.sample_batch import Array
+
+CAPACITIES = [1, 2, 3, TOP_NODES, TOP_NODES + 1, 1000, 5000]
+VALUES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
+
+
+@st.composite
+def writes(draw: st.DrawFn) -> tuple[int, list[tuple[list[int], list[float], bool]]]:
+    """A capacity, and writes to slots: anywhere with repetitions, or a run of neighbours."""
+    capacity = draw(st.sampled_from(CAPACITIES))
+    calls = []
+    for _ in range(draw(st.integers(1, 6))):
+        values = draw(st.lists(VALUES, max_size=min(capacity, 12)))
+        run = draw(st.booleans())
+        start = draw(st.integers(0, capacity - len(values)))
+        anywhere = draw(st.lists(st.integers(0, capacity - 1), min_size=len(values), max_size=len(values)))
+        calls.append((list(range(start, start + len(values))) if run else anywhere, values, run))
+    return capacity, calls
+
+
+def write(tree: SumTree, slots: list[int], values: list[float], run: bool) -> None:
+    if run:
+        tree.set_run(slots[0] if slots else 0, np.array(values))
+    else:
+        tree.set(np.array(slots, np.int64), np.array(values))
+
+
+def slow_find(model: Array, prefix_sum: float) -> int:
+    return int(np.flatnonzero(np.cumsum(model) > prefix_sum)[0])
+
+
+@given(writes())
+def test_it_is_a_plain_array_of_values(case: tuple[int, list[tuple[list[int], list[float], bool]]]) -> None:
+    capacity, calls = case
+    tree, model = SumTree(capacity), np.zeros(capacity)
+    for slots, values, run in calls:
+        write(tree, slots, values, run)
+        for slot, value in zip(slots, values, strict=True):
+            model[slot] = value
+        np.testing.assert_array_equal(tree.get(np.arange(capacity)), model)
+        assert tree.total == pytest.approx(model.sum(), rel=1e-12)
+        assert tree.min == min(model[model > 0], default=np.inf)
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_it_finds_where_the_running_sum_passes(capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    model = rng.integers(0, 4, capacity).astype(np.float64)  # whole numbers: sums are exact in any order
+    model[rng.integers(capacity)] = 3.0
+    tree = SumTree(capacity)
+    tree.set_run(0, model)
+    wanted = np.append(rng.random(200) * tree.total, np.arange(min(tree.total, 50)))
+    np.testing.assert_array_equal(tree.find(wanted), [slow_find(model, prefix_sum) for prefix_sum in wanted])
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_it_never_finds_an_empty_slot(capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    tree = SumTree(capacity)
+    for _ in range(20):
+        values = rng.random(capacity) * (rng.random(capacity) < 0.3) * 10.0 ** rng.integers(-9, 9, capacity)
+        values[rng.integers(capacity)] = 1 / 3
+        tree.set_run(0, values)
+        edges = np.cumsum(values)
+        edges = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges, 0), [0.0, tree.total]])
+        found = tree.find(np.append(edges, tree.total * 1.001))
+        assert (tree.get(found) > 0).all()
+        assert found.max() < capacity
+
+
+def test_rounding_within_a_subtree_does_not_lead_into_an_empty_slot() -> None:
+    ulp = np.spacing(1.0)
+    left, right = 1.5 * ulp, 1 + 2 * ulp
+    tree = SumTree(4 * TOP_NODES)
+    last = 4 * TOP_NODES - 4
+    tree.set(np.array([last, last + 2]), np.array([left, right]))  # their neighbours are empty
+    just_below = np.nextafter(tree.total, 0)
+    assert just_below - left == right  # as much is left as the right half has, though the number is below the total
+    assert tree.find(np.array([just_below, 0.0])).tolist() == [last + 2, last]
+
+
+def test_the_last_of_equal_slots_wins() -> None:
+    tree = SumTree(2000)
+    tree.set(np.array([7, 1500, 7, 7]), np.array([1.0, 2.0, 3.0, 4.0]))
+    assert tree.get(np.array([7, 1500])).tolist() == [4.0, 2.0]
+    assert tree.total == 6.0
+
+
+def test_sums_do_not_drift_and_do_not_depend_on_the_order_of_writes() -> None:
+    rng = np.random.default_rng(0)
+    worn, fresh = SumTree(3000), SumTree(3000)
+    for _ in range(300):
+        worn.set(rng.integers(0, 3000, 64), 10.0 ** rng.uniform(-8, 8, 64))
+    final = rng.random(3000)
+    worn.set(rng.permutation(3000), np.full(3000, 1e12))
+    worn.set(np.arange(3000), final)
+    fresh.set_run(0, final)
+    assert worn.total == fresh.total
+
+
+def test_find_keeps_the_order_and_the_numbers_of_the_caller() -> None:
+    tree = SumTree(3)
+    tree.set_run(0, np.array([1.0, 2.0, 3.0]))
+    asked = np.array([5.5, 0.5, 3.5, 1.0])
+    assert tree.find(asked).tolist() == [2, 0, 2, 1]
+    assert asked.tolist() == [5.5, 0.5, 3.5, 1.0]
+
+
+def test_an_empty_tree_finds_nothing() -> None:
+    tree = SumTree(5)
+    assert (tree.total, tree.min) == (0.0, np.inf)
+    with pytest.raises(ValueError, match="every slot is empty"):
+        tree.find(np.zeros(1))
+    with pytest.raises(ValueError, match="at least one slot"):
+        SumTree(0)
+
+
+def test_nothing_is_written_or_found_for_no_rows() -> None:
+    tree = SumTree(2)
+    tree.set_run(0, np.array([1.0, 1.0]))
+    tree.set(np.zeros(0, np.int64), np.zeros(0))
+    tree.set_run(1, np.zeros(0))
+    assert tree.find(np.zeros(0)).shape == (0,)
+    assert tree.total == 2.0
+
+
+def test_the_smallest_is_exact_while_low_values_come_and_go() -> None:
+    rng = np.random.default_rng(0)
+    values = np.zeros(3 * BLOCK + 5)
+    smallest = SmallestPositive(values)
+    for turn in range(400):
+        indices = rng.integers(0, len(values), 7)
+        written = rng.choice([0.0, 1e-3, 1.0, 5.0], 7) * rng.random(7) * (turn + 1)
+        values[indices] = written
+        smallest.note(indices, written)
+        if turn % 3 == 0:
+            lowest = int(np.where(values > 0, values, np.inf).argmin())
+            values[lowest] = 9.0
+            smallest.note_run(lowest, values[lowest : lowest + 1])
+        if turn % 2 == 0:
+            assert smallest.find() == values[values > 0].min()
