@@ -1,0 +1,35 @@
+"""What of Gymnasium's spaces the agents can play: flat observations and discrete actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers.vector import FlattenObservation
+
+from rlexp.errors import UsageError
+
+
+def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+    """Wrap ``vector`` so that its observations are vectors: Discrete becomes one-hot, Dict and Tuple are joined."""
+    space = vector.single_observation_space
+    if isinstance(space, Box) and len(space.shape) == 1:
+        return vector
+    return FlattenObservation(vector)
+
+
+def check_spaces(env: str, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise UsageError where ``env`` has spaces that DQN and APEX cannot play here."""
+    if not isinstance(action_space, Discrete):
+        raise UsageError(
+            f"env {env} has actions {action_space}; DQN and APEX need a Discrete action space",
+            "wrap the env so that it takes a finite number of actions",
+        )
+    if isinstance(observation_space, Box) and len(observation_space.shape) == 3:
+        raise UsageError(
+            f"env {env} has image observations {observation_space.shape}; this version trains on vectors only"
+        )
+    if not observation_space.is_np_flattenable:
+        raise UsageError(f"env {env} has observations {observation_space}, which cannot be laid out as a vector")

@@ -1,0 +1,1 @@
+"""Numbers about a run: they are gathered here and judged elsewhere."""

@@ -1,0 +1,55 @@
+"""ε-greedy exploration: each worker's, or each env's, own ε."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rlexp.sample_batch import Array
+from rlexp.schedules import LinearSchedule
+
+
+class EpsilonSchedule(Protocol):
+    """How likely each env of a worker takes a random action."""
+
+    def epsilons(self, num_steps_sampled: int) -> Array:
+        """Return ε per env ``[M]`` once all workers together have sampled so many env steps."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConstantEpsilon:
+    """A fixed ε per env, as Ape-X holds them."""
+
+    values: tuple[float, ...]
+
+    def epsilons(self, num_steps_sampled: int) -> Array:
+        """Return ε per env ``[M]``."""
+        return np.asarray(self.values)
+
+
+@dataclass(frozen=True)
+class AnnealedEpsilon:
+    """One ε for all envs, which follows a schedule over the env steps of all workers."""
+
+    schedule: LinearSchedule
+    num_envs: int
+
+    def epsilons(self, num_steps_sampled: int) -> Array:
+        """Return ε per env ``[M]``."""
+        return np.full(self.num_envs, self.schedule.value(num_steps_sampled))
+
+
+def epsilon_ladder(num_rungs: int) -> tuple[float, ...]:
+    """Return ε_i = 0.4^(1 + 7 i / (N - 1)) for i = 0 .. N - 1 (Horgan et al. 2018, section 4.1); one rung is 0.4."""
+    if num_rungs == 1:
+        return (0.4,)
+    return tuple(0.4 ** (1 + 7 * i / (num_rungs - 1)) for i in range(num_rungs))
+
+
+def explore(actions: Array, epsilons: Array, num_actions: int, rng: np.random.Generator) -> Array:
+    """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one."""
+    random_actions = rng.integers(num_actions, size=len(actions), dtype=actions.dtype)
+    return np.where(rng.random(len(actions)) < epsilons, random_actions, actions)

@@ -1,0 +1,47 @@
+"""Where an optimizer's samples come from: workers in this process, in other processes, later in other networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlexp.policy import Weights
+from rlexp.rollout.worker import FragmentInfo
+from rlexp.sample_batch import SampleBatch
+from rlexp.task_pool import Ref
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A batch of new transitions, by reference, and what is told about it."""
+
+    batch: Ref[SampleBatch]
+    info: FragmentInfo
+
+
+class SampleSource(Protocol):
+    """Delivers batches of transitions and takes newer weights; owned by one thread."""
+
+    @property
+    def num_weight_syncs(self) -> int:
+        """How often a worker was given newer weights."""
+        ...
+
+    def poll(self, num_steps_sampled: int) -> list[Sample]:
+        """Return the batches that have arrived, and keep the workers busy.
+
+        ``num_steps_sampled`` (env steps of all workers) is what the workers' schedules go by.
+        """
+        ...
+
+    def weights_wanted(self) -> bool:
+        """Whether a worker has acted long enough with its weights to be given newer ones."""
+        ...
+
+    def publish(self, version: int, weights: Weights) -> None:
+        """Offer weights; each worker gets them when it is due. Versions grow."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the workers; idempotent."""
+        ...
