@@ -1,0 +1,50 @@
+"""Ape-X: the DQN agent with an asynchronous optimizer and sharded replay; no more differs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlexp.agents.dqn.agent import DQNAgentBase
+from rlexp.config.apex import ApexConfig
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
+from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.policy_optimizer import PolicyOptimizer
+from rlexp.replay import ReplayShard
+from rlexp.seeding import derive_seed
+from rlexp.task_pool import Resources
+
+
+class ApexAgent(DQNAgentBase[ApexConfig]):
+    """Distributed prioritized experience replay (Horgan et al. 2018)."""
+
+    target_counts_trained = True
+
+    def make_optimizer(self) -> PolicyOptimizer:
+        settings = self.config.optimizer
+        source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)
+        num_shards = settings.num_replay_buffer_shards
+        shards = [
+            self.pool.place(
+                f"replay-{index}",
+                Resources(cpus=0, gpus=0),
+                ReplayShard,
+                self.replay_config(num_shards),
+                derive_seed(self.seed, "replay", index),
+            )
+            for index in range(num_shards)
+        ]
+        depths = QueueDepths(
+            replay=settings.replay_queue_depth,
+            store=settings.sample_queue_depth * max(self.config.num_workers, 1),
+        )
+        optimizer = AsyncReplayOptimizer(
+            self.pool,
+            source,
+            shards,
+            LearnerThread(self.learner, settings.learner_queue_depth),
+            depths,
+            self.beta_schedule(),
+            np.random.default_rng(derive_seed(self.seed, "routing")),
+        )
+        optimizer.start()
+        return optimizer

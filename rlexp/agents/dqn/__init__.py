@@ -1,0 +1,1 @@
+"""DQN with its extensions: double Q-learning, dueling heads, n-step returns, prioritized replay."""

@@ -1,0 +1,188 @@
+"""DQN: samples, stores and learns in turn."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, TypeVar
+
+import gymnasium as gym
+import torch
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.config.dqn import DQNConfig
+from rlexp.envs import make_vector_env
+from rlexp.errors import ResourceError
+from rlexp.models import QNetworkConfig
+from rlexp.optimizers.policy_optimizer import PolicyOptimizer
+from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
+from rlexp.policy import Learner, Policy
+from rlexp.replay import ReplayConfig, ReplayShard, split_evenly
+from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonSchedule, epsilon_ladder
+from rlexp.rollout.local_workers import LocalWorkers
+from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.source import SampleSource
+from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.sample_batch import Array
+from rlexp.schedules import LinearSchedule
+from rlexp.seeding import derive_seed
+from rlexp.task_pool import Resources
+
+DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
+
+
+class DQNAgentBase(Agent[DQNConfigT]):
+    """What every agent of the DQN family shares: the policy, the learner, the workers and their exploration."""
+
+    target_counts_trained: bool
+    """Whether the target network is copied by trained steps, or by sampled ones."""
+
+    @classmethod
+    def make_policy(cls, config: DQNConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
+        network = q_network_config(config, observation_space, action_space)
+        return DQNPolicy(network, worker_side_prioritization=False)
+
+    def make_learner(self) -> Learner:
+        config = self.config
+        learner_config = DQNLearnerConfig(
+            lr=config.lr,
+            adam_epsilon=config.adam_epsilon,
+            grad_norm_clipping=config.grad_norm_clipping,
+            double_q=config.double_q,
+            target_network_update_freq=config.target_network_update_freq,
+            target_counts_trained=self.target_counts_trained,
+            device=_device(config.num_gpus),
+        )
+        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
+        return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"))
+
+    def network_config(self) -> QNetworkConfig:
+        """Return the shape of the Q-network for this env."""
+        return q_network_config(self.config, self.observation_space, self.action_space)
+
+    def make_source(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
+        """Place the rollout workers; with ``num_workers: 0`` one works in this thread."""
+        if self.config.num_workers == 0:
+            worker = RolloutWorker(*self._worker_arguments(0, DQNPolicy))
+            return LocalWorkers(self.pool, [worker])
+        resources = Resources(self.config.num_cpus_per_worker, self.config.num_gpus_per_worker)
+        workers = [
+            self.pool.place(
+                f"worker-{index}", resources, RolloutWorker, *self._worker_arguments(index, _single_threaded_policy)
+            )
+            for index in range(self.config.num_workers)
+        ]
+        return RemoteWorkers(self.pool, workers, queue_depth, max_weight_sync_delay)
+
+    def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
+        """Return how the envs of worker ``worker_index`` explore."""
+        config, num_envs = self.config, self.config.num_envs_per_worker
+        if not config.per_worker_exploration:
+            timesteps = int(config.exploration_fraction * config.schedule_max_timesteps)
+            return AnnealedEpsilon(LinearSchedule(1.0, config.exploration_final_eps, timesteps), num_envs)
+        ladder = self._ladder()
+        if config.resolved_epsilon_ladder == "worker":
+            return ConstantEpsilon((ladder[worker_index],) * num_envs)
+        return ConstantEpsilon(ladder[worker_index * num_envs : (worker_index + 1) * num_envs])
+
+    def epsilons(self) -> list[Array]:
+        now = self.optimizer.counters.num_steps_sampled
+        return [self.epsilon_schedule(index).epsilons(now) for index in range(max(self.config.num_workers, 1))]
+
+    def reported_epsilon(self) -> float:
+        """Return the largest ε of the third of the ladder that explores least; no limit without a ladder."""
+        if not self.config.per_worker_exploration:
+            return math.inf
+        ladder = sorted(self._ladder())
+        return ladder[math.ceil(len(ladder) / 3) - 1]
+
+    def beta_schedule(self) -> LinearSchedule:
+        """Return the importance-sampling exponent over trained steps."""
+        config = self.config
+        return LinearSchedule(
+            config.prioritized_replay_beta,
+            config.resolved_final_prioritized_replay_beta,
+            int(config.beta_annealing_fraction * config.schedule_max_timesteps),
+        )
+
+    def replay_config(self, num_shards: int) -> ReplayConfig:
+        """Return what one of ``num_shards`` shards needs to know."""
+        config = self.config
+        return ReplayConfig(
+            capacity=split_evenly(config.buffer_size, num_shards),
+            learning_starts=split_evenly(config.learning_starts, num_shards),
+            train_batch_size=config.train_batch_size,
+            prioritized=config.prioritized_replay,
+            alpha=config.prioritized_replay_alpha,
+            beta=config.prioritized_replay_beta,
+            eps=config.prioritized_replay_eps,
+        )
+
+    def _ladder(self) -> tuple[float, ...]:
+        num_workers = max(self.config.num_workers, 1)
+        per_worker = self.config.resolved_epsilon_ladder == "worker"
+        return epsilon_ladder(num_workers if per_worker else num_workers * self.config.num_envs_per_worker)
+
+    def _worker_arguments(self, worker_index: int, make_policy: Any) -> tuple[Any, ...]:
+        config = self.config
+        rollout = RolloutConfig(
+            fragment_length=config.sample_batch_size,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            clip_rewards=bool(config.clip_rewards),
+        )
+        return (
+            partial(make_vector_env, self.env_config, config.num_envs_per_worker),
+            partial(make_policy, self.network_config(), config.worker_side_prioritization),
+            self.epsilon_schedule(worker_index),
+            rollout,
+            worker_index,
+            self.seed,
+        )
+
+
+class DQNAgent(DQNAgentBase[DQNConfig]):
+    """DQN (Mnih et al. 2015) with one replay shard in the learner's process."""
+
+    target_counts_trained = False
+
+    def make_optimizer(self) -> PolicyOptimizer:
+        # The workers overlap with the update but never act with weights older than the last one.
+        source = self.make_source(queue_depth=1, max_weight_sync_delay=1)
+        shard = ReplayShard(self.replay_config(1), derive_seed(self.seed, "replay", 0))
+        round_size = max(self.config.num_workers, 1)
+        optimizer = SyncReplayOptimizer(self.pool, source, shard, self.learner, round_size, self.beta_schedule())
+        optimizer.start()
+        return optimizer
+
+
+def q_network_config(
+    config: DQNConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> QNetworkConfig:
+    """Return the shape of the Q-network for an env's (checked) spaces."""
+    assert observation_space.shape is not None
+    assert isinstance(action_space, gym.spaces.Discrete)
+    return QNetworkConfig(
+        observation_size=observation_space.shape[0],
+        num_actions=int(action_space.n),
+        fcnet_hiddens=tuple(config.model.fcnet_hiddens),
+        fcnet_activation=config.model.fcnet_activation,
+        hiddens=tuple(config.hiddens),
+        dueling=config.dueling,
+    )
+
+
+def _single_threaded_policy(network: QNetworkConfig, worker_side_prioritization: bool) -> DQNPolicy:
+    """Make a policy for a worker that has a process of its own: one torch thread, or the workers fight for cores."""
+    torch.set_num_threads(1)
+    return DQNPolicy(network, worker_side_prioritization)
+
+
+def _device(num_gpus: float) -> str:
+    if num_gpus == 0:
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ResourceError(f"num_gpus is {num_gpus:g}, but this torch sees no GPU", "-o config.num_gpus=0")
+    return "cuda"

@@ -1,0 +1,61 @@
+"""The ``info`` part of a row of results: how the data path did in one iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
+from rlexp.policy import Learner
+from rlexp.rollout.worker import FragmentInfo
+from rlexp.sample_batch import Array
+
+
+@dataclass(frozen=True)
+class IterationReport:
+    """Everything that one iteration's ``info`` is computed from."""
+
+    elapsed_s: float
+    sampled: int
+    trained: int
+    counters: Counters
+    stats: OptimizerStats
+    learner: Learner
+    infos: Sequence[FragmentInfo]
+    epsilons: Sequence[Array]
+    """ε of each worker's envs, ``[M]`` each."""
+
+    def info(self) -> dict[str, Any]:
+        """Return the figures under RLlib's names, and those it never told."""
+        stats, seconds = self.stats, max(self.elapsed_s, 1e-9)
+        fills = [shard.size / shard.capacity for shard in stats.shards]
+        busy_s = sum(info.sample_time_s for info in self.infos)
+        info = {
+            "num_steps_sampled": self.counters.num_steps_sampled,
+            "num_steps_trained": self.counters.num_steps_trained,
+            "num_updates": self.learner.num_updates,
+            "num_target_updates": self.learner.num_target_updates,
+            "num_weight_syncs": stats.num_weight_syncs,
+            "sample_throughput": self.sampled / seconds,
+            "train_throughput": self.trained / seconds,
+            "trained_per_sampled": self.trained / self.sampled if self.sampled else 0.0,
+            "replay_fill": sum(fills) / len(fills),
+            "replay_fill_per_shard": fills,
+            "num_stale_priorities": sum(shard.num_stale_priorities for shard in stats.shards),
+            "learner_queue_size": stats.learner_queue_size,
+            "learner_queue_capacity": stats.learner_queue_capacity,
+            "learner_wait_share": stats.learner_wait_share,
+            "worker_wait_share": max(1.0 - busy_s / (seconds * len(self.epsilons)), 0.0),
+            "weight_age": stats.weight_age,
+            "bottleneck": stats.bottleneck,
+            "learner": dict(stats.learner),
+        }
+        return info | self._epsilons() | ({"timing_s": dict(stats.timing_s)} if stats.timing_s else {})
+
+    def _epsilons(self) -> dict[str, Any]:
+        return {
+            "min_exploration": float(min(epsilons.min() for epsilons in self.epsilons)),
+            "max_exploration": float(max(epsilons.max() for epsilons in self.epsilons)),
+            "exploration_per_worker": {str(index): float(each.mean()) for index, each in enumerate(self.epsilons)},
+        }

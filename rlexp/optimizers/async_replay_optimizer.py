@@ -1,0 +1,176 @@
+"""The second hop of the data: Ape-X (Horgan et al. 2018), where sampling, replay and learning run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlexp.metrics.timers import Stopwatch
+from rlexp.metrics.windows import Mean
+from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
+from rlexp.replay.shard import ReplayShard
+from rlexp.rollout.source import SampleSource
+from rlexp.rollout.worker import FragmentInfo
+from rlexp.sample_batch import SampleBatch
+from rlexp.schedules import LinearSchedule
+from rlexp.task_pool import Actor, Lane, TaskPool
+
+GET_TIMEOUT_S = 60.0
+"""Bound of the wait for a result whose call has already completed."""
+STEP_TIMEOUT_S = 0.05
+"""A step returns after this long even if no call completed, so that its caller can look at the clock."""
+
+BUSY_WAIT_SHARE = 0.2
+"""A learner that waits for data less than this is busy."""
+
+
+@dataclass(frozen=True)
+class QueueDepths:
+    """How much may be under way; each bounds memory and staleness on one edge of the data path."""
+
+    replay: int
+    """Replay calls in flight per shard."""
+    store: int
+    """Batches on their way into the shards; when so many are, no new samples are taken."""
+
+
+class AsyncReplayOptimizer:
+    """Keeps sample and replay calls in flight between a source, shards and a learner thread.
+
+    Bulk data does not pass through here: samples go from worker to shard by reference. Nothing is
+    dropped: what has no room in the learner's queue is not asked for. Owned by one agent, in one thread.
+    """
+
+    def __init__(
+        self,
+        pool: TaskPool,
+        source: SampleSource,
+        shards: Sequence[Actor[ReplayShard]],
+        learner_thread: LearnerThread,
+        depths: QueueDepths,
+        beta: LinearSchedule,
+        rng: np.random.Generator,
+    ) -> None:
+        """``beta`` is the importance-sampling exponent over trained steps; ``rng`` deals batches to shards."""
+        self.counters = Counters()
+        self._pool = pool
+        self._source = source
+        self._shards = tuple(shards)
+        self._learner_thread = learner_thread
+        self._depths = depths
+        self._beta = beta
+        self._rng = rng
+        self._store_calls = Lane(pool)
+        self._replay_calls = Lane(pool)
+        self._priority_calls = Lane(pool)
+        self._starved: set[Actor[ReplayShard]] = set()
+        self._infos: list[FragmentInfo] = []
+        self._weight_age = Mean()
+        self._stopwatch = Stopwatch()
+        self._published_version = -1
+        self._learner_wait_seen_s = 0.0
+
+    def start(self) -> None:
+        """Publish the first weights and start the learner."""
+        self._publish_weights()
+        self._learner_thread.start()
+
+    def step(self) -> None:
+        """Wait for something to arrive, then move everything on: the four movements of Ape-X."""
+        with self._stopwatch.lap("wait"):
+            self._pool.wait(STEP_TIMEOUT_S)
+        with self._stopwatch.lap("store_samples"):
+            self._store_samples()
+        with self._stopwatch.lap("feed_learner"):
+            self._feed_learner()
+        with self._stopwatch.lap("return_priorities"):
+            self._return_priorities()
+        with self._stopwatch.lap("publish_weights"):
+            self._publish_weights()
+
+    def drain_infos(self) -> list[FragmentInfo]:
+        infos, self._infos = self._infos, []
+        return infos
+
+    def stats(self) -> OptimizerStats:
+        lap = self._stopwatch.drain()
+        waited_s = self._learner_thread.wait_time_s
+        learner_wait_s, self._learner_wait_seen_s = waited_s - self._learner_wait_seen_s, waited_s
+        wait_share = min(learner_wait_s / max(lap.elapsed_s, 1e-9), 1.0)
+        refs = [self._pool.call(shard, ReplayShard.stats) for shard in self._shards]
+        return OptimizerStats(
+            num_weight_syncs=self._source.num_weight_syncs,
+            shards=tuple(self._pool.get(ref, GET_TIMEOUT_S) for ref in refs),
+            learner_queue_size=self._learner_thread.queue_size,
+            learner_queue_capacity=self._learner_thread.queue_capacity,
+            learner_wait_share=wait_share,
+            weight_age=self._weight_age.drain(),
+            bottleneck=self._bottleneck(wait_share),
+            learner=self._learner_thread.last_stats,
+            timing_s=lap.parts_s,
+        )
+
+    def stop(self) -> None:
+        self._learner_thread.stop()
+        self._source.stop()
+
+    def _store_samples(self) -> None:
+        self._check(self._store_calls)
+        if sum(map(self._store_calls.in_flight, self._shards)) >= self._depths.store:
+            return
+        for sample in self._source.poll(self.counters.num_steps_sampled):
+            self._infos.append(sample.info)
+            self._weight_age.add(self._learner_thread.learner.num_updates - sample.info.weights_version)
+            self.counters.num_steps_sampled += sample.info.num_env_steps
+            if sample.info.num_rows:
+                shard = self._shards[self._rng.integers(len(self._shards))]
+                self._store_calls.submit(shard, ReplayShard.add_batch, sample.batch)
+                self._starved.discard(shard)
+        self._learner_thread.learner.observe_progress(self.counters.num_steps_sampled)
+
+    def _feed_learner(self) -> None:
+        for call in self._replay_calls.completed():
+            batch: SampleBatch | None = self._pool.get(call.ref, GET_TIMEOUT_S)
+            if batch is None:  # still below learning_starts: ask again once the shard was given more
+                self._starved.add(call.actor)
+            else:
+                self._learner_thread.put(call.actor, batch)
+        beta = self._beta.value(self.counters.num_steps_trained)
+        for _ in range(self._depths.replay):
+            for shard in self._shards:
+                if self._may_replay(shard):
+                    self._replay_calls.submit(shard, ReplayShard.replay, beta)
+
+    def _may_replay(self, shard: Actor[ReplayShard]) -> bool:
+        if shard in self._starved or self._replay_calls.in_flight(shard) >= self._depths.replay:
+            return False
+        on_their_way = sum(map(self._replay_calls.in_flight, self._shards))
+        return self._learner_thread.queue_size + on_their_way < self._learner_thread.queue_capacity
+
+    def _return_priorities(self) -> None:
+        self._check(self._priority_calls)
+        for output in self._learner_thread.outputs():
+            self.counters.num_steps_trained += len(output.keys)
+            self._priority_calls.submit(output.shard, ReplayShard.update_priorities, output.keys, output.td_errors)
+
+    def _publish_weights(self) -> None:
+        if self._source.weights_wanted():
+            self._learner_thread.request_weights()
+        snapshot = self._learner_thread.latest_weights()
+        if snapshot.version > self._published_version:
+            self._source.publish(snapshot.version, snapshot.weights)
+            self._published_version = snapshot.version
+
+    def _bottleneck(self, learner_wait_share: float) -> str:
+        """A learner that hardly waits is the limit itself; else replay, unless no shard may be drawn from yet."""
+        if learner_wait_share <= BUSY_WAIT_SHARE:
+            return "learner"
+        return "workers" if self._starved == set(self._shards) else "replay"
+
+    def _check(self, lane: Lane) -> None:
+        """Let the error of a call surface whose result nobody needs."""
+        for call in lane.completed():
+            self._pool.get(call.ref, GET_TIMEOUT_S)

@@ -1,0 +1,117 @@
+"""The fourth hop of the data: a thread that learns on what is queued, so that no SGD step waits for a message."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlexp.policy import Learner, Weights
+from rlexp.replay.shard import ReplayShard
+from rlexp.sample_batch import KEYS, Array, SampleBatch
+from rlexp.task_pool import Actor
+
+IDLE_WAIT_S = 0.1
+"""How long the thread waits for a batch before it looks whether it shall stop."""
+STOP_TIMEOUT_S = 60.0
+"""Bound of the wait for the update in progress when the thread is stopped."""
+
+
+@dataclass(frozen=True, eq=False)
+class LearnerOutput:
+    """What an update says about its rows, for the shard they came from."""
+
+    shard: Actor[ReplayShard]
+    keys: Array
+    td_errors: Array
+
+
+@dataclass(frozen=True)
+class WeightsSnapshot:
+    """Weights as they were after ``version`` updates."""
+
+    version: int
+    weights: Weights
+
+
+class LearnerThread:
+    """Owns the learner from ``start`` to ``stop``; everyone else talks to it through its queues.
+
+    Batches wait in a bounded in-queue; TD errors come back through an out-queue. Weights are copied
+    on this thread, between two updates, when somebody asked for them: nobody reads a network that
+    is being written, and no update waits for a reader.
+    """
+
+    def __init__(self, learner: Learner, queue_capacity: int) -> None:
+        """Let ``queue_capacity`` batches wait; they hide the latency of replay calls."""
+        self.learner = learner
+        self.queue_capacity = queue_capacity
+        self.last_stats: Mapping[str, float] = {}
+        self.wait_time_s = 0.0
+        self._in_queue: queue.Queue[tuple[Actor[ReplayShard], SampleBatch]] = queue.Queue()
+        self._out_queue: queue.SimpleQueue[LearnerOutput] = queue.SimpleQueue()
+        self._weights_requested = threading.Event()
+        self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
+
+    def start(self) -> None:
+        """Begin to learn."""
+        self._thread.start()
+
+    def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
+        """Queue a batch of ``shard``; the caller keeps within ``queue_capacity``."""
+        self._in_queue.put((shard, batch))
+
+    @property
+    def queue_size(self) -> int:
+        """Batches that wait."""
+        return self._in_queue.qsize()
+
+    def outputs(self) -> list[LearnerOutput]:
+        """Return what updates said since the last call, in order; raises what stopped the thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+        done = []
+        while not self._out_queue.empty():
+            done.append(self._out_queue.get())
+        return done
+
+    def request_weights(self) -> None:
+        """Ask for a snapshot after the next update."""
+        self._weights_requested.set()
+
+    def latest_weights(self) -> WeightsSnapshot:
+        """Return the newest snapshot."""
+        return self._snapshot
+
+    def stop(self) -> None:
+        """End after the update in progress; idempotent. The learner is the caller's again afterwards."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._learn_once()
+        except BaseException as error:  # handed to the owner's thread by outputs()
+            self._error = error
+
+    def _learn_once(self) -> None:
+        started = time.perf_counter()
+        try:
+            shard, batch = self._in_queue.get(timeout=IDLE_WAIT_S)
+        except queue.Empty:
+            return
+        finally:
+            self.wait_time_s += time.perf_counter() - started
+        result = self.learner.learn_on_batch(batch)
+        self.last_stats = result.stats
+        self._out_queue.put(LearnerOutput(shard, batch[KEYS], result.td_errors))
+        if self._weights_requested.is_set():
+            self._weights_requested.clear()
+            self._snapshot = WeightsSnapshot(self.learner.num_updates, self.learner.get_weights())

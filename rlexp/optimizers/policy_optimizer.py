@@ -1,0 +1,62 @@
+"""The protocol of all optimizers, and the figures they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rlexp.replay.shard import ShardStats
+from rlexp.rollout.worker import FragmentInfo
+
+
+@dataclass
+class Counters:
+    """What has happened since the training began; part of every checkpoint."""
+
+    num_steps_sampled: int = 0
+    """Env steps that workers took."""
+    num_steps_trained: int = 0
+    """Rows in SGD batches."""
+
+
+@dataclass(frozen=True)
+class OptimizerStats:
+    """How the data path does, at the end of an iteration."""
+
+    num_weight_syncs: int
+    shards: tuple[ShardStats, ...]
+    learner_queue_size: int
+    learner_queue_capacity: int
+    learner_wait_share: float
+    """Share of the time since the last call that the learner waited for data."""
+    weight_age: float
+    """Updates that the acting weights are behind the learner's, mean over the fragments since the last call."""
+    bottleneck: str
+    """What limits the training: ``workers``, ``replay`` or ``learner``."""
+    learner: Mapping[str, float]
+    """The learner's own figures, from its last update."""
+    timing_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the optimizer's thread since the last call, by movement."""
+
+
+class PolicyOptimizer(Protocol):
+    """Moves experience; owned and stepped by an agent, in one thread."""
+
+    counters: Counters
+
+    def step(self) -> None:
+        """Move on by one round; returns within a bounded time, also when nothing has arrived."""
+        ...
+
+    def drain_infos(self) -> list[FragmentInfo]:
+        """Return what was told about the batches since the last call."""
+        ...
+
+    def stats(self) -> OptimizerStats:
+        """Return how the data path did since the last call."""
+        ...
+
+    def stop(self) -> None:
+        """Stop threads and workers; idempotent."""
+        ...

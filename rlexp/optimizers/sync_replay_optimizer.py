@@ -1,0 +1,114 @@
+"""The second hop of the data in DQN (Mnih et al. 2015): one round of samples, then one update, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlexp.metrics.timers import Stopwatch
+from rlexp.metrics.windows import Mean
+from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
+from rlexp.policy import Learner
+from rlexp.replay.shard import ReplayShard
+from rlexp.rollout.source import Sample, SampleSource
+from rlexp.rollout.worker import FragmentInfo
+from rlexp.sample_batch import KEYS
+from rlexp.schedules import LinearSchedule
+from rlexp.task_pool import TaskPool
+
+GET_TIMEOUT_S = 60.0
+"""Bound of the wait for a result whose call has already completed."""
+ROUND_TIMEOUT_S = 0.05
+"""A step returns after this long even if the round is not complete, so that its caller can look at the clock."""
+
+
+class SyncReplayOptimizer:
+    """Alternates between a round of samples and an update, all in one thread.
+
+    A round is one batch of every worker, so that trained / sampled steps is
+    ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``.
+    """
+
+    def __init__(
+        self,
+        pool: TaskPool,
+        source: SampleSource,
+        shard: ReplayShard,
+        learner: Learner,
+        round_size: int,
+        beta: LinearSchedule,
+    ) -> None:
+        """``round_size`` batches make a round; ``beta`` is the importance-sampling exponent over trained steps."""
+        self.counters = Counters()
+        self._pool = pool
+        self._source = source
+        self._shard = shard
+        self._learner = learner
+        self._round_size = round_size
+        self._beta = beta
+        self._due = 0
+        self._infos: list[FragmentInfo] = []
+        self._weight_age = Mean()
+        self._stopwatch = Stopwatch()
+        self._last_stats: Mapping[str, float] = {}
+
+    def start(self) -> None:
+        """Publish the first weights."""
+        self._publish_weights()
+
+    def step(self) -> None:
+        """Take the samples that have arrived; learn once per complete round."""
+        with self._stopwatch.lap("workers"):
+            samples = self._source.poll(self.counters.num_steps_sampled)
+            if not samples:
+                self._pool.wait(ROUND_TIMEOUT_S)
+        with self._stopwatch.lap("replay"):
+            for sample in samples:
+                self._store(sample)
+        with self._stopwatch.lap("learner"):
+            while self._due >= self._round_size:
+                self._due -= self._round_size
+                self._learn()
+
+    def drain_infos(self) -> list[FragmentInfo]:
+        infos, self._infos = self._infos, []
+        return infos
+
+    def stats(self) -> OptimizerStats:
+        lap = self._stopwatch.drain()
+        return OptimizerStats(
+            num_weight_syncs=self._source.num_weight_syncs,
+            shards=(self._shard.stats(),),
+            learner_queue_size=0,
+            learner_queue_capacity=0,
+            learner_wait_share=1.0 - lap.parts_s.get("learner", 0.0) / max(lap.elapsed_s, 1e-9),
+            weight_age=self._weight_age.drain(),
+            bottleneck=max(lap.parts_s, key=lap.parts_s.__getitem__, default="workers"),
+            learner=self._last_stats,
+            timing_s=lap.parts_s,
+        )
+
+    def stop(self) -> None:
+        self._source.stop()
+
+    def _store(self, sample: Sample) -> None:
+        self._due += 1
+        self._infos.append(sample.info)
+        self._weight_age.add(self._learner.num_updates - sample.info.weights_version)
+        self.counters.num_steps_sampled += sample.info.num_env_steps
+        if sample.info.num_rows:
+            self._shard.add_batch(self._pool.get(sample.batch, GET_TIMEOUT_S))
+
+    def _learn(self) -> None:
+        batch = self._shard.replay(self._beta.value(self.counters.num_steps_trained))
+        if batch is None:
+            return
+        self._learner.observe_progress(self.counters.num_steps_sampled)
+        result = self._learner.learn_on_batch(batch)
+        self._last_stats = result.stats
+        self._shard.update_priorities(batch[KEYS], result.td_errors)
+        self.counters.num_steps_trained += batch.count
+        self._publish_weights()
+
+    def _publish_weights(self) -> None:
+        if self._source.weights_wanted():
+            self._source.publish(self._learner.num_updates, self._learner.get_weights())
