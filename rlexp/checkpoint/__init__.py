@@ -1,0 +1,31 @@
+"""Checkpoints: directories of arrays and counters that appear whole or not at all, and that can hold no code.
+
+A checkpoint is one safetensors file per group of arrays, ``state.json`` for everything that is not
+an array, and ``manifest.json`` with the size and SHA-256 of each; the manifest is written last, the
+directory gets its name after that. Agents write and read them; Tune only learns where they are.
+"""
+
+from rlexp.checkpoint.manifest import verify_checkpoint
+from rlexp.checkpoint.read import Checkpoint, read_checkpoint
+from rlexp.checkpoint.trial import (
+    checkpoint_directory,
+    list_checkpoints,
+    newest_checkpoint,
+    remove_leftovers,
+    retain,
+    set_aside,
+)
+from rlexp.checkpoint.write import write_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "checkpoint_directory",
+    "list_checkpoints",
+    "newest_checkpoint",
+    "read_checkpoint",
+    "remove_leftovers",
+    "retain",
+    "set_aside",
+    "verify_checkpoint",
+    "write_checkpoint",
+]

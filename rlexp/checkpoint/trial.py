@@ -1,0 +1,84 @@
+"""The checkpoints of one trial: their names and order, the newest good one, and which are kept."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from rlexp.checkpoint.manifest import verify_checkpoint
+from rlexp.errors import CheckpointError
+
+_NAME: Final = re.compile(r"checkpoint_(\d{6,})")
+# Seen only after a crash in the instant between two renames: the old checkpoint of an iteration that was written again.
+_REPLACED: Final = ".replaced"
+
+
+def checkpoint_directory(trial_directory: Path, iteration: int) -> Path:
+    """Return where the checkpoint of a training iteration belongs."""
+    return trial_directory / f"checkpoint_{iteration:06d}"
+
+
+def iteration_of(checkpoint: Path) -> int:
+    """Return the training iteration in a checkpoint's name; raises ValueError where it has none."""
+    match = _NAME.fullmatch(checkpoint.name.removesuffix(_REPLACED))
+    if match is None:
+        raise ValueError(f"a checkpoint is called checkpoint_ and six digits, not {checkpoint.name!r}")
+    return int(match[1])
+
+
+def list_checkpoints(trial_directory: Path) -> list[Path]:
+    """Return the checkpoints of a trial, newest iteration first, good or not; interrupted writes are none."""
+    found = [path for path in _directories(trial_directory) if _NAME.fullmatch(path.name.removesuffix(_REPLACED))]
+    return sorted(found, key=lambda path: (iteration_of(path), path.suffix != _REPLACED), reverse=True)
+
+
+def newest_checkpoint(trial_directory: Path) -> Path | None:
+    """Return the newest checkpoint that verifies, or None where there is none at all.
+
+    Raises the newest one's CheckpointError when every checkpoint is damaged: to start again from
+    nothing must be somebody's decision.
+    """
+    first_error: CheckpointError | None = None
+    for path in list_checkpoints(trial_directory):
+        try:
+            verify_checkpoint(path)
+        except CheckpointError as error:
+            first_error = first_error or error
+        else:
+            return path
+    if first_error is not None:
+        raise first_error
+    return None
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a damaged checkpoint to ``*.damaged`` (with a number if need be) so that nobody tries it again."""
+    target = checkpoint.with_name(f"{checkpoint.name}.damaged")
+    number = 2
+    while target.exists():
+        target = checkpoint.with_name(f"{checkpoint.name}.damaged-{number}")
+        number += 1
+    return checkpoint.rename(target)
+
+
+def retain(trial_directory: Path, keep: int, also: Path | None = None) -> None:
+    """Delete all but the ``keep`` newest checkpoints (at least one) and ``also``, the best one for example."""
+    for path in list_checkpoints(trial_directory)[max(keep, 1) :]:
+        if also is None or path.name != also.name:
+            # Renamed first: an interrupted deletion must not leave half a checkpoint under a good name.
+            shutil.rmtree(path.rename(path.with_name(f".{path.name}.removing")))
+
+
+def remove_leftovers(trial_directory: Path) -> None:
+    """Remove what interrupted writes and deletions left; only the one writer of a trial may call this."""
+    for path in _directories(trial_directory):
+        unfinished = path.name.startswith(".checkpoint_") and path.suffix in (".writing", ".removing")
+        superseded = path.suffix == _REPLACED and path.with_suffix("").is_dir()
+        if unfinished or superseded:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _directories(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []

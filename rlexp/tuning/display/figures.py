@@ -1,0 +1,83 @@
+"""Numbers as people read them at a glance: counts, rates, shares, times, and lines of eight block heights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeGuard
+
+MISSING: Final = "-"
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+def count(value: Any) -> str:
+    """Return 12345 as ``12,345``."""
+    return f"{value:,.0f}" if is_known(value) else MISSING
+
+
+def decimal(value: Any, digits: int = 1) -> str:
+    """Return a number with ``digits`` places behind the point."""
+    return f"{value:,.{digits}f}" if is_known(value) else MISSING
+
+
+def short(value: Any) -> str:
+    """Return a number with three significant digits and no needless zeros: ``0.02``, ``12.3``, ``1e-05``."""
+    return f"{value:.3g}" if is_known(value) else MISSING
+
+
+def percent(share: Any) -> str:
+    """Return 0.123 as ``12 %``; only what is complete is ``100 %``."""
+    return f"{math.floor(share * 100 + 1e-9)} %" if is_known(share) else MISSING
+
+
+def duration(seconds: Any) -> str:
+    """Return seconds as ``h:mm:ss``, with days in front from the second day on."""
+    if not is_known(seconds):
+        return MISSING
+    minutes, second = divmod(int(max(seconds, 0)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{f'{days}d ' if days else ''}{hour}:{minute:02d}:{second:02d}"
+
+
+def bar(share: float, width: int) -> str:
+    """Return a bar of ``width`` cells of which ``share`` (0..1) are full."""
+    full = min(max(int(share * width), 0), width)
+    return "█" * full + "░" * (width - full)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return at most ``width`` blocks over all of ``values``, each the mean of its stretch, the lowest mean lowest."""
+    if not values:
+        return ""
+    cells = min(width, len(values))
+    edges = [len(values) * cell // cells for cell in range(cells + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    return levels([(mean - low) / (high - low) if high > low else 0.0 for mean in means])
+
+
+def levels(shares: Sequence[float]) -> str:
+    """Return a block per share (0..1), empty lowest and full highest."""
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[min(max(round(share * top), 0), top)] if is_known(share) else " " for share in shares)
+
+
+def middle_cut(text: str, width: int) -> str:
+    """Return ``text`` in ``width`` cells, cut in its middle: trials differ in their last characters."""
+    if len(text) <= width:
+        return text
+    head = min(6, width // 3)
+    return f"{text[:head]}…{text[len(text) - max(width - head - 1, 0) :]}"
+
+
+def one_line(text: str) -> str:
+    """Return the first line of ``text`` without control characters, which could move the cursor or hide text."""
+    lines = text.strip().splitlines() or [""]
+    return "".join(character if character.isprintable() else " " for character in lines[0])
+
+
+def is_known(value: Any) -> TypeGuard[float]:
+    """Tell whether ``value`` is a finite number: a mean of nothing is None or NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

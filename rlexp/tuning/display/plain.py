@@ -1,0 +1,75 @@
+"""One line per report, for logs, pipes and terminals without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlexp.config.trial import Trial
+from rlexp.tuning.display.figures import count, decimal, duration, one_line, percent
+from rlexp.tuning.display.quiet import STOPPING, QuietDisplay
+from rlexp.tuning.display.trial_view import TrialView
+from rlexp.tuning.run_record import Status
+
+
+class PlainDisplay(QuietDisplay):
+    """Prints a line on stderr for whatever happens, the summary on stdout."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        super().__init__(stdout)
+        self._stderr = stderr
+        self._views: dict[str, TrialView] = {}
+        self._stop_told = False
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Print where the run is and how many trials it has."""
+        super().start(run_directory, trials)
+        self._views = {trial.name: TrialView(trial) for trial in trials}
+        self._say(f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'} in {run_directory}")
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Print that the trial begins."""
+        self._say(f"{trial.name} begins")
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Print the row's main figures."""
+        view = self._views[trial.name]
+        view.add(row)
+        self._say(f"{trial.name}  {report(view)}")
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Print how the trial ended."""
+        self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
+
+    def tick(self) -> None:
+        """Print once that the run was asked to end."""
+        if self._stop_requested and not self._stop_told:
+            self._stop_told = True
+            self._say(STOPPING)
+
+    def _say(self, text: str) -> None:
+        print(f"{datetime.now():%H:%M:%S} {text}", file=self._stderr, flush=True)
+
+
+def report(view: TrialView) -> str:
+    """Return the newest row of a trial as one line."""
+    row = view.row
+    parts = [
+        f"iteration {count(row.get('training_iteration'))}",
+        f"steps {count(row.get('timesteps_total'))}{_progress(view)}",
+        f"reward {decimal(row.get('episode_reward_mean'))}",
+        f"sampled {count(row.get('info/sample_throughput'))}/s",
+        f"trained {count(row.get('info/train_throughput'))}/s",
+        f"bottleneck {row.get('info/bottleneck', '-')}",
+    ]
+    return "  ".join(parts)
+
+
+def _progress(view: TrialView) -> str:
+    progress = view.progress()
+    if progress is None:
+        return ""
+    left = f", {duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+    return f" ({percent(progress.share)} of {progress.metric} {progress.goal:,g}{left})"

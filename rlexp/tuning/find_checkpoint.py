@@ -1,0 +1,48 @@
+"""From a path that a person types to the checkpoint that is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlexp.checkpoint import newest_checkpoint
+from rlexp.errors import CheckpointError, ResumeError
+from rlexp.tuning.run_record import RUN_FILE, TrialRecord, read_run_record
+
+MANIFEST = "manifest.json"
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return ``path`` if it is a checkpoint, else the best one of the trial or run that lies there.
+
+    The best checkpoint is the one whose trial had the highest mean reward when it was written. Raises
+    CheckpointError where there is none, and ResumeError where ``path`` is nothing of ours.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    if (path / RUN_FILE).is_file():
+        return _best(path, read_run_record(path).trials)
+    if (path.parent / RUN_FILE).is_file():
+        trials = [trial for trial in read_run_record(path.parent).trials if trial.directory == path.name]
+        if trials:
+            return _best(path.parent, trials)
+    if not path.exists():
+        raise ResumeError(f"there is nothing at {path}")
+    raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", "name a folder that rlexp run made")
+
+
+def _best(run: Path, trials: list[TrialRecord]) -> Path:
+    known = [trial for trial in trials if trial.best_checkpoint is not None]
+    if known:
+        best = max(known, key=lambda trial: _reward(trial.best_checkpoint_reward))
+        return run / str(best.best_checkpoint)
+    for trial in trials:  # a run that was killed may have one that run.json does not know
+        newest = newest_checkpoint(run / trial.directory)
+        if newest is not None:
+            return newest
+    raise CheckpointError(
+        f"{run} has no checkpoint", "set checkpoint_freq or checkpoint_at_end in the experiment and run it again"
+    )
+
+
+def _reward(reward: float | None) -> float:
+    return float("-inf") if reward is None else reward

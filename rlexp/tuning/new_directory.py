@@ -1,0 +1,107 @@
+"""Making ``OUT/NAME``: atomically, under the run's lock, and without a trace when it cannot be had."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from rlexp.errors import UsageError
+from rlexp.tuning.run_lock import LOCK_FILE, RunLock, refuse_if_in_use
+from rlexp.tuning.run_name import check_name, derived_name
+from rlexp.tuning.run_record import RUN_FILE
+
+
+def make_run_directory(out: Path, file_stem: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:
+    """Make and lock a new, empty directory in ``out``; see ``RunDirectory.create``."""
+    wanted = check_name(name) if name is not None else derived_name(file_stem)
+    out = out.absolute()
+    with _created(out):
+        if overwrite:
+            _remove_run(out / wanted)
+        names = iter([wanted]) if name is not None else _numbered(wanted)
+        path = _first_free(out, names)
+        return path, _locked(path)
+
+
+def _first_free(out: Path, names: Iterator[str]) -> Path:
+    for name in names:
+        path = out / name
+        try:
+            # mkdir decides between two commands that want the same name at the same moment.
+            path.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _cannot_create(path, error) from error
+        return path
+    raise _taken(path)
+
+
+def _locked(path: Path) -> RunLock:
+    try:
+        return RunLock(path)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in count(2):
+        yield f"{name}-{number}"
+
+
+def _taken(path: Path) -> UsageError:
+    if (path / LOCK_FILE).is_file():
+        refuse_if_in_use(path)
+    if not (path / RUN_FILE).is_file():
+        return UsageError(f"{path} is there already and is not a run of rlexp", "choose another --name or --out")
+    return UsageError(
+        f"{path} is there already",
+        "--overwrite replaces it, rlexp resume goes on with it, another --name stands beside it",
+    )
+
+
+def _remove_run(path: Path) -> None:
+    if not path.exists() and not path.is_symlink():
+        return
+    if path.is_symlink() or not (path / RUN_FILE).is_file():
+        raise UsageError(f"--overwrite: {path} is not a run of rlexp", "choose another --name or --out")
+    lock = RunLock(path)
+    # The name is free at once and the lock is held to the end, so nobody can begin to write into what is removed.
+    removed = path.with_name(f".{path.name}.{os.getpid()}.removing")
+    try:
+        shutil.rmtree(path.rename(removed))
+    except OSError as error:
+        raise UsageError(f"--overwrite: cannot remove {path}: {error.strerror}") from error
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _created(out: Path) -> Iterator[None]:
+    """Make ``out`` and its parents; where the body raises, remove those that were made for it."""
+    missing = [path for path in [out, *out.parents] if not path.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        _remove_empty(missing)
+        raise _cannot_create(out, error) from error
+    except BaseException:
+        _remove_empty(missing)
+        raise
+
+
+def _remove_empty(paths: list[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.rmdir()
+
+
+def _cannot_create(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot create {path}: {error.strerror}", "give a directory that can be written with --out")

@@ -1,0 +1,105 @@
+"""A Ray of our own for one command: started quietly, and gone without a trace afterwards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+SHUTDOWN_TIMEOUT_S = 3.0
+"""How long Ray's processes get to end by themselves before they are killed."""
+
+ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+"""What keeps Ray and Tune quiet, closed to strangers and out of each other's way; what the user has set wins."""
+
+
+def set_ray_environment() -> None:
+    """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+class RaySession:
+    """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder."""
+
+    def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
+        self._num_cpus = num_cpus
+        self._num_gpus = num_gpus
+        self._debug = debug
+        self._folder: Path | None = None
+
+    def __enter__(self) -> None:
+        import ray
+
+        self._folder = Path(tempfile.mkdtemp(prefix="rlexp-"))
+        _use_own_token(self._folder)
+        try:
+            ray.init(
+                address="local",
+                num_cpus=self._num_cpus,
+                num_gpus=self._num_gpus,
+                include_dashboard=False,
+                configure_logging=True,
+                logging_level=logging.INFO if self._debug else logging.ERROR,
+                log_to_driver=self._debug,
+                _temp_dir=str(self._folder),
+            )
+        except BaseException:
+            self._stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        import ray
+
+        # Ray's agents outlive the raylet that started them, and are nobody's children by then.
+        processes = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        _, remaining = psutil.wait_procs(processes, timeout=SHUTDOWN_TIMEOUT_S)
+        for process in remaining:
+            _kill(process)
+        psutil.wait_procs(remaining, timeout=SHUTDOWN_TIMEOUT_S)
+        if self._folder is not None:
+            if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
+                del os.environ["RAY_AUTH_TOKEN_PATH"]
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _use_own_token(folder: Path) -> None:
+    """Give this Ray a token that only our user can read; Ray's own would lie in ``~/.ray``, readable for all."""
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    token = folder / "auth_token"
+    with open(os.open(token, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)

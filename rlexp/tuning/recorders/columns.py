@@ -1,0 +1,48 @@
+"""The columns of a result row, all of them, before the first row: what recorders write and displays show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rlexp.config.metric_names import EPISODE_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
+
+COLUMNS: Final = (
+    *PROGRESS_METRICS,
+    *EPISODE_METRICS,
+    "done",
+    "date",
+    "timestamp",
+    "trial_name",
+    *OPTIMIZER_METRICS,
+    "info/num_updates",
+    "info/trained_per_sampled",
+    "info/min_exploration",
+    "info/max_exploration",
+    "info/replay_fill",
+    "info/replay_fill_per_shard",
+    "info/learner_queue_size",
+    "info/learner_queue_capacity",
+    "info/weight_age",
+    "info/num_stale_priorities",
+    "info/learner_wait_share",
+    "info/worker_wait_share",
+    "info/bottleneck",
+    "info/learner/loss",
+    "info/learner/mean_q",
+    "info/learner/mean_td_error",
+    "info/learner/grad_norm",
+)
+"""Flat names: ``info/x`` stands for the item ``x`` of the dict ``info``, as RLlib's flat files have it."""
+
+
+def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``row`` with the items of nested dicts under ``outer/inner`` names; empty dicts vanish."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{name}/"))
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,76 @@
+"""TensorBoard event files: scalars as ``ray/tune/...`` over the environment steps, and the hyperparameters at once.
+
+The files are written with TensorBoard's own record format and messages, so neither torch nor
+TensorFlow is needed, and synchronously, so no thread can lose the last rows.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from rlexp.json_file import plain, to_json
+from rlexp.tuning.recorders.columns import flatten
+
+TAG_PREFIX: Final = "ray/tune/"
+_FILE_PREFIX: Final = "events.out.tfevents."
+
+
+class TensorBoardRecorder:
+    """Owns one event file of one trial; a resumed trial gets a further file, which TensorBoard joins to the first."""
+
+    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
+        """Open the file and write ``hyperparameters``, so that the HParams tab shows a trial that has just begun."""
+        self._file = _new_event_file(trial_directory).open("xb")
+        self._writer = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        # With the run's name: trials of two runs in one log directory are called alike and would become one row.
+        session = f"{trial_directory.parent.name}/{trial_directory.name}"
+        summary = hparams_pb(_hparams(hyperparameters), trial_id=session)
+        self._write(Event(wall_time=time.time(), summary=summary))
+        self._file.flush()
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Add a point at step ``timesteps_total`` for every number in ``row``; a list gives one tag per item."""
+        values = [Summary.Value(tag=TAG_PREFIX + name, simple_value=value) for name, value in _scalars(row)]
+        event = Event(wall_time=time.time(), step=row["timesteps_total"], summary=Summary(value=values))
+        self._write(event)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, event: Event) -> None:
+        self._writer.write(event.SerializeToString())
+
+
+def _new_event_file(directory: Path) -> Path:
+    """Return a name that sorts after those in ``directory``: TensorBoard reads them in that order, clocks may jump."""
+    seconds = [int(path.name.removeprefix(_FILE_PREFIX).split(".")[0]) for path in directory.glob(f"{_FILE_PREFIX}*")]
+    newest = max([int(time.time()), *(second + 1 for second in seconds)])
+    return directory / f"{_FILE_PREFIX}{newest:010d}.{socket.gethostname()}.{os.getpid()}.0"
+
+
+def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Return what the HParams plugin can hold: scalars as they are, lists as JSON, nothing for what is not set."""
+    flat = {name: plain(value) for name, value in flatten(hyperparameters).items()}
+    return {name: to_json(v) if isinstance(v, list) else v for name, v in flat.items() if v is not None}
+
+
+def _scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in flatten(row).items():
+        value = plain(value)
+        items = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for index, item in items:
+            if isinstance(item, int | float) and not isinstance(item, bool):
+                yield (name if index is None else f"{name}/{index}"), float(item)

@@ -1,0 +1,36 @@
+"""All recorders of one trial behind one name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rlexp.tuning.recorders.csv_recorder import CsvRecorder
+from rlexp.tuning.recorders.json_recorder import JsonRecorder
+from rlexp.tuning.recorders.recorder import Recorder
+from rlexp.tuning.recorders.tensorboard_recorder import TensorBoardRecorder
+
+
+class TrialRecorder:
+    """Owns ``result.json``, ``progress.csv`` and the event file of one trial; the runner hands it every row."""
+
+    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
+        """Open the files, or go on with those of a trial that is resumed."""
+        self._recorders: list[Recorder] = [
+            JsonRecorder(trial_directory),
+            CsvRecorder(trial_directory),
+            TensorBoardRecorder(trial_directory, hyperparameters),
+        ]
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Hand ``row`` to every recorder."""
+        for recorder in self._recorders:
+            recorder.record(row)
+
+    def close(self) -> None:
+        """Close every recorder, also when one of them fails; a second call does nothing."""
+        with ExitStack() as closing:
+            for recorder in self._recorders:
+                closing.callback(recorder.close)

@@ -1,0 +1,145 @@
+"""The directory of a run: created or refused before anything runs, locked while it runs, readable at any moment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rlexp.config.trial import Trial
+from rlexp.json_file import replace_json, replace_text
+from rlexp.tuning.new_directory import make_run_directory
+from rlexp.tuning.provenance import git_commit, versions
+from rlexp.tuning.run_lock import RunLock
+from rlexp.tuning.run_name import derived_name
+from rlexp.tuning.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
+from rlexp.tuning.secrets import masked, masked_command
+
+_SECONDS_BETWEEN_WRITES: Final = 5.0
+"""Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
+
+
+class RunDirectory:
+    """Owns ``OUT/NAME``: its lock, ``run.json`` and the directories of its trials.
+
+    The command that runs or resumes an experiment has one, as a context manager, for as long as it lives.
+    """
+
+    def __init__(self, path: Path, lock: RunLock, record: RunRecord) -> None:
+        """Use :meth:`create` or :meth:`open`."""
+        self.path = path
+        self.record = record
+        self._lock = lock
+        self._written = 0.0
+
+    @classmethod
+    def create(
+        cls, out: Path, file_stem: str, name: str | None, command: Sequence[str], *, overwrite: bool
+    ) -> RunDirectory:
+        """Make and lock ``out/name``; without a name ``out/file_stem``, or that with ``-2``, ``-3`` when it is taken.
+
+        ``overwrite`` removes a finished run that is there. Raises UsageError, having left nothing
+        behind, where the name is not allowed or taken or the place cannot be written, and
+        ResumeError where the run to be overwritten is still running.
+        """
+        path, lock = make_run_directory(out, file_stem, name, overwrite=overwrite)
+        record = RunRecord(
+            name=path.name,
+            command=masked_command(command),
+            versions=versions(),
+            git_commit=git_commit(Path.cwd()),
+            host=socket.gethostname(),
+            cpus=os.cpu_count() or 1,
+            started=now(),
+        )
+        return cls(path, lock, record)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Lock the run at ``path`` to go on with it; raises ResumeError when it is foreign, damaged or in use."""
+        record = read_run_record(path)
+        return cls(path, RunLock(path), record)
+
+    def write_experiments(self, texts: Sequence[str], resolved: str) -> None:
+        """Keep the experiment files as given and ``resolved.yaml``.
+
+        A second and third file become ``experiment-2.yaml`` and ``experiment-3.yaml``: joined to one,
+        two files that name an experiment alike could not be run again.
+        """
+        for number, text in enumerate(texts, start=1):
+            suffix = "" if number == 1 else f"-{number}"
+            replace_text(self.path / f"experiment{suffix}.yaml", text)
+        replace_text(self.path / "resolved.yaml", resolved)
+
+    def start(self, trials: Sequence[Trial]) -> None:
+        """Make the trials' directories and write the first ``run.json``."""
+        for trial in trials:
+            directory = self.trial_directory(trial)
+            directory.mkdir(exist_ok=True)
+            replace_json(directory / "params.json", trial_parameters(trial))
+            self.record.trials.append(
+                TrialRecord(trial.name, directory.name, trial.experiment.config.seed, masked(trial.varied))
+            )
+        self.write()
+
+    def trial_directory(self, trial: Trial) -> Path:
+        """Return where the trial's files belong."""
+        return self.path / derived_name(trial.name)
+
+    def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Take over a result row; ``run.json`` follows within a few seconds."""
+        self.record.trial(trial.name).add_result(row)
+        if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
+            self.write()
+
+    def trial_checkpoint(self, trial: Trial, checkpoint: Path, reward: float | None) -> None:
+        """Take over that the trial wrote a checkpoint when its mean reward was ``reward``."""
+        self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
+        self.write()
+
+    def trial_status(self, trial: Trial, status: Status, error: TrialError | None = None) -> None:
+        """Take over that the trial began, ended or failed."""
+        record = self.record.trial(trial.name)
+        record.status = status
+        record.error = error
+        self.write()
+
+    def finish(self, status: Status) -> None:
+        """Take over that the whole run ended."""
+        self.record.status = status
+        self.record.ended = now()
+        self.write()
+
+    def write(self) -> None:
+        """Write ``run.json``."""
+        self.record.write(self.path)
+        self._written = time.monotonic()
+
+    def discard(self) -> None:
+        """Remove the directory of a run that never began, and give up its lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lock; a second call does nothing."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def trial_parameters(trial: Trial) -> dict[str, Any]:
+    """Return what ``params.json`` and the HParams tab hold: agent, environment, the config's keys; secrets masked."""
+    experiment = trial.experiment
+    config: dict[str, Any] = masked(experiment.config.model_dump(mode="json"))
+    return {"run": experiment.run, "env": experiment.env, **config}

@@ -1,0 +1,142 @@
+"""``run.json``: what a run is and how far its trials have come, for ``ls``, ``resume``, ``evaluate`` and people."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import ResumeError
+from rlexp.json_file import replace_json
+
+RUN_FILE: Final = "run.json"
+FORMAT: Final = 1
+
+
+class Status(StrEnum):
+    """Where a run or a trial stands."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    TERMINATED = "TERMINATED"
+    """Its ``stop`` was reached."""
+    STOPPED = "STOPPED"
+    """Somebody or something stopped it; it can go on."""
+    ERROR = "ERROR"
+
+
+@dataclass
+class TrialError:
+    """Why a trial failed."""
+
+    summary: str
+    """One line."""
+    traceback: str | None = None
+    """File with the whole traceback, relative to the run directory."""
+
+
+@dataclass
+class TrialRecord:
+    """One trial in ``run.json``; paths are relative to the run directory, which may be moved."""
+
+    name: str
+    directory: str
+    seed: int | None
+    varied: dict[str, Any]
+    status: Status = Status.PENDING
+    iterations: int = 0
+    timesteps_total: int = 0
+    time_total_s: float = 0.0
+    episode_reward_mean: float | None = None
+    best_episode_reward_mean: float | None = None
+    best_checkpoint: str | None = None
+    best_checkpoint_reward: float | None = None
+    error: TrialError | None = None
+
+    def add_result(self, row: Mapping[str, Any]) -> None:
+        """Take over how far the trial has come from a result row."""
+        self.iterations = row["training_iteration"]
+        self.timesteps_total = row["timesteps_total"]
+        self.time_total_s = row["time_total_s"]
+        reward = known_number(row.get("episode_reward_mean"))
+        if reward is not None:
+            self.episode_reward_mean = reward
+            best = self.best_episode_reward_mean
+            self.best_episode_reward_mean = reward if best is None else max(reward, best)
+
+    def add_checkpoint(self, checkpoint: Path, reward: float | None) -> None:
+        """Remember the checkpoint as the best unless an earlier one had a higher mean reward."""
+        reward = known_number(reward)
+        best = self.best_checkpoint_reward
+        if best is None or (reward is not None and reward >= best):
+            self.best_checkpoint = f"{self.directory}/{checkpoint.name}"
+            self.best_checkpoint_reward = reward
+
+
+@dataclass
+class RunRecord:
+    """The contents of ``run.json``."""
+
+    name: str
+    command: list[str]
+    versions: dict[str, str | None]
+    git_commit: str | None
+    host: str
+    cpus: int
+    started: str
+    """ISO time with the offset from UTC, as ``ended`` is."""
+    ended: str | None = None
+    status: Status = Status.RUNNING
+    trials: list[TrialRecord] = field(default_factory=list)
+
+    def trial(self, name: str) -> TrialRecord:
+        """Return the record of the trial called ``name``; raises KeyError where the run has none."""
+        for trial in self.trials:
+            if trial.name == name:
+                return trial
+        raise KeyError(name)
+
+    def write(self, run_directory: Path) -> None:
+        """Replace ``run.json`` as a whole: a reader sees the old or the new one."""
+        seeds = [trial.seed for trial in self.trials]
+        replace_json(run_directory / RUN_FILE, {"format": FORMAT, **asdict(self), "seeds": seeds})
+
+
+def read_run_record(run_directory: Path) -> RunRecord:
+    """Read ``run.json``; raises ResumeError where there is none, it is damaged or of another format."""
+    path = run_directory / RUN_FILE
+    try:
+        content = json.loads(path.read_bytes())
+        if content.pop("format") == FORMAT:
+            return _record(content)
+    except FileNotFoundError:
+        raise ResumeError(f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})") from error
+    raise ResumeError(f"{path} was written by another version of rlexp", "use the version that it names")
+
+
+def known_number(value: Any) -> float | None:
+    """Return ``value`` as a float, or None when it is None or not finite: nothing has been measured yet."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def now() -> str:
+    """Return the local time in ISO form, to the second and with its offset from UTC."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _record(content: dict[str, Any]) -> RunRecord:
+    content.pop("seeds", None)
+    trials = [_trial_record(trial) for trial in content.pop("trials")]
+    return RunRecord(**{**content, "status": Status(content["status"])}, trials=trials)
+
+
+def _trial_record(content: dict[str, Any]) -> TrialRecord:
+    error = TrialError(**content["error"]) if content["error"] else None
+    return TrialRecord(**{**content, "status": Status(content["status"]), "error": error})

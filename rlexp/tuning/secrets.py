@@ -1,0 +1,41 @@
+"""Masking of what looks like a password, before a command or a configuration is written where others read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+MASK: Final = "***"
+_SECRET_WORDS: Final = frozenset({"password", "passwd", "passphrase", "secret", "token", "credential", "credentials"})
+_SECRET_PAIRS: Final = frozenset({("api", "key"), ("access", "key"), ("private", "key")})
+_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
+
+
+def is_secret(key: str) -> bool:
+    """Tell whether a key names a secret: by whole words, so ``auth_token`` does and ``num_tokens`` does not."""
+    words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower())
+    return not _SECRET_WORDS.isdisjoint(words) or not _SECRET_PAIRS.isdisjoint(pairwise(words))
+
+
+def masked(value: Any) -> Any:
+    """Return ``value`` with the values of secret keys, at any depth, and passwords inside URLs as ``***``."""
+    if isinstance(value, Mapping):
+        return {key: MASK if is_secret(str(key)) and item is not None else masked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return _URL_PASSWORD.sub(rf"\1:{MASK}", value) if isinstance(value, str) else value
+
+
+def masked_command(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with ``key=SECRET``, ``--key SECRET`` and passwords in URLs masked."""
+    shown: list[str] = []
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        follows_secret = bool(shown) and shown[-1].startswith("-") and "=" not in shown[-1] and is_secret(shown[-1])
+        if follows_secret:
+            shown.append(MASK)
+        else:
+            shown.append(f"{name}={MASK}" if equals and is_secret(name) else masked(argument))
+    return shown

@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: the first asks the trials to save and end, the second ends everything at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopRequest:
+    """Owns the handlers of SIGINT and SIGTERM while it is entered.
+
+    Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
+    first one writes the stop file, which every trial looks for; a second one raises KeyboardInterrupt.
+    """
+
+    def __init__(self, on_request: Callable[[], None]) -> None:
+        self._on_request = on_request
+        self._stop_file: Path | None = None
+        self._previous: dict[int, Any] = {}
+        self.signal: int | None = None
+        """The first signal that came, or None."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """130 for SIGINT, 143 for SIGTERM: 128 and the signal's number."""
+        return 128 + (self.signal or signal.SIGINT)
+
+    def trials_may_save(self, stop_file: Path) -> None:
+        """From now on let trials save; also takes the handlers back from whoever replaced them (Ray does)."""
+        self._stop_file = stop_file
+        self._install()
+
+    def __enter__(self) -> StopRequest:
+        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self.requested
+        self.signal = self.signal or number
+        if self._stop_file is None or again:
+            raise KeyboardInterrupt
+        os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))
+        self._on_request()

@@ -1,0 +1,162 @@
+"""The Trainable: one trial as Tune sees it, around an agent."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.exceptions import RayTaskError
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.registry import AGENTS
+from rlexp.checkpoint import checkpoint_directory, newest_checkpoint, read_checkpoint
+from rlexp.config.experiment import Experiment
+from rlexp.config.trial import Trial
+from rlexp.errors import RlexpError
+from rlexp.task_pool import RayTaskPool
+
+ERROR_FILE = "error.txt"
+"""In the trial's directory: the error in one line, then the traceback."""
+STOP_FILE = ".stop"
+"""In the run's directory: asks every trial to save a checkpoint and end."""
+STOP_POLL_S = 0.2
+"""How often a trial looks for it."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a trial's process is told."""
+
+    trial: Trial
+    directory: Path
+    """The trial's own directory; absolute, and on storage that driver and trial share."""
+
+
+class ExperimentTrainable(tune.Trainable):
+    """Trains one trial; Tune decides when and where.
+
+    Checkpoints are ours, in the trial's directory: a trial that Tune starts again after a failure
+    goes on from the newest good one there. Tune itself stores nothing.
+    """
+
+    def setup(self, config: dict[str, Any], assignments: Sequence[Assignment]) -> None:  # type: ignore[override]
+        """Build the agent for assignment ``config["trial"]``: Tune's own config is that number, and no more.
+
+        ``tune.with_parameters`` hands over the ``assignments`` of all trials.
+        """
+        assignment = assignments[config["trial"]]
+        self._experiment = assignment.trial.experiment
+        self._directory = assignment.directory
+        self._stop_watch = StopWatch(assignment.directory.parent / STOP_FILE)
+        self._agent: Agent[Any] | None = None
+        with self._errors_kept():
+            self._agent = self._make_agent()
+
+    def step(self) -> dict[str, Any]:
+        assert self._agent is not None
+        with self._errors_kept():
+            row = self._agent.train(self._stop_watch.stop_requested)
+            stopped = self._stop_watch.stop_requested()
+            done = stopped or reached(self._experiment.stop, row)
+            row["done"] = done
+            checkpoint = self._save_when_due(row, done, stopped)
+        return {"row": row, "checkpoint": checkpoint, "stopped": stopped, "done": done}
+
+    def cleanup(self) -> None:
+        if self._agent is not None:
+            self._agent.stop()
+
+    def _make_agent(self) -> Agent[Any]:
+        config = self._experiment.config
+        assert config.seed is not None  # a plan gives every trial one
+        path = newest_checkpoint(self._directory)
+        checkpoint = read_checkpoint(path) if path is not None else None
+        return AGENTS[self._experiment.run](self._experiment.env, config, RayTaskPool(), config.seed, checkpoint)
+
+    def _save_when_due(self, row: dict[str, Any], done: bool, stopped: bool) -> str | None:
+        """Write a checkpoint at its period, at the end where asked for, and always when a person stops the run."""
+        experiment = self._experiment
+        iteration = row["training_iteration"]
+        periodic = experiment.checkpoint_freq > 0 and iteration % experiment.checkpoint_freq == 0
+        if not (periodic or stopped or (done and experiment.checkpoint_at_end)):
+            return None
+        assert self._agent is not None
+        directory = checkpoint_directory(self._directory, iteration)
+        metadata = {"experiment": experiment.model_dump(mode="json"), "metrics": _scalars(row)}
+        return str(self._agent.save(directory, metadata))
+
+    def _errors_kept(self) -> ErrorFile:
+        return ErrorFile(self._directory / ERROR_FILE)
+
+
+class ErrorFile:
+    """A context that keeps the error of its body in a file, and lets it pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            self._path.write_text(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}", encoding="utf-8")
+
+
+class StopWatch:
+    """Looks for the stop file, but not more often than every STOP_POLL_S; once seen, it stays seen."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._requested = False
+        self._next_look_s = 0.0
+
+    def stop_requested(self) -> bool:
+        """Return whether the run was asked to stop."""
+        now = time.monotonic()
+        if not self._requested and now >= self._next_look_s:
+            self._next_look_s = now + STOP_POLL_S
+            self._requested = self._path.exists()
+        return self._requested
+
+
+def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
+    """Return the bundles of a trial: the driver's, then one per worker; replay shards share what is there.
+
+    Each actor has a bundle made for it, so that none can wait for room that its own trial does not have.
+    """
+    config = experiment.config
+    bundles = [_bundle(config.num_cpus_for_driver, config.num_gpus)]
+    worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker)
+    if worker:
+        bundles += [worker] * config.num_workers
+    return tune.PlacementGroupFactory(bundles)
+
+
+def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
+    """Return whether a row of results has reached one of the ``stop`` values; NaN reaches none."""
+    values = {**row, **{f"info/{name}": value for name, value in row["info"].items()}}
+    return any(name in values and values[name] is not None and values[name] >= limit for name, limit in stop.items())
+
+
+def summary(error: BaseException) -> str:
+    """Return an error in one line: the first cause, not the layers that carried it."""
+    if isinstance(error, RayTaskError):
+        error = error.cause or error
+    if isinstance(error, RlexpError):
+        return error.message + (f" ({error.hint})" if error.hint else "")
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _bundle(cpus: float, gpus: float) -> dict[str, float]:
+    return {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
+
+
+def _scalars(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if isinstance(value, int | float | str | None)}

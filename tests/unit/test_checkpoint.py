@@ -1,0 +1,293 @@
+"""A checkpoint is whole, or it is not there; one that was changed afterwards is never read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rlexp.checkpoint import (
+    checkpoint_directory,
+    list_checkpoints,
+    newest_checkpoint,
+    read_checkpoint,
+    retain,
+    set_aside,
+    write_checkpoint,
+)
+from rlexp.errors import CheckpointError, RlexpError
+
+ARRAYS = {
+    "learner": {"head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(7)},
+    "optimizer": {"exp_avg": np.linspace(0, 1, 5)},
+}
+STATE = {"timesteps_total": 12_000, "rng": {"state": 2**127 + 1, "inc": 3}, "epsilon": 0.1}
+METADATA = {"env": "CartPole-v1", "episode_reward_mean": float("nan")}
+
+
+def write(trial: Path, iteration: int, state: dict[str, Any] = STATE) -> Path:
+    return write_checkpoint(checkpoint_directory(trial, iteration), ARRAYS, state, METADATA)
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(write(tmp_path, 10))
+    assert checkpoint.sequence == 10
+    assert checkpoint.state == STATE
+    assert checkpoint.metadata == {"env": "CartPole-v1", "episode_reward_mean": None}
+    assert checkpoint.arrays.keys() == ARRAYS.keys()
+    for group, arrays in ARRAYS.items():
+        for name, array in arrays.items():
+            read = checkpoint.arrays[group][name]
+            assert read.dtype == array.dtype
+            assert read.shape == array.shape
+            np.testing.assert_array_equal(read, array)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    array=hnp.arrays(
+        dtype=st.sampled_from([np.dtype(code) for code in ("?", "u1", "i8", "f2", "f4", "f8", ">i4")]),
+        shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    ),
+    state=st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False) | st.text() | st.none()),
+)
+def test_every_dtype_shape_layout_and_number_survives(tmp_path: Path, array: Any, state: dict[str, Any]) -> None:
+    arrays = {"replay": {"plain": array, "transposed": array.T}}
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path / "checkpoint_000001", arrays, state, {}))
+    np.testing.assert_array_equal(checkpoint.arrays["replay"]["plain"], array)
+    np.testing.assert_array_equal(checkpoint.arrays["replay"]["transposed"], array.T)
+    assert checkpoint.state == state
+
+
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    directory = tmp_path / "trial" / "checkpoint_000001"
+    with pytest.raises(ValueError, match="dtype object"):
+        write_checkpoint(directory, {"learner": {"evil": np.array([object()])}}, {}, {})
+    with pytest.raises(ValueError, match="group"):
+        write_checkpoint(directory, {"../learner": {}}, {}, {})
+    with pytest.raises(ValueError, match="six digits"):
+        write_checkpoint(tmp_path / "newest", {}, {}, {})
+    with pytest.raises(TypeError, match="JSON"):
+        write_checkpoint(directory, {}, {"rng": object()}, {})
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename"])
+def test_a_write_that_is_killed_at_any_step_leaves_the_newest_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The process dies (nothing after the fault runs, no clean-up either) at the first, second, third ... call."""
+    good = write(tmp_path, 1)
+    real_call, real_rmtree = getattr(os, step), shutil.rmtree
+    completed = False
+    for survived in range(12):
+        calls = 0
+
+        def dies_after(*args: Any, allowed: int = survived, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > allowed:
+                monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+                raise KeyboardInterrupt
+            return real_call(*args, **kwargs)
+
+        monkeypatch.setattr(os, step, dies_after)
+        try:
+            write(tmp_path, 2)
+            completed = True
+        except KeyboardInterrupt:
+            pass
+        monkeypatch.setattr(os, step, real_call)
+        monkeypatch.setattr(shutil, "rmtree", real_rmtree)
+        newest = newest_checkpoint(tmp_path)
+        assert newest is not None
+        read_checkpoint(newest)
+        assert newest == good or newest.name.startswith("checkpoint_000002")
+        if completed:
+            break
+    assert completed
+    assert names(tmp_path) == {"checkpoint_000001", "checkpoint_000002"}
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 1)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(RlexpError, match="checkpoint_000002: No space left on device"):
+            write(tmp_path, 2)
+    assert names(tmp_path) == {"checkpoint_000001"}
+
+
+def test_writing_an_iteration_again_replaces_it(tmp_path: Path) -> None:
+    write(tmp_path, 5, {"attempt": 1})
+    assert read_checkpoint(write(tmp_path, 5, {"attempt": 2})).state == {"attempt": 2}
+    assert names(tmp_path) == {"checkpoint_000005"}
+
+
+def test_a_replaced_checkpoint_serves_until_the_new_one_has_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, 5)
+    path.rename(tmp_path / "checkpoint_000005.replaced")
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None
+    assert read_checkpoint(newest).sequence == 5
+    write(tmp_path, 6)
+    assert newest.exists()
+    write(tmp_path, 5)
+    assert not newest.exists()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_no_flipped_bit_is_read(tmp_path: Path, data: st.DataObject) -> None:
+    path = write(tmp_path, 1)
+    file = path / data.draw(st.sampled_from(sorted(names(path))))
+    content = bytearray(file.read_bytes())
+    position = data.draw(st.integers(0, len(content) - 1))
+    content[position] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("file", ["learner.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "directory"])
+def test_every_damage_names_the_file(tmp_path: Path, file: str, damage: str) -> None:
+    path = write(tmp_path, 3)
+    target = path / file
+    content = target.read_bytes()
+    target.unlink()
+    if damage == "directory":
+        target.mkdir()
+    elif damage != "missing":
+        target.write_bytes(content[: len(content) // 2 if damage == "cut" else 0])
+    with pytest.raises(CheckpointError, match=rf"checkpoint_000003 is damaged \(.*{file}") as caught:
+        read_checkpoint(path)
+    assert caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+def test_a_flipped_bit_is_called_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, 3)
+    weights = path / "learner.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"is damaged \(sha256 mismatch in learner.safetensors\)"):
+        read_checkpoint(path)
+
+
+def forge(path: Path, **changes: Any) -> None:
+    """Change a manifest and seal it again, as somebody who means harm would."""
+    from rlexp.checkpoint import manifest
+
+    content = json.loads((path / "manifest.json").read_bytes()) | changes
+    del content["seal"]
+    (path / "manifest.json").write_text(json.dumps({**content, "seal": manifest._seal(content)}))
+
+
+def test_another_format_is_told_apart_from_damage(tmp_path: Path) -> None:
+    path = write(tmp_path, 3)
+    forge(path, format=99)
+    with pytest.raises(CheckpointError, match="has format 99, this rlexp reads format 1"):
+        read_checkpoint(path)
+
+
+class Bomb:
+    """Unpickling this writes a file."""
+
+    def __init__(self, sentinel: Path) -> None:
+        self.sentinel = sentinel
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.sentinel,)
+
+
+@pytest.mark.parametrize("name", ["learner.safetensors", "learner.pkl", "../evil.safetensors"])
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path, name: str) -> None:
+    import hashlib
+
+    path, sentinel = write(tmp_path, 3), tmp_path / "sentinel"
+    content = pickle.dumps(Bomb(sentinel))
+    (path / name).write_bytes(content)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    forge(path, files=files)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+    assert not sentinel.exists()
+
+
+@pytest.mark.parametrize("files", [[], {"state.json": 3}, {"state.json": {}}, None, {}])
+def test_a_forged_list_of_files_is_an_error_of_the_checkpoint(tmp_path: Path, files: Any) -> None:
+    path = write(tmp_path, 3)
+    forge(path, files=files)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+def test_a_path_without_checkpoint_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        read_checkpoint(tmp_path / "checkpoint_000001")
+
+
+def test_the_newest_is_the_highest_iteration_whatever_the_clock_says(tmp_path: Path) -> None:
+    for iteration in (9, 1_000_000, 10):
+        os.utime(write(tmp_path, iteration), (1_000_000_000 - iteration, 1_000_000_000 - iteration))
+    assert [path.name for path in list_checkpoints(tmp_path)] == [
+        "checkpoint_1000000",
+        "checkpoint_000010",
+        "checkpoint_000009",
+    ]
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint_1000000"
+
+
+def test_a_damaged_newest_one_is_passed_over_and_can_be_set_aside(tmp_path: Path) -> None:
+    good, bad = write(tmp_path, 1), write(tmp_path, 2)
+    (bad / "learner.safetensors").write_bytes(b"")
+    assert newest_checkpoint(tmp_path) == good
+    assert set_aside(bad).name == "checkpoint_000002.damaged"
+    assert set_aside(write(tmp_path, 2)).name == "checkpoint_000002.damaged-2"
+    assert list_checkpoints(tmp_path) == [good]
+
+
+def test_none_good_is_an_error_but_none_at_all_is_not(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(tmp_path / "missing") is None
+    for iteration in (1, 2):
+        (write(tmp_path, iteration) / "state.json").unlink()
+    with pytest.raises(CheckpointError, match="checkpoint_000002 is damaged"):
+        newest_checkpoint(tmp_path)
+
+
+def test_leftovers_of_killed_writes_are_ignored_and_removed_by_the_next(tmp_path: Path) -> None:
+    shutil.copytree(write(tmp_path, 1), tmp_path / ".checkpoint_000002.4711.writing")
+    (tmp_path / "videos").mkdir()
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint_000001"
+    write(tmp_path, 3)
+    assert names(tmp_path) == {"checkpoint_000001", "checkpoint_000003", "videos"}
+
+
+def test_retain_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    for iteration in range(1, 6):
+        write(tmp_path, iteration)
+    retain(tmp_path, keep=2, also=tmp_path / "checkpoint_000001")
+    assert names(tmp_path) == {"checkpoint_000001", "checkpoint_000004", "checkpoint_000005"}
+    retain(tmp_path, keep=0)
+    assert names(tmp_path) == {"checkpoint_000005"}
