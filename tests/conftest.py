@@ -1,0 +1,15 @@
+"""What tests share: one Ray per session."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray with four logical CPUs, started at the first test that needs one."""
+    from rlexp.tuning.ray_session import RaySession, set_ray_environment
+
+    set_ray_environment()
+    with RaySession(num_cpus=4, num_gpus=0, debug=False):
+        yield

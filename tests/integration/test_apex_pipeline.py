@@ -1,0 +1,234 @@
+"""What Ape-X must never get wrong, seen through the real pipeline: Ray actors, the async optimizer, the learner thread.
+
+Every observation of ``CountingEnv`` says which env, episode and step it is, so each row of each batch
+can be checked against what it must be, wherever it has been in between.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
+from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.policy import LearnResult
+from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.replay.ring import STORAGE_PREFIX
+from rlexp.rollout.exploration import ConstantEpsilon, epsilon_ladder
+from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
+from rlexp.schedules import LinearSchedule
+from rlexp.seeding import derive_seed
+from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
+from tests.counting import CountingPolicy, own_number
+
+pytestmark = pytest.mark.ray
+
+SEED = 7
+N_STEP = 3
+GAMMA = 0.9
+EPISODE_LENGTHS = np.array([3, 7, 12])
+NUM_WORKERS = 3
+NUM_ENVS = 4
+FRAGMENT = 10
+LEARNT = 1000.0
+"""What the learner adds to a row's own number: tells a returned priority from a first one."""
+
+
+def check_rows(batch: Mapping[str, np.ndarray] | SampleBatch) -> None:
+    """Assert that every row is the n-step transition which its own observation says it must be."""
+    episode, step = batch[OBS][:, 1], batch[OBS][:, 2]
+    length = EPISODE_LENGTHS[(episode % 3).astype(int)]
+    folded = np.minimum(N_STEP, length - step)
+    assert (folded >= 1).all()
+    expected_return = sum(np.where(k < folded, GAMMA**k * (step + k + 1), 0) for k in range(N_STEP))
+    np.testing.assert_allclose(batch[REWARDS], expected_return, rtol=1e-6)
+    terminated = (step + folded == length) & (episode % 2 == 1)
+    np.testing.assert_allclose(batch[DISCOUNTS], np.where(terminated, 0, GAMMA**folded), rtol=1e-6)
+    np.testing.assert_array_equal(batch[NEW_OBS][:, :2], batch[OBS][:, :2])
+    np.testing.assert_array_equal(batch[NEW_OBS][:, 2], step + folded)
+
+
+class CheckingLearner:
+    """Checks every batch instead of learning from it, and answers with numbers that name their rows."""
+
+    num_target_updates = 0
+
+    def __init__(self) -> None:
+        self.num_updates = 0
+        self.num_steps_sampled = 0
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        assert num_steps_sampled >= self.num_steps_sampled
+        self.num_steps_sampled = num_steps_sampled
+
+    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+        check_rows(batch)
+        assert ((batch[WEIGHTS] > 0) & (batch[WEIGHTS] <= 1)).all()
+        assert len(batch[KEYS]) == batch.count
+        self.num_updates += 1
+        return LearnResult(own_number(batch[OBS]) + LEARNT, {})
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        return {"version": np.array(float(self.num_updates))}
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        raise AssertionError
+
+
+REPLAY = ReplayConfig(
+    capacity=100_000, learning_starts=200, train_batch_size=64, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6
+)
+
+
+class Pipeline:
+    """Ape-X with a counting env and policy and a checking learner."""
+
+    def __init__(self, pool: TaskPool, replay: ReplayConfig, num_shards: int) -> None:
+        self.pool = pool
+        env = EnvConfig("tests.envs:CountingEnv", {}, None)
+        rollout = RolloutConfig(fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA, clip_rewards=False)
+        ladder = epsilon_ladder(NUM_WORKERS)
+        workers = [
+            pool.place(
+                f"worker-{index}",
+                Resources(0, 0),
+                RolloutWorker,
+                partial(make_vector_env, env, NUM_ENVS),
+                CountingPolicy,
+                ConstantEpsilon((ladder[index],) * NUM_ENVS),
+                rollout,
+                index,
+                SEED,
+            )
+            for index in range(NUM_WORKERS)
+        ]
+        self.shards: list[Actor[ReplayShard]] = [
+            pool.place(f"replay-{index}", Resources(0, 0), ReplayShard, replay, index) for index in range(num_shards)
+        ]
+        self.learner = CheckingLearner()
+        self.optimizer = AsyncReplayOptimizer(
+            pool,
+            RemoteWorkers(pool, workers, queue_depth=2, max_weight_sync_delay=100),
+            self.shards,
+            LearnerThread(self.learner, 8),
+            QueueDepths(replay=2, store=6),
+            LinearSchedule(0.4, 0.4, 0),
+            np.random.default_rng(SEED),
+        )
+        self.optimizer.start()
+
+    def run(self, num_steps: int, num_updates: int) -> None:
+        deadline = time.monotonic() + 90
+        counters = self.optimizer.counters
+        while counters.num_steps_sampled < num_steps or self.learner.num_updates < num_updates:
+            self.optimizer.step()
+            assert time.monotonic() < deadline, (counters, self.learner.num_updates)
+
+    def stop(self) -> list[dict[str, Any]]:
+        """Stop, and return what each shard holds."""
+        self.optimizer.step()
+        self.optimizer.stop()
+        states = [self.pool.get(self.pool.call(shard, ReplayShard.state), timeout=30) for shard in self.shards]
+        self.pool.stop()
+        return states
+
+
+def rows_of(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
+
+
+@pytest.fixture(scope="module")
+def held(ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
+    """One run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
+    pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2)
+    pipeline.run(num_steps=12_000, num_updates=60)
+    return pipeline, pipeline.stop()
+
+
+def test_every_stored_row_is_the_transition_it_says(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+    for state in held[1]:
+        check_rows(rows_of(state))
+
+
+def test_no_transition_is_lost_or_doubled(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+    observations = np.concatenate([rows_of(state)[OBS] for state in held[1]]).astype(int)
+    envs = np.unique(observations[:, 0])
+    assert len(envs) == NUM_WORKERS * NUM_ENVS
+    for env in envs:
+        seen = [tuple(row) for row in sorted(observations[observations[:, 0] == env][:, 1:].tolist())]
+        first_episode = seen[0][0]
+        everything = [
+            (episode, step)
+            for episode in range(first_episode, seen[-1][0] + 1)
+            for step in range(EPISODE_LENGTHS[episode % 3])
+        ]
+        assert seen == everything[: len(seen)], f"env {env}"
+
+
+def test_rows_and_steps_are_counted_alike(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+    pipeline, states = held
+    stored = sum(state["num_added"] for state in states)
+    waiting = pipeline.optimizer.counters.num_steps_sampled - stored
+    # At most n - 1 steps of each env still wait for their successors.
+    assert 0 <= waiting <= NUM_WORKERS * NUM_ENVS * (N_STEP - 1)
+
+
+def test_each_worker_explores_with_its_own_epsilon(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+    rows = [rows_of(state) for state in held[1]]
+    env_ids = np.concatenate([row[OBS][:, 0] for row in rows]).astype(int)
+    explored = np.concatenate([row[ACTIONS] for row in rows]) != 0
+    for index, epsilon in enumerate(epsilon_ladder(NUM_WORKERS)):
+        seed = derive_seed(SEED, "worker", index, "env")
+        mine = np.isin(env_ids, [(seed + env) % 2**20 for env in range(NUM_ENVS)])
+        count, probability = np.count_nonzero(mine), epsilon * 999 / 1000
+        assert count > 1000
+        deviation = np.sqrt(count * probability * (1 - probability))
+        assert abs(explored[mine].sum() - count * probability) < 5 * deviation + 1, (index, epsilon)
+
+
+def test_priorities_reach_their_own_rows(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+    returned = 0
+    for state in held[1]:
+        own = own_number(rows_of(state)[OBS])
+        deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
+        learnt = deltas > LEARNT
+        np.testing.assert_allclose(deltas, own + learnt * LEARNT, rtol=1e-4)
+        returned += int(learnt.sum())
+    assert returned > 100
+
+
+def test_workers_act_with_newer_and_newer_weights(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+    pipeline, _ = held
+    versions: dict[int, int] = {}
+    for info in pipeline.optimizer.drain_infos():
+        assert info.weights_version >= versions.get(info.worker_index, 0)
+        versions[info.worker_index] = info.weights_version
+    assert all(version > 0 for version in versions.values()), versions
+
+
+def test_priorities_of_overwritten_rows_are_dropped(ray_session: None) -> None:
+    replay = replace(REPLAY, capacity=300, learning_starts=300)
+    pipeline = Pipeline(RayTaskPool(), replay, num_shards=1)
+    pipeline.run(num_steps=4_000, num_updates=40)
+    state = pipeline.stop()[0]
+    assert state["num_stale_priorities"] > 0, "nothing was overwritten while it was out: the test proves nothing"
+    own = own_number(rows_of(state)[OBS])
+    deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
+    np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
+
+
+def test_the_same_pipeline_runs_without_ray() -> None:
+    pipeline = Pipeline(InlineTaskPool(), REPLAY, num_shards=2)
+    pipeline.run(num_steps=2_000, num_updates=10)
+    for state in pipeline.stop():
+        check_rows(rows_of(state))
