@@ -1,0 +1,58 @@
+"""Small networks and batches for the tests of the DQN family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.models import QNetworkConfig
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+
+BATCH_SIZE = 32
+NETWORK = QNetworkConfig(
+    observation_size=3, num_actions=4, fcnet_hiddens=(16,), fcnet_activation="tanh", hiddens=(8,), dueling=True
+)
+
+
+def make_learner(
+    seed: int = 0,
+    lr: float = 1e-3,
+    grad_norm_clipping: float | None = None,
+    double_q: bool = True,
+    target_network_update_freq: int = 10**9,
+    target_counts_trained: bool = True,
+    device: str = "cpu",
+) -> DQNLearner:
+    config = DQNLearnerConfig(
+        lr, 1e-8, grad_norm_clipping, double_q, target_network_update_freq, target_counts_trained, device
+    )
+    return DQNLearner(NETWORK, config, seed)
+
+
+def make_batch(seed: int = 0, count: int = BATCH_SIZE, reward_scale: float = 1.0) -> SampleBatch:
+    """Return random transitions, a fifth of them terminal."""
+    rng = np.random.default_rng(seed)
+
+    def observations() -> Array:
+        return rng.normal(size=(count, NETWORK.observation_size)).astype(np.float32)
+
+    return SampleBatch(
+        {
+            OBS: observations(),
+            ACTIONS: rng.integers(NETWORK.num_actions, size=count),
+            REWARDS: (reward_scale * rng.normal(size=count)).astype(np.float32),
+            DISCOUNTS: np.where(rng.random(count) < 0.2, 0.0, 0.9).astype(np.float32),
+            NEW_OBS: observations(),
+            WEIGHTS: rng.uniform(0.1, 1.0, size=count).astype(np.float32),
+        }
+    )
+
+
+def read_only(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays as they come out of an object store."""
+    copies = {name: array.copy() for name, array in arrays.items()}
+    for array in copies.values():
+        array.setflags(write=False)
+    return copies

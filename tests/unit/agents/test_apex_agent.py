@@ -1,0 +1,221 @@
+"""The Ape-X agent with its learner thread, but without Ray."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.agents.apex.agent import ApexAgent
+from rlexp.config.apex import ApexConfig, AsyncReplayOptimizerConfig
+from rlexp.config.model import ModelConfig
+from rlexp.policy import Learner, LearnResult, Weights
+from rlexp.rollout.exploration import epsilon_ladder
+from rlexp.sample_batch import Array, SampleBatch
+from rlexp.task_pool import InlineTaskPool
+from tests.envs import COUNTING_ENV, IDENTITY_ENV, UNEVEN_ENV
+
+OPTIMIZER = AsyncReplayOptimizerConfig(
+    num_replay_buffer_shards=2, learner_queue_depth=4, max_weight_sync_delay=40, sample_queue_depth=1
+)
+SMALL: Mapping[str, Any] = {
+    "model": ModelConfig(fcnet_hiddens=(16,)),
+    "hiddens": (16,),
+    "lr": 5e-3,
+    "num_workers": 0,
+    "num_envs_per_worker": 4,
+    "sample_batch_size": 4,
+    "train_batch_size": 32,
+    "buffer_size": 1000,
+    "learning_starts": 64,
+    "target_network_update_freq": 500,
+    "n_step": 1,
+    "timesteps_per_iteration": 200,
+    "min_iter_time_s": 0.0,
+    "optimizer": OPTIMIZER,
+}
+
+
+class YieldingPool(InlineTaskPool):
+    """Lets the learner's thread run where a pool with other processes would wait for them."""
+
+    def __init__(self) -> None:
+        self._never = threading.Event()
+
+    def wait(self, timeout: float) -> None:
+        self._never.wait(min(timeout, 0.002))
+
+
+def make_agent(env: str = IDENTITY_ENV, **changes: Any) -> ApexAgent:
+    return ApexAgent(env, ApexConfig(**{**SMALL, **changes}), YieldingPool(), seed=0)
+
+
+def has_learned(agent: ApexAgent, updates: int) -> Callable[[], bool]:
+    return lambda: agent.learner.num_updates >= updates
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_solves_the_identity_env(num_workers: int) -> None:
+    agent = make_agent(num_workers=num_workers, timesteps_per_iteration=10**9)
+    goal = 0
+    while agent.evaluate(50)[0].mean() < 1.0:
+        goal += 100
+        assert goal <= 3000, f"not solved after {goal - 100} updates"
+        agent.train(should_stop=has_learned(agent, goal))
+    assert goal > 0, "solved before it learned"
+    agent.stop()
+
+
+def test_a_row_of_results_tells_of_both_shards_and_of_the_queue() -> None:
+    agent = make_agent(timesteps_per_iteration=10**9)
+    info = agent.train(should_stop=has_learned(agent, 5))["info"]
+    assert len(info["replay_fill_per_shard"]) == 2
+    assert min(info["replay_fill_per_shard"]) > 0
+    assert info["learner_queue_capacity"] == 4
+    assert 0 <= info["learner_queue_size"] <= 4
+    assert info["num_steps_trained"] % 32 == 0
+    assert info["num_weight_syncs"] >= 1
+    agent.stop()
+
+
+def test_buffer_and_start_are_split_over_the_shards_so_that_nothing_is_lost() -> None:
+    agent = make_agent(buffer_size=1001, learning_starts=65)
+    shard = agent.replay_config(2)
+    assert (shard.capacity, shard.learning_starts, shard.train_batch_size) == (501, 33, 32)
+    agent.stop()
+
+
+def test_one_worker_spreads_the_ladder_over_its_envs() -> None:
+    agent = make_agent(num_workers=0, num_envs_per_worker=4)
+    assert [each.tolist() for each in agent.epsilons()] == [list(epsilon_ladder(4))]
+    agent.stop()
+
+
+def test_many_workers_have_a_rung_each() -> None:
+    agent = make_agent(num_workers=3, num_envs_per_worker=2)
+    ladder = epsilon_ladder(3)
+    assert [each.tolist() for each in agent.epsilons()] == [[epsilon] * 2 for epsilon in ladder]
+    agent.stop()
+
+
+def test_many_workers_may_spread_the_ladder_over_all_envs() -> None:
+    agent = make_agent(num_workers=3, num_envs_per_worker=2, epsilon_ladder="env")
+    assert np.concatenate(agent.epsilons()).tolist() == list(epsilon_ladder(6))
+    agent.stop()
+
+
+@pytest.mark.parametrize(("num_workers", "rungs"), [(2, 1), (3, 1), (4, 2), (6, 2)])
+def test_the_third_that_explores_least_is_reported(num_workers: int, rungs: int) -> None:
+    agent = make_agent(num_workers=num_workers)
+    reported = [epsilon for epsilon in epsilon_ladder(num_workers) if epsilon <= agent.reported_epsilon()]
+    assert len(reported) == rungs
+    agent.stop()
+
+
+def test_reported_episodes_are_those_of_the_least_exploring_envs() -> None:
+    # One env in four counts; all of them play CountingEnv's episodes in step.
+    agent = make_agent(COUNTING_ENV, num_envs_per_worker=4, sample_batch_size=50, timesteps_per_iteration=150)
+    row = agent.train()
+    assert row["episodes_total"] == 4 * 6
+    assert row["episode_reward_mean"] == row["episode_reward_mean_all"] == pytest.approx((6 + 28 + 78) / 3)
+    assert math.isclose(row["episode_len_mean"], (3 + 7 + 12) / 3)
+    agent.stop()
+
+
+def test_episodes_of_the_other_envs_are_reported_apart() -> None:
+    # Of three envs one counts; the neighbours in a row of UnevenEnvs always earn 1, or always 0.
+    agent = make_agent(UNEVEN_ENV, num_envs_per_worker=3, sample_batch_size=20)
+    row = agent.train()
+    assert row["episode_reward_min"] == row["episode_reward_mean"] == row["episode_reward_max"]
+    assert row["episode_reward_mean"] in (0.0, 1.0)
+    assert 0.0 < row["episode_reward_mean_all"] < 1.0
+    agent.stop()
+
+
+def test_the_target_network_is_copied_by_trained_steps() -> None:
+    agent = make_agent(target_network_update_freq=10 * 32, timesteps_per_iteration=10**9)
+    agent.train(should_stop=has_learned(agent, 35))
+    agent.stop()
+    assert agent.learner.num_target_updates == agent.learner.num_updates // 10 >= 3
+
+
+def test_beta_stays_unless_its_end_is_given() -> None:
+    constant, annealed = make_agent(), make_agent(final_prioritized_replay_beta=1.0, schedule_max_timesteps=1000)
+    assert constant.beta_schedule().value(10**9) == 0.4
+    assert annealed.beta_schedule().value(100) == pytest.approx(0.7)
+    assert annealed.beta_schedule().value(200) == 1.0
+    for agent in (constant, annealed):
+        agent.stop()
+
+
+class OverlapLearner:
+    """Tells whether somebody read the learner's state while its thread was inside an update."""
+
+    PATIENCE_S = 0.3
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._was_read = threading.Event()
+        self.updating = threading.Event()
+        self.overlapped = False
+        self.num_target_updates = 0
+
+    @property
+    def num_updates(self) -> int:
+        return self._learner.num_updates
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self._learner.observe_progress(num_steps_sampled)
+
+    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+        self.updating.set()
+        self.overlapped |= self._was_read.wait(self.PATIENCE_S)
+        result = self._learner.learn_on_batch(batch)
+        self.updating.clear()
+        self._was_read.clear()
+        return result
+
+    def get_weights(self) -> Weights:
+        if self.updating.is_set():
+            self._was_read.set()
+        return self._learner.get_weights()
+
+    def state_dict(self) -> Mapping[str, Array]:
+        if self.updating.is_set():
+            self._was_read.set()
+        return self._learner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self._learner.load_state_dict(state)
+
+
+class OverlapAgent(ApexAgent):
+    def make_learner(self) -> Learner:
+        return OverlapLearner(super().make_learner())
+
+
+@pytest.mark.parametrize("reads", ["save", "evaluate"])
+def test_nobody_reads_the_learner_while_it_is_being_written(reads: str, tmp_path: Path) -> None:
+    agent = OverlapAgent(IDENTITY_ENV, ApexConfig(**{**SMALL, "timesteps_per_iteration": 10**9}), YieldingPool(), 0)
+    learner = agent.learner
+    assert isinstance(learner, OverlapLearner)
+    agent.train(should_stop=learner.updating.is_set)
+    if reads == "save":
+        agent.save(tmp_path / "checkpoint_000001", {})
+    else:
+        agent.evaluate(4)
+    agent.stop()
+    assert not learner.overlapped
+
+
+def test_stops_twice() -> None:
+    agent = make_agent()
+    agent.train()
+    agent.stop()
+    agent.stop()
+    assert "learner" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+
+from rlexp.agents.dqn.learner import DQNLearner
+from rlexp.sample_batch import Array, SampleBatch
+from tests.unit.agents.batches import BATCH_SIZE, make_batch, make_learner, read_only
+
+ADAM_BETA1 = 0.9
+
+
+def target_is_a_copy(learner: DQNLearner) -> bool:
+    state = learner.state_dict()
+    names = [name.removeprefix("network.") for name in state if name.startswith("network.")]
+    assert names
+    return all(np.array_equal(state[f"network.{name}"], state[f"target.{name}"]) for name in names)
+
+
+def as_bytes(arrays: Mapping[str, Array]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def gradient_norm(learner: DQNLearner) -> float:
+    """Return the norm of the gradients that Adam got in the first update: its first moments are a tenth of them."""
+    moments = [array for name, array in learner.state_dict().items() if name.endswith(".exp_avg")]
+    assert moments
+    return math.sqrt(sum(float((moment**2).sum()) for moment in moments)) / (1 - ADAM_BETA1)
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+def test_an_update_lowers_the_loss_on_its_batch(double_q: bool) -> None:
+    learner, batch = make_learner(double_q=double_q), make_batch()
+    losses = [learner.learn_on_batch(batch).stats["loss"] for _ in range(10)]
+    assert losses[1] < losses[0]
+    assert losses[-1] < 0.95 * losses[0]
+
+
+def test_it_fits_what_does_not_bootstrap() -> None:
+    learner, batch = make_learner(lr=1e-2), make_batch()
+    ends = batch.with_columns(discounts=np.zeros(BATCH_SIZE, np.float32))
+    for _ in range(400):
+        result = learner.learn_on_batch(ends)
+    assert result.td_errors.mean() < 0.1
+
+
+def test_td_errors_are_measured_before_the_update_and_never_negative() -> None:
+    # At the update's end they would be those of the next one.
+    learner, again, batch = make_learner(lr=1e-2), make_learner(lr=1e-9), make_batch()
+    first = learner.learn_on_batch(batch).td_errors
+    assert first.shape == (BATCH_SIZE,)
+    assert (first >= 0).all()
+    assert first.tolist() == again.learn_on_batch(batch).td_errors.tolist()
+    assert np.abs(first - learner.learn_on_batch(batch).td_errors).max() > 1e-3
+
+
+def test_td_errors_stay_as_they_were_when_it_goes_on() -> None:
+    learner = make_learner()
+    first = learner.learn_on_batch(make_batch(seed=0)).td_errors
+    before = first.copy()
+    learner.learn_on_batch(make_batch(seed=1))
+    assert first.tolist() == before.tolist()
+
+
+def test_rows_of_weight_zero_are_not_learned_from() -> None:
+    batch = make_batch().with_columns(weights=np.zeros(BATCH_SIZE, np.float32))
+    learner = make_learner()
+    before = as_bytes(learner.get_weights())
+    assert learner.learn_on_batch(batch).stats["loss"] == 0.0
+    assert as_bytes(learner.get_weights()) == before
+
+
+def test_double_q_makes_a_difference_once_online_and_target_network_differ() -> None:
+    learners = [make_learner(lr=1e-2, double_q=double_q) for double_q in (True, False)]
+    first, second = ([learner.learn_on_batch(make_batch()).td_errors for learner in learners] for _ in range(2))
+    assert first[0].tolist() == first[1].tolist()
+    for _ in range(20):
+        last = [learner.learn_on_batch(make_batch()).td_errors for learner in learners]
+    assert (second[0] != second[1]).any() or (last[0] != last[1]).any()
+
+
+def test_the_target_network_starts_as_a_copy_and_then_stays() -> None:
+    learner = make_learner()
+    assert target_is_a_copy(learner)
+    learner.learn_on_batch(make_batch())
+    assert not target_is_a_copy(learner)
+    assert learner.num_target_updates == 0
+
+
+def test_counting_trained_steps_the_target_is_copied_when_they_pass_the_period() -> None:
+    learner = make_learner(target_network_update_freq=3 * BATCH_SIZE - 1, target_counts_trained=True)
+    learner.observe_progress(10**6)
+    copies = []
+    for _ in range(7):
+        learner.learn_on_batch(make_batch())
+        copies.append((target_is_a_copy(learner), learner.num_target_updates))
+    assert copies == [(False, 0), (False, 0), (True, 1), (False, 1), (False, 1), (True, 2), (False, 2)]
+
+
+def test_counting_sampled_steps_the_target_is_copied_when_they_pass_the_period() -> None:
+    learner = make_learner(target_network_update_freq=100, target_counts_trained=False)
+    copies = []
+    for sampled in (50, 99, 100, 150, 199, 250, 349, 350):
+        learner.observe_progress(sampled)
+        learner.learn_on_batch(make_batch())
+        copies.append((target_is_a_copy(learner), learner.num_target_updates))
+    assert [copied for copied, _ in copies] == [False, False, True, False, False, True, False, True]
+    assert [count for _, count in copies] == [0, 0, 1, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("updates", [0, 1, 5])
+def test_a_restored_learner_goes_on_bit_by_bit(updates: int) -> None:
+    original = make_learner(seed=0, target_network_update_freq=4 * BATCH_SIZE)
+    for update in range(updates):
+        original.learn_on_batch(make_batch(seed=update))
+    restored = make_learner(seed=99, target_network_update_freq=4 * BATCH_SIZE)
+    restored.load_state_dict(original.state_dict())
+    assert as_bytes(restored.state_dict()) == as_bytes(original.state_dict())
+    for update in range(updates, updates + 5):
+        results = [learner.learn_on_batch(make_batch(seed=update)) for learner in (original, restored)]
+        assert results[0].td_errors.tobytes() == results[1].td_errors.tobytes()
+        assert as_bytes(original.state_dict()) == as_bytes(restored.state_dict())
+    assert restored.num_updates == original.num_updates == updates + 5
+    assert restored.num_target_updates == original.num_target_updates > 0
+
+
+def test_a_state_and_weights_are_copies() -> None:
+    learner = make_learner()
+    learner.learn_on_batch(make_batch())
+    state, weights = learner.state_dict(), learner.get_weights()
+    before = as_bytes(state), as_bytes(weights)
+    for _ in range(3):
+        learner.learn_on_batch(make_batch())
+    assert (as_bytes(state), as_bytes(weights)) == before
+    assert as_bytes(learner.get_weights()) != as_bytes(weights)
+
+
+def test_a_large_gradient_is_scaled_down_to_the_norm_allowed() -> None:
+    free, clipped = make_learner(), make_learner(grad_norm_clipping=0.01)
+    batch = make_batch(reward_scale=100.0)
+    unclipped_norm = free.learn_on_batch(batch).stats["grad_norm"]
+    assert unclipped_norm > 0.1
+    assert gradient_norm(free) == pytest.approx(unclipped_norm, rel=1e-4)
+    assert clipped.learn_on_batch(batch).stats["grad_norm"] == pytest.approx(unclipped_norm)
+    assert gradient_norm(clipped) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_small_gradient_is_left_alone() -> None:
+    learner = make_learner(grad_norm_clipping=1000.0)
+    norm = learner.learn_on_batch(make_batch()).stats["grad_norm"]
+    assert gradient_norm(learner) == pytest.approx(norm, rel=1e-4)
+
+
+def test_the_seed_decides_the_first_weights_and_leaves_torchs_own_stream_alone() -> None:
+    torch.manual_seed(5)
+    first = make_learner(seed=1).get_weights()
+    torch.manual_seed(6)
+    again, other = make_learner(seed=1).get_weights(), make_learner(seed=2).get_weights()
+    assert as_bytes(first) == as_bytes(again)
+    assert all((first[name] != other[name]).any() for name in first if name.endswith("weight"))
+
+
+@pytest.mark.usefixtures("warnings_each_time")
+def test_read_only_batches_and_states_raise_no_warning() -> None:
+    learner = make_learner()
+    learner.learn_on_batch(SampleBatch(read_only(make_batch().columns)))
+    learner.load_state_dict(read_only(learner.state_dict()))
+
+
+def test_batches_of_another_size_may_follow() -> None:
+    learner = make_learner()
+    for count in (32, 8, 32):
+        assert learner.learn_on_batch(make_batch(count=count)).td_errors.shape == (count,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_learns_what_a_cpu_learns() -> None:
+    on_cpu, on_gpu = make_learner(), make_learner(device="cuda")
+    on_gpu.load_state_dict(on_cpu.state_dict())
+    for seed in range(20):
+        expected, found = (learner.learn_on_batch(make_batch(seed)) for learner in (on_cpu, on_gpu))
+        assert found.td_errors == pytest.approx(expected.td_errors, abs=1e-3)
+    weights = on_gpu.get_weights()
+    for name, array in on_cpu.get_weights().items():
+        assert weights[name] == pytest.approx(array, abs=1e-2)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Sequence
+
+from rlexp.envs import EnvConfig, check_spaces, make_vector_env
+from rlexp.errors import UsageError
+
+VECTOR = Box(-1.0, 1.0, (3,), np.float32)
+
+
+@pytest.mark.parametrize(
+    "observation_space", [VECTOR, Box(0, 9, (2, 3), np.int64), Discrete(5), Dict({"a": VECTOR, "b": Discrete(2)})]
+)
+def test_what_can_be_laid_out_as_a_vector_can_be_played(observation_space: gym.Space[object]) -> None:
+    check_spaces("Maze-v0", observation_space, Discrete(2))
+
+
+@pytest.mark.parametrize("action_space", [Box(-1.0, 1.0, (2,), np.float32), MultiDiscrete([2, 2])])
+def test_actions_that_are_not_discrete_are_refused(action_space: gym.Space[object]) -> None:
+    with pytest.raises(UsageError, match=r"env Maze-v0 .* Discrete action space") as caught:
+        check_spaces("Maze-v0", VECTOR, action_space)
+    assert caught.value.hint is not None
+    assert caught.value.exit_code == 2
+
+
+def test_images_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"env Maze-v0 has image observations \(84, 84, 3\)"):
+        check_spaces("Maze-v0", Box(0, 255, (84, 84, 3), np.uint8), Discrete(2))
+
+
+@pytest.mark.parametrize("observation_space", [Graph(VECTOR, None), Sequence(VECTOR)])
+def test_observations_without_a_fixed_size_are_refused(observation_space: gym.Space[object]) -> None:
+    with pytest.raises(UsageError, match=r"env Maze-v0 .* cannot be laid out as a vector"):
+        check_spaces("Maze-v0", observation_space, Discrete(2))
+
+
+def test_discrete_observations_become_one_hot() -> None:
+    vector = make_vector_env(EnvConfig("FrozenLake-v1", {"is_slippery": False}, None), 2)
+    assert vector.single_observation_space.shape == (16,)
+    obs, _ = vector.reset(seed=0)
+    assert obs.tolist() == np.eye(16)[[0, 0]].tolist()
+    moved_right, *_ = vector.step(np.array([2, 2]))
+    assert moved_right.tolist() == np.eye(16)[[1, 1]].tolist()
+
+
+def test_tuples_are_joined() -> None:
+    vector = make_vector_env(EnvConfig("Blackjack-v1", {}, None), 2)
+    obs, _ = vector.reset(seed=0)
+    assert obs.shape == (2, 32 + 11 + 2)
+    assert obs.sum(axis=1).tolist() == [3, 3]

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlexp.models import QNetwork, QNetworkConfig
+from rlexp.models.torsos import ACTIVATIONS, mlp
+
+CONFIG = QNetworkConfig(
+    observation_size=3, num_actions=4, fcnet_hiddens=(8, 5), fcnet_activation="tanh", hiddens=(6,), dueling=True
+)
+
+
+def make_network(**changes: object) -> QNetwork:
+    torch.manual_seed(0)
+    return QNetwork(dataclasses.replace(CONFIG, **changes))  # type: ignore[arg-type]
+
+
+def observations() -> Tensor:
+    return torch.randn((7, 3), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize(("fcnet_hiddens", "hiddens"), [((8, 5), (6,)), ((), (6,)), ((8,), ()), ((), ())])
+def test_gives_a_value_to_every_action(dueling: bool, fcnet_hiddens: tuple[int, ...], hiddens: tuple[int, ...]) -> None:
+    network = make_network(dueling=dueling, fcnet_hiddens=fcnet_hiddens, hiddens=hiddens)
+    assert network(observations()).shape == (7, 4)
+
+
+def test_dueling_adds_centred_advantages_to_the_value() -> None:
+    network, obs = make_network(), observations()
+    assert network.value_head is not None
+    value, advantages = network.value_head(network.torso(obs)), network.advantage_head(network.torso(obs))
+    for row in range(7):
+        mean = sum(advantages[row].tolist()) / 4
+        for action in range(4):
+            expected = value[row].item() + advantages[row, action].item() - mean
+            assert network(obs)[row, action].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_dueling_there_is_no_value_head() -> None:
+    network, obs = make_network(dueling=False), observations()
+    assert network.value_head is None
+    assert torch.equal(network(obs), network.advantage_head(network.torso(obs)))
+
+
+def test_layers_have_the_sizes_and_activations_asked_for() -> None:
+    network = make_network(fcnet_activation="swish")
+    sizes = [(layer.in_features, layer.out_features) for layer in network.modules() if isinstance(layer, nn.Linear)]
+    assert sizes == [(3, 8), (8, 5), (5, 6), (6, 4), (5, 6), (6, 1)]
+    assert [type(layer) for layer in network.torso][1::2] == [nn.SiLU, nn.SiLU]
+    assert [type(layer) for layer in network.advantage_head] == [nn.Linear, nn.ReLU, nn.Linear]
+
+
+def test_rows_do_not_see_each_other() -> None:
+    network, obs = make_network(), observations()
+    together = network(obs)
+    for row in range(7):
+        assert torch.allclose(network(obs[row : row + 1])[0], together[row], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8, torch.int64])
+def test_observations_of_any_type_are_taken(dtype: torch.dtype) -> None:
+    network = make_network()
+    whole = torch.tensor([[0, 1, 2]])
+    assert torch.equal(network(whole.to(dtype)), network(whole.to(torch.float32)))
+
+
+def test_every_activation_of_the_config_has_a_module() -> None:
+    from typing import get_args
+
+    from rlexp.config.model import ModelConfig
+
+    names = get_args(ModelConfig.model_fields["fcnet_activation"].annotation)
+    assert set(names) <= set(ACTIVATIONS)
+
+
+def test_a_torso_without_layers_changes_nothing() -> None:
+    obs = observations()
+    assert mlp((3,), "relu")(obs) is obs

@@ -1,0 +1,65 @@
+"""An Ape-X optimizer on a bench: nothing runs until a test lets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
+from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.replay.shard import ReplayShard
+from rlexp.schedules import LinearSchedule
+from rlexp.task_pool import Actor
+from tests.unit.optimizers.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
+
+BATCH_SIZE = 4
+DEPTHS = QueueDepths(replay=2, store=100)
+CONSTANT_BETA = LinearSchedule(0.4, 0.4, 0)
+
+
+class SteppedLearnerThread(LearnerThread):
+    """Learns when a test says so, in the test's thread."""
+
+    def start(self) -> None:
+        return None
+
+    def learn(self, updates: int) -> None:
+        for _ in range(updates):
+            self._learn_once()
+
+
+@dataclass
+class Bench:
+    """An optimizer with all that it moves between."""
+
+    shards: Sequence[Actor[ReplayShard]]
+    capacity: int = 8
+    depths: QueueDepths = DEPTHS
+    beta: LinearSchedule = CONSTANT_BETA
+    learner: ScriptedLearner = field(default_factory=ScriptedLearner)
+    source: ScriptedSource = field(default_factory=ScriptedSource)
+    pool: HeldPool = field(default_factory=HeldPool)
+
+    def __post_init__(self) -> None:
+        self.thread = SteppedLearnerThread(self.learner, self.capacity)
+        rng = np.random.default_rng(0)
+        self.optimizer = AsyncReplayOptimizer(
+            self.pool, self.source, self.shards, self.thread, self.depths, self.beta, rng
+        )
+
+    def round(self, updates: int = 0) -> None:
+        """Let all calls run, learn, and step."""
+        self.pool.let_run()
+        self.thread.learn(min(updates, self.thread.queue_size))
+        self.optimizer.step()
+
+
+def make_shards(count: int, filled: bool = True, learning_starts: int = 1) -> list[Actor[ReplayShard]]:
+    """Make shards; the rows of shard i have the observation, and so the TD error, i + 1."""
+    shards = [make_shard(learning_starts, BATCH_SIZE) for _ in range(count)]
+    if filled:
+        for index, shard in enumerate(shards):
+            shard.add_batch(rows(index + 1.0, 32))
+    return [Actor(f"replay-{index}", shard) for index, shard in enumerate(shards)]

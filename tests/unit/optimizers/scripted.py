@@ -1,0 +1,137 @@
+"""A learner, a source and a pool that do what a test tells them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlexp.policy import LearnResult, Weights
+from rlexp.replay.shard import ReplayConfig, ReplayShard
+from rlexp.rollout.source import Sample
+from rlexp.rollout.worker import Episodes, FragmentInfo
+from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, SampleBatch
+from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
+
+TIMEOUT_S = 20.0
+"""Bound of every wait in a test; reaching it is a failure."""
+
+
+class ScriptedLearner:
+    """Counts its updates; the TD error of a row is its observation, the weights are the number of updates."""
+
+    def __init__(self) -> None:
+        self.num_updates = 0
+        self.num_target_updates = 0
+        self.num_snapshots = 0
+        self.progress: list[int] = []
+        self.fails_at: int | None = None
+        self.learned = threading.Semaphore(0)
+        """One for each update begun."""
+        self.may_learn = threading.Event()
+        """Cleared, it holds the learner inside its next update."""
+        self.may_learn.set()
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self.progress.append(num_steps_sampled)
+
+    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+        self.learned.release()
+        assert self.may_learn.wait(TIMEOUT_S)
+        if self.num_updates == self.fails_at:
+            raise FloatingPointError("this learner fails")
+        self.num_updates += 1
+        return LearnResult(batch[OBS].copy(), {"loss": float(self.num_updates)})
+
+    def get_weights(self) -> Weights:
+        self.num_snapshots += 1
+        return {"updates": np.array([self.num_updates])}
+
+    def state_dict(self) -> Mapping[str, Array]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        return None
+
+
+class ScriptedSource:
+    """Delivers the batches that a test has given it, all at the next poll."""
+
+    def __init__(self) -> None:
+        self.num_weight_syncs = 0
+        self.wants_weights = False
+        self.published: list[tuple[int, int]] = []
+        self.clocks: list[int] = []
+        self.num_stops = 0
+        self._samples: list[Sample] = []
+
+    def give(self, batch: SampleBatch, num_env_steps: int | None = None, weights_version: int = 0) -> None:
+        """Let the next poll deliver ``batch``; by default, each row took one env step."""
+        nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
+        steps = batch.count if num_env_steps is None else num_env_steps
+        info = FragmentInfo(0, batch.count, steps, nothing, np.zeros(1), weights_version, 0.001)
+        self._samples.append(Sample(Ref(batch), info))
+
+    def poll(self, num_steps_sampled: int) -> list[Sample]:
+        self.clocks.append(num_steps_sampled)
+        samples, self._samples = self._samples, []
+        return samples
+
+    def weights_wanted(self) -> bool:
+        return self.wants_weights
+
+    def publish(self, version: int, weights: Weights) -> None:
+        self.published.append((version, int(weights["updates"][0])))
+
+    def stop(self) -> None:
+        self.num_stops += 1
+
+
+class HeldPool(InlineTaskPool):
+    """Holds every lane's calls back until a test lets some of them run; they run in the order made.
+
+    ``calls`` are the actor, the method's name and the arguments of all that was started.
+    """
+
+    def __init__(self, on_start: Callable[[str], None] = lambda method: None) -> None:
+        self.calls: list[tuple[Actor[Any], str, tuple[Any, ...]]] = []
+        self._on_start = on_start
+        self._held: list[Callable[[], None]] = []
+
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
+        self.calls.append((actor, method.__name__, args))
+        start = super().start
+        self._held.append(lambda: start(lane, actor, method, args))
+        self._on_start(method.__name__)
+
+    def let_run(self, count: int | None = None) -> None:
+        """Run the oldest ``count`` held calls, by default all."""
+        ready, self._held = self._held[:count], self._held[len(self._held[:count]) :]
+        for run in ready:
+            run()
+
+    def made(self, method: str, actor: Actor[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Return the arguments of all calls of ``method``, on one actor or on all."""
+        return [args for called, name, args in self.calls if name == method and actor in (None, called)]
+
+
+def rows(value: float, count: int) -> SampleBatch:
+    """Return ``count`` rows whose observation, and so whose TD error, is ``value``."""
+    return SampleBatch({OBS: np.full(count, value, np.float32), ACTIONS: np.arange(count)})
+
+
+def keyed_rows(value: float, count: int) -> SampleBatch:
+    """Return rows as a shard hands them out."""
+    return rows(value, count).with_columns(**{KEYS: np.arange(count)})
+
+
+def prioritized_rows(value: float, count: int) -> SampleBatch:
+    """Return rows as a worker hands them over, with their first TD errors."""
+    return rows(value, count).with_columns(**{TD_ERRORS: np.full(count, value, np.float32)})
+
+
+def make_shard(learning_starts: int = 1, train_batch_size: int = 4, capacity: int = 64) -> ReplayShard:
+    config = ReplayConfig(capacity, learning_starts, train_batch_size, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6)
+    return ReplayShard(config, seed=0)

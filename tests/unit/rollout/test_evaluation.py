@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.rollout.evaluation import play_episodes
+from rlexp.sample_batch import Array
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, UNEVEN_ENV, IdentityEnv, UnevenEnv
+from tests.unit.rollout.policies import ZeroPolicy
+
+SEED = 4
+MAX_STEPS = 1000
+
+
+class RightPolicy(ZeroPolicy):
+    """Knows what IdentityEnv wants."""
+
+    def compute_actions(self, obs: Array) -> Array:
+        return np.asarray(obs.argmax(axis=1))
+
+
+def play(env: str, num_envs: int, num_episodes: int) -> tuple[list[float], list[int]]:
+    vector = make_vector_env(EnvConfig(env, {}, None), num_envs)
+    returns, lengths = play_episodes(ZeroPolicy(), vector, num_episodes, SEED, MAX_STEPS)
+    return returns.tolist(), lengths.tolist()
+
+
+def test_returns_and_lengths_by_hand() -> None:
+    returns, lengths = play(COUNTING_ENV, num_envs=1, num_episodes=4)
+    assert lengths == [3, 7, 12, 3]
+    assert returns == [6, 28, 78, 6]
+
+
+@pytest.mark.parametrize(("num_envs", "num_episodes"), [(1, 5), (2, 5), (5, 5), (8, 5), (3, 10)])
+def test_plays_as_many_episodes_as_asked_for(num_envs: int, num_episodes: int) -> None:
+    returns, lengths = play(COUNTING_ENV, num_envs, num_episodes)
+    assert len(returns) == len(lengths) == num_episodes
+
+
+@pytest.mark.parametrize(("num_episodes", "num_short", "num_long"), [(8, 4, 4), (4, 2, 2), (7, 4, 3), (20, 10, 10)])
+def test_short_episodes_are_not_preferred(num_episodes: int, num_short: int, num_long: int) -> None:
+    # Of four envs, the even ones live for 1 step and the odd ones for 9: the first to end would nearly all be short.
+    returns, lengths = play(UNEVEN_ENV, 4, num_episodes)
+    assert sorted(lengths) == [UnevenEnv.SHORT] * num_short + [UnevenEnv.LONG] * num_long
+    assert sum(returns) == num_short
+
+
+def test_acts_on_what_the_policy_sees() -> None:
+    vector = make_vector_env(EnvConfig(IDENTITY_ENV, {}, None), 3)
+    returns, _ = play_episodes(RightPolicy(), vector, 30, SEED, MAX_STEPS)
+    assert returns.tolist() == [1.0] * 30
+    blind, _ = play_episodes(ZeroPolicy(), vector, 30, SEED, MAX_STEPS)
+    assert 0 < blind.sum() < 30, f"one of {IdentityEnv.NUM_ACTIONS} actions is right"
+
+
+def test_the_same_seed_plays_the_same_episodes() -> None:
+    assert play(IDENTITY_ENV, 3, 40) == play(IDENTITY_ENV, 3, 40)
+
+
+def test_episodes_that_do_not_end_are_given_up() -> None:
+    with pytest.raises(TimeoutError, match=r"0 of 3 episodes ended within 1000 steps of 2 envs"):
+        play(ENDLESS_ENV, 2, 3)
+
+
+def test_episodes_that_the_env_had_begun_before_do_not_count() -> None:
+    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 1)
+    vector.reset(seed=1)
+    for _ in range(5):
+        vector.step(np.zeros(1, np.int64))
+    _, lengths = play_episodes(ZeroPolicy(), vector, 2, SEED, MAX_STEPS)
+    assert lengths.tolist() == [3, 7]

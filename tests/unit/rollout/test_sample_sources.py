@@ -1,0 +1,190 @@
+"""Where samples come from: what every source promises, then the fleet's queues and weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.policy import Weights
+from rlexp.rollout.exploration import ConstantEpsilon
+from rlexp.rollout.local_workers import LocalWorkers
+from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.source import SampleSource
+from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
+from tests.envs import ENDLESS_ENV
+from tests.unit.optimizers.scripted import HeldPool
+from tests.unit.rollout.policies import StepPolicy
+
+R = TypeVar("R")
+FRAGMENT_LENGTH = 10
+
+
+class RecordingPool(InlineTaskPool):
+    """An inline pool that remembers what was put into it and which calls were made."""
+
+    def __init__(self) -> None:
+        self.values_put: list[object] = []
+        self.versions: list[tuple[Actor[object], object]] = []
+        self.clocks: list[object] = []
+
+    def put(self, value: R) -> Ref[R]:
+        self.values_put.append(value)
+        return super().put(value)
+
+    def call(self, actor, method, *args):  # type: ignore[no-untyped-def]
+        assert method is RolloutWorker.set_weights
+        self.versions.append((actor, args[0]))
+        return super().call(actor, method, *args)
+
+    def start(self, lane: Lane, actor, method, args) -> None:  # type: ignore[no-untyped-def]
+        assert method is RolloutWorker.sample
+        self.clocks.append(args[0])
+        super().start(lane, actor, method, args)
+
+
+def make_worker(index: int) -> RolloutWorker:
+    make_env = partial(make_vector_env, EnvConfig(ENDLESS_ENV, {}, None), 1)
+    config = RolloutConfig(FRAGMENT_LENGTH, n_step=1, gamma=0.9, clip_rewards=False)
+    return RolloutWorker(make_env, StepPolicy, ConstantEpsilon((0.0,)), config, index, seed=0)
+
+
+def remote(
+    pool: InlineTaskPool, num_workers: int = 2, queue_depth: int = 2, max_weight_sync_delay: int = 1
+) -> RemoteWorkers:
+    workers: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", make_worker(index)) for index in range(num_workers)]
+    return RemoteWorkers(pool, workers, queue_depth, max_weight_sync_delay)
+
+
+def local(pool: InlineTaskPool) -> LocalWorkers:
+    return LocalWorkers(pool, [make_worker(index) for index in range(2)])
+
+
+def weights(version: int) -> Weights:
+    return {"layer": np.full(3, version)}
+
+
+@pytest.fixture
+def pool() -> RecordingPool:
+    return RecordingPool()
+
+
+@pytest.fixture(params=[remote, local])
+def source(request: pytest.FixtureRequest, pool: RecordingPool) -> SampleSource:
+    made: SampleSource = request.param(pool)
+    return made
+
+
+def poll_versions(source: SampleSource, polls: int) -> list[int]:
+    return [sample.info.weights_version for _ in range(polls) for sample in source.poll(0)]
+
+
+def test_a_source_delivers_batches_of_every_worker(source: SampleSource, pool: RecordingPool) -> None:
+    samples = [sample for _ in range(3) for sample in source.poll(0)]
+    assert {sample.info.worker_index for sample in samples} == {0, 1}
+    for sample in samples:
+        assert pool.get(sample.batch, 1.0).count == sample.info.num_rows == FRAGMENT_LENGTH
+
+
+def test_a_source_gives_published_weights_to_every_worker(source: SampleSource) -> None:
+    source.publish(3, weights(3))
+    assert set(poll_versions(source, 3)) == {3}
+    assert source.num_weight_syncs == 2
+    source.publish(9, weights(9))
+    assert poll_versions(source, 5)[-2:] == [9, 9]
+    assert source.num_weight_syncs == 4
+
+
+def test_a_stopped_source_delivers_no_new_batches_and_stops_twice(source: SampleSource) -> None:
+    source.poll(0)
+    source.stop()
+    source.stop()
+    source.poll(0)
+    assert source.poll(0) == []
+
+
+def test_a_fleet_delivers_each_batch_once_in_the_order_sampled(pool: RecordingPool) -> None:
+    source = remote(pool, num_workers=1, queue_depth=3)
+    batches = [pool.get(sample.batch, 1.0) for _ in range(4) for sample in source.poll(0)]
+    first_steps = [int(batch["obs"][0, 2]) for batch in batches]
+    assert first_steps == [call * FRAGMENT_LENGTH for call in range(9)]
+
+
+@pytest.mark.parametrize("queue_depth", [1, 2, 5])
+def test_a_fleet_keeps_as_many_calls_in_flight_as_its_queue_is_deep(pool: RecordingPool, queue_depth: int) -> None:
+    source = remote(pool, num_workers=3, queue_depth=queue_depth)
+    counts = [len(source.poll(0)) for _ in range(3)]
+    assert counts == [0, 3 * queue_depth, 3 * queue_depth]
+    assert len(pool.clocks) == 3 * 3 * queue_depth
+
+
+def test_a_fleet_asks_for_no_more_while_its_workers_are_busy() -> None:
+    pool = HeldPool()
+    source = remote(pool, num_workers=2, queue_depth=3)
+    for _ in range(4):
+        assert source.poll(0) == []
+    assert len(pool.made("sample")) == 6
+    pool.let_run(1)
+    assert [sample.info.worker_index for sample in source.poll(0)] == [0]
+    assert len(pool.made("sample")) == 7
+    assert pool.calls[-1][0].name == "worker-0"
+
+
+def test_a_fleet_tells_its_workers_the_clock_with_what_it_has_just_received(pool: RecordingPool) -> None:
+    source = remote(pool, num_workers=2, queue_depth=1)
+    source.poll(1000)
+    source.poll(1000)
+    assert pool.clocks == [1000, 1000, 1000 + 2 * FRAGMENT_LENGTH, 1000 + 2 * FRAGMENT_LENGTH]
+
+
+def test_a_fleet_puts_each_version_once_for_all_workers(pool: RecordingPool) -> None:
+    source = remote(pool, num_workers=5)
+    for version in (1, 2, 3):
+        source.publish(version, weights(version))
+        source.poll(0)
+        source.poll(0)
+    assert [value["layer"][0] for value in pool.values_put if isinstance(value, dict)] == [1, 2, 3]
+
+
+def test_a_fleet_never_gives_a_worker_the_same_version_twice(pool: RecordingPool) -> None:
+    source = remote(pool, num_workers=2)
+    source.publish(1, weights(1))
+    for _ in range(5):
+        source.poll(0)
+    assert [version for _, version in pool.versions] == [1, 1]
+    assert len({id(worker) for worker, _ in pool.versions}) == 2
+    assert source.num_weight_syncs == 2
+
+
+def test_newer_weights_wait_until_a_worker_has_sampled_its_delay(pool: RecordingPool) -> None:
+    source = remote(pool, num_workers=1, queue_depth=1, max_weight_sync_delay=3 * FRAGMENT_LENGTH)
+    source.publish(1, weights(1))
+    given = []
+    for version in range(2, 10):
+        source.poll(0)
+        given.append(pool.versions[-1][1])
+        source.publish(version, weights(version))
+    # The first weights at once; then, each time, the newest after three fragments.
+    assert given == [1, 1, 1, 4, 4, 4, 7, 7]
+
+
+def test_the_delay_counts_for_each_worker_by_itself(pool: RecordingPool) -> None:
+    source = remote(pool, num_workers=2, queue_depth=1, max_weight_sync_delay=2 * FRAGMENT_LENGTH)
+    source.publish(1, weights(1))
+    for _ in range(2):
+        source.poll(0)
+    assert not source.weights_wanted()
+    source.poll(0)
+    assert source.weights_wanted()
+    source.publish(2, weights(2))
+    source.poll(0)
+    assert not source.weights_wanted()
+    assert [version for _, version in pool.versions] == [1, 1, 2, 2]
+
+
+def test_weights_are_always_wanted_in_the_same_thread(pool: RecordingPool) -> None:
+    assert local(pool).weights_wanted()

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, RayTaskPool, Ref, Resources, TaskPool
+
+SHARED = Resources(cpus=0, gpus=0)
+DEADLINE_S = 30.0
+
+
+class Ledger:
+    """A plain class, as pools place them."""
+
+    def __init__(self, first: int) -> None:
+        self._entries = [first]
+
+    def add(self, entry: int) -> int:
+        self._entries.append(entry)
+        return sum(self._entries)
+
+    def entries(self) -> list[int]:
+        return list(self._entries)
+
+    def divided(self, divisor: int) -> tuple[int, int]:
+        return divmod(self._entries[0], divisor)
+
+    def wait_for_ever(self) -> None:
+        while True:
+            time.sleep(60)
+
+
+def ray_pool() -> RayTaskPool:
+    from ray import cloudpickle
+
+    # Ray's processes cannot import a test file, so its class is sent whole.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+    return RayTaskPool()
+
+
+@pytest.fixture(params=[InlineTaskPool, pytest.param(ray_pool, marks=pytest.mark.ray)])
+def pool(request: pytest.FixtureRequest) -> Iterator[TaskPool]:
+    make: Callable[[], TaskPool] = request.param
+    if make is ray_pool:
+        request.getfixturevalue("ray_session")
+    pool = make()
+    yield pool
+    pool.stop()
+
+
+def place(pool: TaskPool, first: int = 10) -> Actor[Ledger]:
+    return pool.place("ledger", SHARED, Ledger, first)
+
+
+def await_calls(pool: TaskPool, lane: Lane, count: int) -> list[Completed[Ledger, int]]:
+    """Wait until ``count`` calls have completed; fails after DEADLINE_S."""
+    done: list[Completed[Ledger, int]] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(done) < count:
+        assert time.monotonic() < deadline, f"{len(done)} of {count} calls came back"
+        pool.wait(1.0)
+        done += lane.completed()
+    return done
+
+
+def test_constructs_the_class_with_its_arguments(pool: TaskPool) -> None:
+    ledger = place(pool, 7)
+    assert ledger.name == "ledger"
+    assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [7]
+
+
+def test_calls_to_one_actor_run_in_the_order_made(pool: TaskPool) -> None:
+    ledger, lane = place(pool), Lane(pool)
+    lane.submit(ledger, Ledger.add, 1)
+    pool.call(ledger, Ledger.add, 2)
+    lane.submit(ledger, Ledger.add, 3)
+    assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10, 1, 2, 3]
+
+
+def test_a_value_travels_by_its_ref(pool: TaskPool) -> None:
+    ledger = place(pool)
+    total = pool.call(ledger, Ledger.add, pool.put(5))
+    assert pool.get(pool.call(ledger, Ledger.add, total), DEADLINE_S) == 30
+
+
+def test_a_lane_gives_back_each_call_once_with_its_actor(pool: TaskPool) -> None:
+    ledgers, lane = [place(pool, first) for first in (100, 200)], Lane(pool)
+    for ledger in ledgers:
+        lane.submit(ledger, Ledger.add, 1)
+    done = await_calls(pool, lane, 2)
+    assert {id(call.actor): pool.get(call.ref, DEADLINE_S) for call in done} == {
+        id(ledgers[0]): 101,
+        id(ledgers[1]): 201,
+    }
+    assert lane.completed() == []
+
+
+def test_a_call_is_in_flight_until_its_lane_has_given_it_back(pool: TaskPool) -> None:
+    ledger, idle, lane = place(pool), place(pool), Lane(pool)
+    for entry in (1, 2, 3):
+        lane.submit(ledger, Ledger.add, entry)
+    assert (lane.in_flight(ledger), lane.in_flight(idle)) == (3, 0)
+    await_calls(pool, lane, 3)
+    assert lane.in_flight(ledger) == 0
+
+
+def test_lanes_do_not_see_each_others_calls(pool: TaskPool) -> None:
+    ledger, adding, reading = place(pool), Lane(pool), Lane(pool)
+    adding.submit(ledger, Ledger.add, 1)
+    assert len(await_calls(pool, adding, 1)) == 1
+    assert reading.completed() == []
+    assert reading.in_flight(ledger) == 0
+
+
+def test_a_tuple_comes_back_as_one_ref_for_each_part(pool: TaskPool) -> None:
+    ledger, lane = place(pool, 17), Lane(pool, num_returns=2)
+    lane.submit(ledger, Ledger.divided, 5)
+    (call,) = await_calls(pool, lane, 1)
+    assert [pool.get(ref, DEADLINE_S) for ref in call.refs] == [3, 2]
+
+
+def test_waiting_for_nothing_returns(pool: TaskPool) -> None:
+    started = time.monotonic()
+    pool.wait(60.0)
+    assert time.monotonic() - started < 5.0
+
+
+def test_stops_twice(pool: TaskPool) -> None:
+    place(pool)
+    pool.stop()
+    pool.stop()
+
+
+def test_inline_the_error_of_a_call_surfaces_in_its_caller() -> None:
+    pool = InlineTaskPool()
+    ledger, lane = place(pool), Lane(pool)
+    with pytest.raises(ZeroDivisionError):
+        lane.submit(ledger, Ledger.divided, 0)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_the_error_of_a_remote_call_surfaces_where_its_result_is_wanted() -> None:
+    pool = ray_pool()
+    ledger, lane = place(pool), Lane(pool, num_returns=2)
+    lane.submit(ledger, Ledger.divided, 0)
+    (call,) = await_calls(pool, lane, 1)
+    with pytest.raises(ZeroDivisionError):
+        pool.get(call.refs[1], DEADLINE_S)
+    pool.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_wait_for_a_remote_value_is_bounded() -> None:
+    pool = ray_pool()
+    ref: Ref[None] = pool.call(place(pool), Ledger.wait_for_ever)
+    with pytest.raises(TimeoutError):
+        pool.get(ref, 0.1)
+    pool.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_stopped_pool_has_ended_its_actors() -> None:
+    from ray.exceptions import RayActorError
+
+    pool = ray_pool()
+    ledger = place(pool)
+    assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10]
+    pool.stop()
+    with pytest.raises(RayActorError):
+        pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S)
