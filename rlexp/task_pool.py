@@ -133,10 +133,10 @@ class InlineTaskPool:
         return Actor(name, make(*args, **kwargs))
 
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
-        return Ref(method(actor.handle, *_unwrap(args)))
+        return Ref(getattr(actor.handle, method.__name__)(*_unwrap(args)))
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
-        result = method(actor.handle, *_unwrap(args))
+        result = getattr(actor.handle, method.__name__)(*_unwrap(args))
         parts = result if lane.num_returns > 1 else (result,)
         lane.deliver(Completed(actor, tuple(Ref(part) for part in parts)))
 

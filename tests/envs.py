@@ -155,6 +155,10 @@ class ImageEnv(CountingEnv):
 class EndlessEnv(CountingEnv):
     """Never ends by itself; each step pays 1."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Discrete(2)
+
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self._step += 1
         return self._observation(), 1.0, False, False, {}

@@ -14,7 +14,7 @@ import gymnasium as gym
 from rlexp.agents.results import IterationReport
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.config.common import CommonConfig
-from rlexp.envs import EnvConfig, check_spaces, make_vector_env
+from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import TrialError
 from rlexp.metrics.episodes import EpisodeWindow
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
@@ -58,7 +58,6 @@ class Agent(ABC, Generic[ConfigT]):
         probe = make_vector_env(self.env_config, 1)
         self.observation_space, self.action_space = probe.single_observation_space, probe.single_action_space
         probe.close()
-        check_spaces(env, self.observation_space, self.action_space)
         self.learner = self.make_learner()
         if checkpoint is not None:
             self.learner.load_state_dict(checkpoint.arrays["learner"])
@@ -112,7 +111,8 @@ class Agent(ABC, Generic[ConfigT]):
     def evaluate(self, num_episodes: int) -> tuple[Array, Array]:
         """Play ``num_episodes`` greedy episodes with the learner's weights; return their returns and lengths."""
         policy = self.make_policy(self.config, self.observation_space, self.action_space)
-        policy.set_weights(self.learner.get_weights())
+        with self.optimizer.paused():
+            policy.set_weights(self.learner.get_weights())
         env = make_vector_env(self.env_config, min(num_episodes, 8))
         try:
             seed = derive_seed(self.seed, "evaluation", self._iteration)
@@ -122,14 +122,15 @@ class Agent(ABC, Generic[ConfigT]):
 
     def save(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises."""
-        state = {
-            "iteration": self._iteration,
-            "time_total_s": self._time_total_s(),
-            "episodes_total": self._episodes_total,
-            "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
-            "num_steps_trained": self.optimizer.counters.num_steps_trained,
-        }
-        arrays = {"learner": dict(self.learner.state_dict()), "weights": dict(self.learner.get_weights())}
+        with self.optimizer.paused():
+            state = {
+                "iteration": self._iteration,
+                "time_total_s": self._time_total_s(),
+                "episodes_total": self._episodes_total,
+                "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
+                "num_steps_trained": self.optimizer.counters.num_steps_trained,
+            }
+            arrays = {"learner": dict(self.learner.state_dict()), "weights": dict(self.learner.get_weights())}
         return write_checkpoint(directory, arrays, state, metadata)
 
     def stop(self) -> None:

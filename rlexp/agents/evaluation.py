@@ -12,7 +12,7 @@ from rlexp.agents.agent import MAX_EVALUATION_STEPS
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.config.experiment import Experiment
-from rlexp.envs import EnvConfig, check_spaces, make_vector_env
+from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import CheckpointError
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import play_episodes
@@ -47,7 +47,6 @@ def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
     env = make_vector_env(env_config, min(num_episodes, NUM_ENVS))
     try:
         observation_space, action_space = env.single_observation_space, env.single_action_space
-        check_spaces(experiment.env, observation_space, action_space)
         policy = AGENTS[experiment.run].make_policy(experiment.config, observation_space, action_space)
         policy.set_weights(checkpoint.arrays["weights"])
         returns, lengths = play_episodes(

@@ -11,6 +11,11 @@ from torch import Tensor
 from rlexp.sample_batch import Array, SampleBatch
 
 
+def as_tensor(array: Array) -> Tensor:
+    """Return an array as a CPU tensor: the same memory, or a copy where torch could write into read-only memory."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
 class BatchStaging:
     """Keeps one tensor per column and copies every batch into it, so that no update allocates.
 

@@ -12,7 +12,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rlexp.envs.spaces import flatten_observations
+from rlexp.envs.spaces import check_spaces, flatten_observations
 from rlexp.errors import UsageError
 
 Env = gym.Env[Any, Any]
@@ -48,6 +48,8 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     """Make ``num_envs`` copies that step together, natively vectorised where the env offers that.
 
+    Raises UsageError where the env cannot be made, or has spaces that the agents cannot play.
+
     Every vector env resets in ``AutoresetMode.NEXT_STEP``: the step after an episode's end ignores its
     action and returns the next episode's first observation, so that one stream of observations holds
     every episode's true last one.
@@ -55,6 +57,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     vector = _native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+    check_spaces(config.env, vector.single_observation_space, vector.single_action_space)
     return flatten_observations(vector)
 
 

@@ -27,6 +27,10 @@ def check_spaces(env: str, observation_space: Space[Any], action_space: Space[An
             f"env {env} has actions {action_space}; DQN and APEX need a Discrete action space",
             "wrap the env so that it takes a finite number of actions",
         )
+    if action_space.start != 0:
+        raise UsageError(
+            f"env {env} has actions {action_space}, which do not start at 0", "wrap the env so that they do"
+        )
     if isinstance(observation_space, Box) and len(observation_space.shape) == 3:
         raise UsageError(
             f"env {env} has image observations {observation_space.shape}; this version trains on vectors only"

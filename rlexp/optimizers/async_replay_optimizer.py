@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +68,7 @@ class AsyncReplayOptimizer:
         self._store_calls = Lane(pool)
         self._replay_calls = Lane(pool)
         self._priority_calls = Lane(pool)
+        self._turns = deque(self._shards)
         self._starved: set[Actor[ReplayShard]] = set()
         self._infos: list[FragmentInfo] = []
         self._weight_age = Mean()
@@ -94,6 +97,12 @@ class AsyncReplayOptimizer:
     def drain_infos(self) -> list[FragmentInfo]:
         infos, self._infos = self._infos, []
         return infos
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._learner_thread.paused():
+            self._return_priorities()
+            yield
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()
@@ -139,16 +148,17 @@ class AsyncReplayOptimizer:
             else:
                 self._learner_thread.put(call.actor, batch)
         beta = self._beta.value(self.counters.num_steps_trained)
-        for _ in range(self._depths.replay):
-            for shard in self._shards:
-                if self._may_replay(shard):
-                    self._replay_calls.submit(shard, ReplayShard.replay, beta)
+        on_their_way = sum(map(self._replay_calls.in_flight, self._shards))
+        for _ in range(self._learner_thread.queue_capacity - self._learner_thread.queue_size - on_their_way):
+            shard = next(filter(self._may_replay, self._turns), None)
+            if shard is None:
+                return
+            self._replay_calls.submit(shard, ReplayShard.replay, beta)
+            self._turns.remove(shard)
+            self._turns.append(shard)
 
     def _may_replay(self, shard: Actor[ReplayShard]) -> bool:
-        if shard in self._starved or self._replay_calls.in_flight(shard) >= self._depths.replay:
-            return False
-        on_their_way = sum(map(self._replay_calls.in_flight, self._shards))
-        return self._learner_thread.queue_size + on_their_way < self._learner_thread.queue_capacity
+        return shard not in self._starved and self._replay_calls.in_flight(shard) < self._depths.replay
 
     def _return_priorities(self) -> None:
         self._check(self._priority_calls)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlexp.policy import Learner, Weights
@@ -55,6 +56,9 @@ class LearnerThread:
         self._weights_requested = threading.Event()
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
         self._stopping = threading.Event()
+        self._turnstile = threading.Condition()
+        self._pausing = False
+        self._parked = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
@@ -88,6 +92,23 @@ class LearnerThread:
         """Return the newest snapshot."""
         return self._snapshot
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold the thread between two updates for the ``with`` body, which may then read the learner.
+
+        Raises TimeoutError if the update in progress does not end.
+        """
+        with self._turnstile:
+            self._pausing = True
+            if not self._turnstile.wait_for(lambda: self._parked or not self._thread.is_alive(), STOP_TIMEOUT_S):
+                raise TimeoutError(f"an update of the learner has not ended within {STOP_TIMEOUT_S:.0f} s")
+        try:
+            yield
+        finally:
+            with self._turnstile:
+                self._pausing = False
+                self._turnstile.notify_all()
+
     def stop(self) -> None:
         """End after the update in progress; idempotent. The learner is the caller's again afterwards."""
         self._stopping.set()
@@ -97,9 +118,22 @@ class LearnerThread:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
+                self._park_when_paused()
                 self._learn_once()
         except BaseException as error:  # handed to the owner's thread by outputs()
             self._error = error
+        finally:
+            with self._turnstile:
+                self._parked = True
+                self._turnstile.notify_all()
+
+    def _park_when_paused(self) -> None:
+        with self._turnstile:
+            if self._pausing:
+                self._parked = True
+                self._turnstile.notify_all()
+                self._turnstile.wait_for(lambda: not self._pausing)
+                self._parked = False
 
     def _learn_once(self) -> None:
         started = time.perf_counter()

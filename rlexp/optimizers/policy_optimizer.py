@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +52,10 @@ class PolicyOptimizer(Protocol):
 
     def drain_infos(self) -> list[FragmentInfo]:
         """Return what was told about the batches since the last call."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Hold the learner between two updates for the ``with`` body, with every counter up to date."""
         ...
 
     def stats(self) -> OptimizerStats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
@@ -25,7 +26,8 @@ class SyncReplayOptimizer:
     """Alternates between a round of samples and an update, all in one thread.
 
     A round is one batch of every worker, so that trained / sampled steps is
-    ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``.
+    ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``, and a little more
+    with short episodes, since the step that resets an env is no env step.
     """
 
     def __init__(
@@ -72,6 +74,9 @@ class SyncReplayOptimizer:
     def drain_infos(self) -> list[FragmentInfo]:
         infos, self._infos = self._infos, []
         return infos
+
+    def paused(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()

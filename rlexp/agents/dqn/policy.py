@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlexp.agents.dqn.loss import td_errors
+from rlexp.agents.staging import as_tensor
 from rlexp.models import QNetwork, QNetworkConfig
 from rlexp.policy import Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
@@ -20,7 +21,7 @@ class DQNPolicy:
 
     @torch.inference_mode()
     def compute_actions(self, obs: Array) -> Array:
-        actions: Array = self._network(torch.from_numpy(obs)).argmax(dim=1).numpy()
+        actions: Array = self._network(as_tensor(obs)).argmax(dim=1).numpy()
         return actions
 
     @torch.inference_mode()
@@ -28,13 +29,13 @@ class DQNPolicy:
         """Add |TD errors| by the worker's own weights, as Ape-X's actors do (Horgan et al. 2018, section 3)."""
         if not self._worker_side_prioritization:
             return batch
-        q_tm1 = self._network(torch.from_numpy(batch[OBS]))
-        q_t = self._network(torch.from_numpy(batch[NEW_OBS]))
+        rows = {name: as_tensor(batch[name]) for name in (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS)}
+        q_t = self._network(rows[NEW_OBS])
         td = td_errors(
-            q_tm1,
-            torch.from_numpy(batch[ACTIONS]),
-            torch.from_numpy(batch[REWARDS]),
-            torch.from_numpy(batch[DISCOUNTS]),
+            self._network(rows[OBS]),
+            rows[ACTIONS],
+            rows[REWARDS],
+            rows[DISCOUNTS],
             q_t_value=q_t,
             q_t_selector=q_t,
         )
