@@ -1,4 +1,4 @@
-"""One ``rlexp run``: refuses what cannot run before anything exists, then runs it and says how it ended."""
+"""One ``rlexp run`` or ``resume``: refuses what cannot run before anything exists, runs the rest, says how it ended."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlexp.config.load import Plan, resolved_yaml
+from rlexp.config.load import Plan, load_plan, resolved_yaml
 from rlexp.config.trial import Trial
 from rlexp.envs import EnvConfig, check_spaces, make_env
+from rlexp.errors import ResumeError
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
 from rlexp.tuning.ray_session import RaySession, set_ray_environment
-from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status
+from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
+from rlexp.tuning.run_record import RUN_FILE, Status, read_run_record
 from rlexp.tuning.stop_request import StopRequest
 
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
@@ -36,22 +37,36 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = this_machine()
-    check_fits(plan.trials, machine)
-    check_envs(plan.trials)
+    machine = _machine_for(plan.trials)
+    texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
     with (
         StopRequest(display.on_stop_request) as request,
         RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
     ):
-        try:
-            status = _run(plan, directory, display, request, machine, options.debug)
-        except KeyboardInterrupt:
-            return _interrupted(directory, request)
-        except Exception:
-            directory.finish(Status.ERROR)
-            raise
-    return request.exit_code if request.requested else EXIT_CODES[status]
+        directory.write_experiments(texts, resolved_yaml(plan))
+        directory.start(plan.trials)
+        return _run(plan.trials, directory, display, request, RaySession(machine.cpus, machine.gpus, options.debug))
+
+
+def resume_run(path: Path, display: Display, debug: bool) -> int:
+    """Go on with the trials of the run at ``path`` that have not reached their stop; return the exit code.
+
+    Each continues from its newest good checkpoint; its replay begins empty. Raises ResumeError where
+    ``path`` is no run of ours, damaged or in use.
+    """
+    record = read_run_record(path)
+    plan = load_plan([path / RESOLVED_FILE])
+    missing = [trial.name for trial in plan.trials if trial.name not in {known.name for known in record.trials}]
+    if missing:
+        raise ResumeError(f"{path / RESOLVED_FILE} makes a trial {missing[0]} that {path / RUN_FILE} does not know")
+    trials = [trial for trial in plan.trials if record.trial(trial.name).status is not Status.TERMINATED]
+    if not trials:
+        raise ResumeError(f"every trial of {path} has reached its stop", "there is nothing to go on with")
+    machine = _machine_for(trials)
+    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+        directory.restart(trials)
+        return _run(trials, directory, display, request, RaySession(machine.cpus, machine.gpus, debug))
 
 
 def check_envs(trials: Sequence[Trial]) -> None:
@@ -70,21 +85,34 @@ def check_envs(trials: Sequence[Trial]) -> None:
             env.close()
 
 
-def _run(
-    plan: Plan, directory: RunDirectory, display: Display, request: StopRequest, machine: Machine, debug: bool
-) -> Status:
-    directory.write_experiments([source.read_text(encoding="utf-8") for source in plan.sources], resolved_yaml(plan))
-    directory.start(plan.trials)
-    set_ray_environment()
-    with display:
-        display.start(directory.path, plan.trials)
-        with RaySession(machine.cpus, machine.gpus, debug):
-            from rlexp.tuning.runner import run_trials
+def _machine_for(trials: Sequence[Trial]) -> Machine:
+    """Return this machine; raises where it cannot hold one of the trials, or an env cannot be played."""
+    machine = this_machine()
+    check_fits(trials, machine)
+    check_envs(trials)
+    return machine
 
-            status = run_trials(plan.trials, directory, display, request)
-        directory.finish(status)
-        display.finish(directory.record)
-    return status
+
+def _run(
+    trials: Sequence[Trial], directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+) -> int:
+    """Run ``trials`` in a Ray of their own; return the exit code."""
+    set_ray_environment()
+    try:
+        with display:
+            display.start(directory.path, trials)
+            with session:
+                from rlexp.tuning.runner import run_trials
+
+                status = run_trials(trials, directory, display, request)
+            directory.finish(status)
+            display.finish(directory.record)
+    except KeyboardInterrupt:
+        return _interrupted(directory, request)
+    except Exception:
+        directory.finish(Status.ERROR)
+        raise
+    return request.exit_code if request.requested else EXIT_CODES[status]
 
 
 def _interrupted(directory: RunDirectory, request: StopRequest) -> int:

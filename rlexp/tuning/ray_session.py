@@ -59,7 +59,8 @@ class RaySession:
                 num_gpus=self._num_gpus,
                 include_dashboard=False,
                 configure_logging=True,
-                logging_level=logging.INFO if self._debug else logging.ERROR,
+                # A failed trial is reported by us, in a line; Tune would log its whole traceback.
+                logging_level=logging.INFO if self._debug else logging.CRITICAL,
                 log_to_driver=self._debug,
                 _temp_dir=str(self._folder),
             )

@@ -20,6 +20,9 @@ from rlexp.tuning.run_name import derived_name
 from rlexp.tuning.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
 from rlexp.tuning.secrets import masked, masked_command
 
+RESOLVED_FILE: Final = "resolved.yaml"
+"""The experiments with every default and seed: what a resumed run goes by."""
+
 _SECONDS_BETWEEN_WRITES: Final = 5.0
 """Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
 
@@ -74,7 +77,7 @@ class RunDirectory:
         for number, text in enumerate(texts, start=1):
             suffix = "" if number == 1 else f"-{number}"
             replace_text(self.path / f"experiment{suffix}.yaml", text)
-        replace_text(self.path / "resolved.yaml", resolved)
+        replace_text(self.path / RESOLVED_FILE, resolved)
 
     def start(self, trials: Sequence[Trial]) -> None:
         """Make the trials' directories and write the first ``run.json``."""
@@ -85,6 +88,14 @@ class RunDirectory:
             self.record.trials.append(
                 TrialRecord(trial.name, directory.name, trial.experiment.config.seed, masked(trial.varied))
             )
+        self.write()
+
+    def restart(self, trials: Sequence[Trial]) -> None:
+        """Take over that ``trials`` of this run are to go on."""
+        self.record.status, self.record.ended = Status.RUNNING, None
+        for trial in trials:
+            record = self.record.trial(trial.name)
+            record.status, record.error = Status.PENDING, None
         self.write()
 
     def trial_directory(self, trial: Trial) -> Path:

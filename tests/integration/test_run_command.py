@@ -1,0 +1,159 @@
+"""``rlexp run`` as a user meets it: real processes, Ray and Tune, real files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rlexp.checkpoint import read_checkpoint
+
+pytestmark = pytest.mark.ray
+
+REPOSITORY = Path(__file__).parents[2]
+
+TINY = """
+  stop: {training_iteration: 2}
+  checkpoint_at_end: true
+  config: &config
+    timesteps_per_iteration: 100
+    min_iter_time_s: 0
+    learning_starts: 50
+    buffer_size: 1000
+    train_batch_size: 16
+    seed: 3
+    model: {fcnet_hiddens: [16]}
+    hiddens: [16]
+"""
+NINE_TRIALS = f"""
+grid:
+  run: DQN
+  env: CartPole-v1
+  num_samples: 2
+{TINY.replace("&config", "")}
+    lr: {{grid_search: [1e-3, 1e-4]}}
+    n_step: {{grid_search: [1, 3]}}
+single:
+  run: APEX
+  env: CartPole-v1
+{TINY.replace("&config", "")}
+    num_workers: 2
+    num_cpus_per_worker: 0.5
+    optimizer: {{num_replay_buffer_shards: 2}}
+"""
+
+
+def rlexp(*arguments: object, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rlexp.cli", *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def rows(trial: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
+
+
+def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
+    file = tmp_path / "nine.yaml"
+    file.write_text(NINE_TRIALS)
+    done = rlexp("run", file, "--out", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sum(event["event"] == "result" for event in events) == 18
+    run = json.loads((tmp_path / "out/nine/run.json").read_text())
+    assert len(run["trials"]) == 9
+    assert {trial["status"] for trial in run["trials"]} == {"TERMINATED"}
+    assert len({json.dumps(trial["varied"], sort_keys=True) + str(trial["seed"]) for trial in run["trials"]}) == 9
+    for trial in run["trials"]:
+        directory = tmp_path / "out/nine" / trial["directory"]
+        assert [row["training_iteration"] for row in rows(directory)] == [1, 2]
+        assert rows(directory)[-1]["timesteps_total"] >= 200
+        assert rows(directory)[-1]["info"]["num_updates"] > 0
+        params = json.loads((directory / "params.json").read_text())
+        assert {key: params[key] for key in trial["varied"]} == trial["varied"]
+        assert len((directory / "progress.csv").read_text().splitlines()) == 3
+        assert any(directory.glob("events.out.tfevents.*"))
+        assert read_checkpoint(directory / "checkpoint_000002").state["iteration"] == 2
+    assert not list((tmp_path / "out").rglob("*.pkl")), "Tune's pickles stay nowhere"
+
+
+def test_a_failing_trial_is_named_and_the_others_finish(tmp_path: Path) -> None:
+    file = tmp_path / "failing.yaml"
+    file.write_text(
+        f"bad:\n  run: DQN\n  env: tests.envs:RaisingEnv\n{TINY.replace('&config', '')}"
+        f"good:\n  run: DQN\n  env: CartPole-v1\n{TINY.replace('&config', '')}"
+    )
+    done = rlexp("run", file, "--out", tmp_path)
+    assert done.returncode == 1, done.stderr
+    statuses = [trial["status"] for trial in json.loads((tmp_path / "failing/run.json").read_text())["trials"]]
+    assert statuses == ["ERROR", "TERMINATED"]
+    assert "raises at its fifth step" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    traceback = next((tmp_path / "failing").glob("00000*/error.txt")).read_text()
+    assert "RaisingEnv" in traceback or "envs.py" in traceback
+
+
+def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "endless.yaml"
+    endless = NINE_TRIALS[NINE_TRIALS.index("single:") :].replace("training_iteration: 2", "training_iteration: 100000")
+    file.write_text(endless.replace("min_iter_time_s: 0", "min_iter_time_s: 0.2"))
+    command = [sys.executable, "-m", "rlexp.cli", "run", str(file), "--out", str(tmp_path), "--json"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] == "result":
+                break
+        family = psutil.Process(process.pid).children(recursive=True)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(timeout=20) == 130
+    assert time.monotonic() - asked < 10
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+    run = json.loads((tmp_path / "endless/run.json").read_text())
+    assert run["status"] == run["trials"][0]["status"] == "STOPPED"
+    trial = tmp_path / "endless" / run["trials"][0]["directory"]
+    last = rows(trial)[-1]
+    assert read_checkpoint(trial / f"checkpoint_{last['training_iteration']:06d}").state["iteration"] >= 1
+
+    resolved = tmp_path / "endless/resolved.yaml"
+    resolved.write_text(resolved.read_text().replace("100000", str(last["training_iteration"] + 2)))
+    done = rlexp("resume", tmp_path / "endless")
+    assert done.returncode == 0, done.stderr
+    iterations = [row["training_iteration"] for row in rows(trial)]
+    assert iterations == list(range(1, last["training_iteration"] + 3))
+    steps = [row["timesteps_total"] for row in rows(trial)]
+    assert steps == sorted(steps)
+
+
+def test_what_does_not_fit_is_refused_at_once_and_creates_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_text("large:\n  run: APEX\n  env: CartPole-v1\n  config: {num_workers: 999}\n")
+    started = time.monotonic()
+    done = rlexp("run", file, "--out", tmp_path / "out")
+    assert time.monotonic() - started < 3
+    assert done.returncode == 4
+    cpus = len(os.sched_getaffinity(0))
+    assert f"large needs 1000 CPUs (1 driver + 999 workers x 1), this machine has {cpus}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_env_is_refused_and_creates_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "unknown.yaml"
+    file.write_text("unknown:\n  run: DQN\n  env: CartPoll-v1\n  stop: {training_iteration: 1}\n")
+    done = rlexp("run", file, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "CartPole-v1" in done.stderr
+    assert not (tmp_path / "out").exists()
