@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 
-.PHONY: install run test test-learning format lint type clean
+.PHONY: install run test test-learning format lint type keys corpus clean
 
 install: $(VENV)/.installed
 
@@ -38,6 +38,14 @@ lint: install
 
 type: install
 	$(BIN)/mypy
+
+# docs/keys.md, from the models and the tests that each key has.
+keys: install
+	$(BIN)/python -m rlexp.config.reference_page > docs/keys.md
+
+# What becomes of a folder of experiment files: make corpus DIR=folder
+corpus: install
+	$(BIN)/python -m benchmarks.corpus $(DIR)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

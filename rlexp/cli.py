@@ -6,16 +6,29 @@ import json
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from rlexp import __version__
-from rlexp.config.load import load_plan
+from rlexp.config.command_line import experiment_text
+from rlexp.config.json_schema import experiment_schema
+from rlexp.config.load import LoadOptions, converted_file, load_plan
+from rlexp.config.plan import refuse_untrainable
 from rlexp.errors import RlexpError
-from rlexp.machine import check_fits, this_machine
-from rlexp.terminal import plan_as_json, print_error, print_evaluation, print_notices, print_plan
+from rlexp.machine import check_fits, fitted, this_machine
+from rlexp.terminal import (
+    plan_as_json,
+    print_condition,
+    print_error,
+    print_evaluation,
+    print_explanation,
+    print_notices,
+    print_plan,
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -27,6 +40,14 @@ Overrides = Annotated[
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed of every experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Where runs get their folders.")]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per event.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors and the summary.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="Import a module that registers environments; repeatable."),
+]
+AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Leave unknown keys out instead of refusing them.")]
+Fit = Annotated[bool, typer.Option("--fit", help="Scale workers, shards, GPUs and replay to this machine.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
@@ -56,14 +77,26 @@ def rlexp(
     """Reinforcement-learning experiments in YAML: Ape-X and DQN."""
 
 
+def _load_options(imports: list[str] | None, allow_unknown: bool, fit: bool) -> LoadOptions:
+    machine = this_machine() if fit else None
+    return LoadOptions(tuple(imports or ()), allow_unknown, partial(fitted, machine=machine) if machine else None)
+
+
 @app.command()
 def check(
-    files: Files, overrides: Overrides = None, seed: Seed = None, as_json: AsJson = False, debug: Debug = False
+    files: Files,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Say what is wrong with experiment files, or which trials they would make. Nothing runs."""
     plan, error = None, None
     try:
-        plan = load_plan(files, overrides or (), seed)
+        plan = load_plan(files, overrides or (), seed, _load_options(imports, allow_unknown, fit))
         check_fits(plan.trials, this_machine())
     except RlexpError as caught:
         error = caught
@@ -85,14 +118,18 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished run of that name.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and create nothing.")] = False,
     seed: Seed = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors and the summary.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one per event.")] = False,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
     """Train every experiment and variant in the files."""
     if dry_run:
-        return check(files, overrides, seed, as_json, debug)
-    plan = load_plan(files, overrides or (), seed)
+        return check(files, overrides, seed, imports, allow_unknown, fit, as_json, debug)
+    plan = load_plan(files, overrides or (), seed, _load_options(imports, allow_unknown, fit))
+    refuse_untrainable(plan)
     check_fits(plan.trials, this_machine())
     print_notices(plan)
     from rlexp.tuning.display import choose_display
@@ -100,6 +137,21 @@ def run(
 
     display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
     raise typer.Exit(run_plan(plan, RunOptions(out, name, overwrite, debug, sys.argv), display))
+
+
+@app.command()
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run that was stopped.", show_default=False)],
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with the trials of a run that have not reached their stop, each from its newest checkpoint."""
+    from rlexp.tuning.display import choose_display
+    from rlexp.tuning.experiment_run import resume_run
+
+    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
+    raise typer.Exit(resume_run(path, display, debug))
 
 
 @app.command()
@@ -117,6 +169,66 @@ def evaluate(
     from rlexp.agents.evaluation import evaluate_checkpoint
 
     print_evaluation(evaluate_checkpoint(checkpoint, episodes, seed), as_json)
+
+
+@app.command()
+def train(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[file FILE...]", show_default=False)] = None,
+    files: Annotated[list[Path] | None, typer.Option("-f", "--config-file", help="An experiment file.")] = None,
+    agent: Annotated[str | None, typer.Option("--run", "--algo", help="The agent, where there is no file.")] = None,
+    env: Annotated[str | None, typer.Option(help="Its environment.")] = None,
+    config: Annotated[str, typer.Option(metavar="JSON", help="Its keys.")] = "{}",
+    stop: Annotated[str, typer.Option(metavar="JSON", help="When it stops.")] = "{}",
+    name: Annotated[str, typer.Option("--experiment-name", help="Its name.")] = "default",
+    num_samples: Annotated[int, typer.Option(help="How often it runs.")] = 1,
+    checkpoint_freq: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 0,
+    checkpoint_at_end: Annotated[bool, typer.Option("--checkpoint-at-end")] = False,
+    out: Annotated[Path, typer.Option("--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT")] = Path("results"),
+    imports: Imports = None,
+    fit: Fit = False,
+    debug: Debug = False,
+) -> None:
+    """Train as RLlib's command line did: `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`."""
+    given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
+    with TemporaryDirectory() as folder:
+        if not given:
+            keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
+            text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
+            given = [Path(folder) / "experiment.yaml"]
+            given[0].write_text(text, encoding="utf-8")
+        run(given, out=out, imports=imports, fit=fit, debug=debug)
+
+
+@app.command()
+def explain(
+    key: Annotated[str | None, typer.Argument(metavar="[KEY or AGENT]", show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """Say what a key does: its values, its default in each agent, its other spellings. Without a key: all of them."""
+    print_explanation(key)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of experiment files, for editors."""
+    print(json.dumps(experiment_schema(), indent=1))
+
+
+@app.command()
+def convert(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file of any age.", show_default=False)],
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    debug: Debug = False,
+) -> None:
+    """Print a file in today's spelling, with a comment at each change."""
+    print(converted_file(path, _load_options(imports, allow_unknown, fit=False)), end="")
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Print the versions installed, and this machine's CPUs, GPUs and memory."""
+    print_condition(this_machine(), as_json)
 
 
 if __name__ == "__main__":

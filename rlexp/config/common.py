@@ -6,19 +6,20 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlexp.config.fields import Count, CountOrZero, Fraction, FreeForm, KeyGroup, LayerSizes, Positive, PositiveOrZero
+from rlexp.config.evaluation import EvaluationConfig
+from rlexp.config.fields import (
+    Count,
+    CountOrZero,
+    Fraction,
+    FreeForm,
+    KeyGroup,
+    Positive,
+    PositiveOrZero,
+)
+from rlexp.config.model import ModelConfig
+from rlexp.config.structured_fields import ClipRewards, Schedule
 
 LARGEST_SEED = 2**32 - 1
-
-
-class ModelConfig(KeyGroup):
-    """The network between the observation and an agent's heads."""
-
-    fcnet_hiddens: LayerSizes = (256, 256)
-    """Sizes of the fully connected layers in front of an agent's heads; ``[]`` for none."""
-
-    fcnet_activation: Literal["tanh", "relu", "elu", "swish", "linear"] = "tanh"
-    """Activation after each of the ``fcnet_hiddens`` layers."""
 
 
 class CommonConfig(KeyGroup):
@@ -36,6 +37,12 @@ class CommonConfig(KeyGroup):
     num_gpus_per_worker: PositiveOrZero = 0.0
     """GPUs reserved for a rollout worker; a fraction lets several workers share one."""
 
+    custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
+    """Resources with names of the cluster's own that are reserved for a rollout worker."""
+
+    num_threads_per_worker: Count | None = None
+    """Threads that the forward pass of a rollout worker may use. Null: 1."""
+
     num_cpus_for_driver: PositiveOrZero = 1.0
     """CPUs reserved for the process that learns and drives the workers."""
 
@@ -49,20 +56,49 @@ class CommonConfig(KeyGroup):
     sample_batch_size: Count
     """Env steps that a worker takes in each of its environments per call: the length of a fragment."""
 
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
+    """Send fragments of ``sample_batch_size`` steps, or whole episodes, at least so many steps of them."""
+
+    sample_async: bool = False
+    """Let a worker play on while it prepares and sends the steps before; they may be a fragment older."""
+
     horizon: Count | None = None
     """Steps after which an episode is cut; a truncation, so the learner bootstraps. Null: the env's own limit."""
 
     env_config: FreeForm = Field(default_factory=dict)
     """Keyword arguments for making the environment; any keys."""
 
-    clip_rewards: bool | None = None
-    """Learn from the sign of each reward (reported returns stay whole). Null: true for Atari games, else false."""
+    preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
+    """How Atari games are prepared: ``deepmind`` (Mnih et al. 2015: grey 84x84 frames, no-op starts, the maximum of two
+    frames, a life as an episode), ``rllib`` (scaled and centred frames, nothing else), null (as the env gives them)."""
+
+    observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
+    """``MeanStdFilter`` standardises observations by the mean and deviation of all seen so far."""
+
+    synchronize_filters: bool = True
+    """Merge the workers' ``observation_filter`` after each iteration; else each worker has its own."""
+
+    clip_rewards: ClipRewards = None
+    """Learn from clipped rewards; reported returns stay whole.
+
+    ``true``: their sign. A number x: limited to [-x, x]. A pair: limited to [low, high]. Null: the sign for Atari games
+    under ``preprocessor_pref: deepmind``, else whole.
+    """
+
+    explore: bool = True
+    """Explore. False: workers act greedily."""
 
     gamma: Fraction = 0.99
     """Discount of the reward one step later."""
 
     lr: Positive
     """Learning rate of Adam."""
+
+    lr_schedule: Schedule = None
+    """Learning rates over sampled steps: a list of [timestep, rate], linear between them, the last one kept.
+
+    Null: ``lr`` all the time.
+    """
 
     train_batch_size: Count
     """Transitions in one update of the learner."""
@@ -75,6 +111,18 @@ class CommonConfig(KeyGroup):
 
     metrics_smoothing_episodes: Count = 100
     """Episodes, the newest ones, over which ``episode_reward_mean`` and its relatives are taken."""
+
+    evaluation_interval: CountOrZero | None = None
+    """Iterations between two evaluations; their results stand under ``evaluation/``. Null or 0: none."""
+
+    evaluation_num_episodes: Count = 10
+    """Episodes of an evaluation."""
+
+    evaluation_config: EvaluationConfig = EvaluationConfig()
+    """In what evaluation episodes differ from training ones."""
+
+    monitor: bool = False
+    """Record videos of evaluation episodes into the trial's folder."""
 
     seed: CountOrZero | None = Field(default=None, le=LARGEST_SEED)
     """Seed from which every env, worker, replay shard and the learner derive their own. Null: a fresh one, recorded."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from rlexp.config.common import CommonConfig
 from rlexp.config.fields import (
@@ -16,6 +18,7 @@ from rlexp.config.fields import (
     Positive,
     PositiveFraction,
     PositiveOrZero,
+    Whole,
 )
 
 EpsilonLadder = Literal["worker", "env"]
@@ -60,14 +63,33 @@ class DQNConfig(CommonConfig):
     Null: ``worker``, as in RLlib; ``env`` where there is at most one worker, which would else have 0.4 in all its envs.
     """
 
-    exploration_fraction: Fraction = 0.1
-    """Part of ``schedule_max_timesteps`` over which epsilon falls linearly from 1 to ``exploration_final_eps``."""
+    exploration_initial_eps: Fraction = 1.0
+    """Epsilon at the start of its schedule."""
 
     exploration_final_eps: Fraction = 0.02
     """Epsilon at the end of its schedule."""
 
+    exploration_fraction: Fraction = 0.1
+    """Part of ``schedule_max_timesteps`` over which epsilon moves linearly from its first to its last value."""
+
+    epsilon_timesteps: CountOrZero | None = None
+    """Sampled steps over which epsilon moves linearly. Null: ``exploration_fraction`` of ``schedule_max_timesteps``."""
+
+    exploration_warmup_timesteps: CountOrZero = 0
+    """Sampled steps for which epsilon keeps its first value before it moves."""
+
     schedule_max_timesteps: Count = 100_000
     """The steps of which ``exploration_fraction`` (sampled) and ``beta_annealing_fraction`` (trained) are parts."""
+
+    soft_q: bool = False
+    """Draw actions with the probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedily."""
+
+    softmax_temp: Positive = 1.0
+    """Temperature of ``soft_q``: towards 0 it acts greedily, the higher the more evenly it draws."""
+
+    discretize_actions: Annotated[Whole, Field(ge=2)] | None = None
+    """Actions per dimension that stand for an env's continuous ones, evenly spread over their range. Null: the env must
+    have discrete actions."""
 
     learning_starts: CountOrZero = 1000
     """Transitions that replay must hold before the learner starts; split evenly over the shards."""
@@ -93,8 +115,21 @@ class DQNConfig(CommonConfig):
     beta_annealing_fraction: Fraction = 0.2
     """Part of ``schedule_max_timesteps`` (trained steps) over which beta moves linearly to its final value."""
 
+    prioritized_replay_beta_annealing_timesteps: CountOrZero | None = None
+    """Trained steps over which beta moves. Null: ``beta_annealing_fraction`` of ``schedule_max_timesteps``."""
+
     prioritized_replay_eps: Positive = 1e-6
     """Added to each absolute TD error, so that no transition's priority is 0."""
+
+    compress_observations: bool = True
+    """Keep observations in replay compressed (LZ4), each frame once; lossless."""
+
+    store_buffer_in_checkpoints: bool = False
+    """Write the replay buffer into checkpoints, so that a resumed run goes on as if it had never stopped."""
+
+    training_intensity: Positive | None = None
+    """Steps trained per step sampled, held by pausing whichever side runs ahead. Null: both run freely in APEX; DQN
+    trains one batch for each round of fragments."""
 
     double_q: bool = True
     """Choose the next action with the online network, value it with the target network (van Hasselt et al. 2016)."""
@@ -104,6 +139,21 @@ class DQNConfig(CommonConfig):
 
     hiddens: LayerSizes = (256,)
     """Sizes of the layers in each head, behind the model; ``[]`` for none."""
+
+    noisy: bool = False
+    """Explore by noise in the layers of the heads (Fortunato et al. 2018); every epsilon is 0 then."""
+
+    sigma0: Positive = 0.5
+    """Deviation of the ``noisy`` layers' noise at the start, before it is divided by the root of their width."""
+
+    num_atoms: Count = 1
+    """Atoms of the distribution of returns that is learned (Bellemare et al. 2017). 1: its mean only, as ever."""
+
+    v_min: float = -10.0
+    """The lowest atom of ``num_atoms``: returns below count as this."""
+
+    v_max: float = 10.0
+    """The highest atom of ``num_atoms``: returns above count as this."""
 
     n_step: Count = 1
     """Rewards folded into one transition before it bootstraps; never across the end of an episode."""
@@ -128,6 +178,18 @@ class DQNConfig(CommonConfig):
         return "worker" if self.num_workers > 1 else "env"
 
     @property
+    def resolved_epsilon_timesteps(self) -> int:
+        """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
+        given = self.epsilon_timesteps
+        return int(self.exploration_fraction * self.schedule_max_timesteps) if given is None else given
+
+    @property
+    def resolved_beta_annealing_timesteps(self) -> int:
+        """``prioritized_replay_beta_annealing_timesteps``, with null decided by ``beta_annealing_fraction``."""
+        given = self.prioritized_replay_beta_annealing_timesteps
+        return int(self.beta_annealing_fraction * self.schedule_max_timesteps) if given is None else given
+
+    @property
     def resolved_final_prioritized_replay_beta(self) -> float:
         """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
         final = self.final_prioritized_replay_beta
@@ -140,3 +202,5 @@ class DQNConfig(CommonConfig):
             if getattr(self, key) > self.buffer_size:
                 message = f"{self.said(key)}, more than buffer_size holds: {self.buffer_size}"
                 yield Conflict((key, "buffer_size"), message, "lower the one or raise the other")
+        if self.v_min >= self.v_max:
+            yield Conflict(("v_min", "v_max"), f"{self.said('v_min')}, not below v_max: {self.v_max}")

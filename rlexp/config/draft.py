@@ -1,16 +1,22 @@
-"""Draft: one entry of a file, arranged, overridden and validated in every corner of its grid."""
+"""Draft: one entry of a file, in today's spelling, overridden and validated in every corner of its grid."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlexp.config import hints
+from rlexp.config.corner import Corner, corner_of, without_idle_keys
+from rlexp.config.dialects import agent_name, use_current_names
+from rlexp.config.evaluations import expressions
 from rlexp.config.experiment import AGENTS, Experiment
 from rlexp.config.layout import arranged
-from rlexp.config.nodes import Finding, Node, Place, shown, shown_key
+from rlexp.config.load_options import LoadOptions
+from rlexp.config.located_axes import at, data_of, located
+from rlexp.config.nodes import Finding, KeyPath, Node, Place, shown, shown_key
 from rlexp.config.overrides import Override, of_agent, overridden
 from rlexp.config.search_space import Axis, corners, find_axes
+from rlexp.config.translation import Translation
 from rlexp.config.validation import validated
 
 RUN = "run"
@@ -25,6 +31,11 @@ class Draft:
     axes: tuple[Axis, ...]
     corners: tuple[Experiment, ...]
     """The first choice on every axis, and so on; the last axis varies fastest."""
+    written: tuple[Node, ...]
+    """The same corners with no more keys than the file has, in today's spelling."""
+    computed: tuple[tuple[KeyPath, Node], ...]
+    """Where an ``eval`` stands whose value depends on the corner, and the node that holds it."""
+    notices: tuple[Finding, ...]
 
     @property
     def number_of_trials(self) -> int:
@@ -32,42 +43,97 @@ class Draft:
         return len(self.corners) * self.corners[0].num_samples
 
 
-def draft_of(name: str, entry: Node, overrides: Sequence[Override]) -> tuple[Draft | None, tuple[Finding, ...]]:
+def draft_of(
+    name: str, entry: Node, overrides: Sequence[Override], options: LoadOptions
+) -> tuple[Draft | None, tuple[Finding, ...]]:
     """Return the entry ``name`` of a file with the overrides laid over it; None where anything is wrong."""
     if not isinstance(entry.value, Mapping):
         message = f"experiment {shown_key(name)} must be a group of keys, got {shown(entry.plain())}"
         return None, (Finding(entry.place, message, "it needs run and env at least"),)
+    entry = _with_run(entry)
     run = _agent(entry, of_agent(overrides) or entry.child(RUN))
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry))
-    experiment, findings = _assembled(entry.without(RUN), overrides, run)
-    axes, malformed = find_axes(experiment)
-    findings += (*_named_inside(entry), *malformed)
+    assembled = _assembled(entry.without(RUN), overrides, run)
+    axes, malformed = find_axes(assembled.experiment)
+    axes = tuple(sorted(axes, key=_position))
+    findings = (*assembled.problems, *_named_inside(entry), *malformed)
     if malformed:
         return None, findings
-    valid: list[Experiment] = []
-    for corner in corners(experiment, axes):
-        concrete, wrong = validated(name, corner, run)
-        findings += wrong
-        valid.extend([concrete] if concrete else [])
-    return (None if findings else Draft(name, entry.key_place, axes, tuple(valid))), findings
+    made = [corner_of(name, node, run, options) for node in corners(assembled.experiment, axes)]
+    findings += tuple(problem for corner in made for problem in corner.problems)
+    if findings:
+        return None, findings
+    draft, unplaced = _drafted(name, entry, axes, without_idle_keys(name, made, run), assembled)
+    return (None if unplaced else _adjusted(draft, options)), unplaced
 
 
-def _assembled(entry: Node, overrides: Sequence[Override], run: str) -> tuple[Node, tuple[Finding, ...]]:
-    """Return the entry with its keys in place and the overrides laid over them."""
-    experiment, misplaced = arranged(entry, run)
+def _drafted(
+    name: str, entry: Node, axes: Sequence[Axis], made: Sequence[Corner], assembled: Translation
+) -> tuple[Draft, tuple[Finding, ...]]:
+    """Return the draft of an entry that is right in all its corners, and the axes that stand for several keys."""
+    valid = tuple(corner.experiment for corner in made if corner.experiment)
+    computed = _computed(assembled.experiment, valid)
+    placed, unplaced = located(axes, valid, [path for path, _ in computed])
+    notices = dict.fromkeys((*assembled.notices, *(notice for corner in made for notice in corner.notices)))
+    written = tuple(corner.written for corner in made)
+    return Draft(name, entry.key_place, placed, valid, written, computed, tuple(notices)), unplaced
+
+
+def _position(axis: Axis) -> tuple[bool, int, int]:
+    """Return where an axis stands in its file, whatever its name is now; those of the command line stand behind."""
+    place = axis.choices[0].place
+    return place.line == 0, place.line, place.column
+
+
+def _computed(experiment: Node, corners: Sequence[Experiment]) -> tuple[tuple[KeyPath, Node], ...]:
+    """Return the expressions of an experiment whose values differ between its corners."""
+    data = [data_of(corner) for corner in corners] if len(corners) > 1 else []
+    return tuple(
+        (path, node)
+        for path, node in expressions(experiment)
+        if any(at(other, path) != at(data[0], path) for other in data[1:])
+    )
+
+
+def _adjusted(draft: Draft, options: LoadOptions) -> Draft:
+    """Return the draft with its corners as the caller wants them, and notices of what that changed."""
+    if options.adjust is None:
+        return draft
+    adjusted = [options.adjust(corner) for corner in draft.corners]
+    changes = dict.fromkeys(change for _, said in adjusted for change in said)
+    notices = (*draft.notices, *(Finding(draft.place, f"{draft.name}: {change}") for change in changes))
+    return replace(draft, corners=tuple(experiment for experiment, _ in adjusted), notices=notices)
+
+
+def _assembled(entry: Node, overrides: Sequence[Override], run: str) -> Translation:
+    """Return the entry in today's spelling, its keys in place, and the overrides laid over them."""
+    translation = Translation(entry, run)
+    use_current_names(translation)
+    experiment, misplaced = arranged(translation.experiment, run)
     experiment, unplaced = overridden(experiment, overrides, run)
-    experiment, contradictory = arranged(experiment, run)
-    return experiment, (*misplaced, *unplaced, *contradictory)
+    translation.experiment = experiment
+    use_current_names(translation)
+    translation.experiment, contradictory = arranged(translation.experiment, run)
+    translation.problems += [*misplaced, *unplaced, *contradictory]
+    return translation
+
+
+def _with_run(entry: Node) -> Node:
+    """Return the entry with the agent under ``run``, where RLlib's command line wrote ``algo``."""
+    algo = entry.child("algo")
+    if algo is None or entry.child(RUN) is not None:
+        return entry
+    return entry.with_value({RUN: algo, **entry.without("algo").entries()})
 
 
 def _agent(entry: Node, run: Node | None) -> str | Finding:
     """Return the agent's name as the models spell it, or what is wrong with it."""
     if run is None:
-        return Finding(entry.key_place, "run is missing", f"write run: {' or '.join(AGENTS)}")
+        return Finding(entry.key_place, "run is missing", f"write run: {hints.agents()}")
     if not isinstance(run.value, str):
         return Finding(run.place, f"run must be an agent's name, got {shown(run.plain())}")
-    name = run.value.upper()
+    name = agent_name(run.value)
     if name in AGENTS:
         return name
     origin = "an algorithm of RLlib that does not run here" if name in hints.RLLIB_ALGORITHMS else "no agent"
@@ -76,12 +142,12 @@ def _agent(entry: Node, run: Node | None) -> str | Finding:
 
 def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
     """Return what is wrong with the keys that every agent's experiments have."""
-    run = next(iter(AGENTS))
-    experiment, _ = arranged(entry.without(RUN, "config"), run)
-    axes, malformed = find_axes(experiment)
+    translation = _assembled(entry.without(RUN, "config"), (), next(iter(AGENTS)))
+    axes, malformed = find_axes(translation.experiment)
     if malformed:
         return malformed
-    return tuple(wrong for corner in corners(experiment, axes) for wrong in validated(name, corner, run)[1])
+    nodes = corners(translation.experiment, axes)
+    return tuple(wrong for node in nodes for wrong in validated(name, node, translation.run)[1])
 
 
 def _named_inside(entry: Node) -> tuple[Finding, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -13,11 +13,9 @@ from pydantic_core import PydanticCustomError
 from rlexp.config.apex import ApexConfig
 from rlexp.config.common import CommonConfig
 from rlexp.config.dqn import DQNConfig
-from rlexp.config.fields import Count, CountOrZero, KeyGroup, Whole
-from rlexp.config.metric_names import STOP_METRICS
-
-RULE = "rule"
-"""Type of the pydantic error whose message is a sentence to be shown after the key."""
+from rlexp.config.fields import RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
+from rlexp.config.metric_names import EVALUATION_METRICS, KNOWN_METRICS
+from rlexp.config.ppo import PPOConfig
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 _ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
@@ -40,9 +38,15 @@ def _env_name(env: str) -> str:
 
 
 def _known_metric(metric: str) -> str:
-    if metric not in STOP_METRICS:
+    if metric not in KNOWN_METRICS:
         raise PydanticCustomError(RULE, "is not a metric that results report")
     return metric
+
+
+def _known_score(score: str) -> str:
+    if score.removeprefix("min-") not in KNOWN_METRICS:
+        raise PydanticCustomError(RULE, "must be a metric that results report, min- in front where less is better")
+    return score
 
 
 def _as_written(number: float) -> float:
@@ -77,11 +81,36 @@ class CommonExperiment(KeyGroup):
     checkpoint_at_end: bool = False
     """Write a checkpoint when a trial stops."""
 
+    keep_checkpoints_num: Count | None = None
+    """Checkpoints that a trial keeps, the best by ``checkpoint_score_attr``. Null: all."""
+
+    checkpoint_score_attr: Annotated[str, AfterValidator(_known_score)] = "training_iteration"
+    """The metric by which a checkpoint is better the higher it is; ``min-`` in front: the lower."""
+
+    time_budget_s: Positive | None = None
+    """Seconds after which all trials of the experiment stop. Null: no limit."""
+
+    restore: str | None = None
+    """A checkpoint's folder to start from: its weights, optimizer and counters. Null: start afresh."""
+
     max_failures: Annotated[Whole, Field(ge=-1)] = 0
     """How often a trial that failed starts again from its last checkpoint. -1: always."""
 
     config: CommonConfig
     """The agent's keys."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield metrics of evaluations, where there are none."""
+        yield from super().conflicts()
+        if self.config.evaluation_interval:
+            return
+        hint = "set config.evaluation_interval to the iterations between two evaluations"
+        for metric in sorted(self.stop.keys() & set(EVALUATION_METRICS)):
+            yield Conflict(("stop",), f"stop.{metric} is never reported: nothing is evaluated", hint)
+        score = self.checkpoint_score_attr
+        if score.removeprefix("min-") in EVALUATION_METRICS:
+            message = f"checkpoint_score_attr {score} is never reported: nothing is evaluated"
+            yield Conflict(("checkpoint_score_attr",), message, hint)
 
 
 class DQNExperiment(CommonExperiment):
@@ -98,12 +127,22 @@ class ApexExperiment(CommonExperiment):
     config: ApexConfig = ApexConfig()
 
 
-Experiment = Annotated[DQNExperiment | ApexExperiment, Field(discriminator="run")]
+class PPOExperiment(CommonExperiment):
+    """An experiment with PPO."""
 
-AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment]] = MappingProxyType(
-    {"DQN": DQNExperiment, "APEX": ApexExperiment}
+    run: Literal["PPO"]
+    config: PPOConfig = PPOConfig()
+
+
+Experiment = Annotated[DQNExperiment | ApexExperiment | PPOExperiment, Field(discriminator="run")]
+
+AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment] | type[PPOExperiment]] = MappingProxyType(
+    {"DQN": DQNExperiment, "APEX": ApexExperiment, "PPO": PPOExperiment}
 )
-"""The agents that can run, and what their experiments look like."""
+"""The agents whose files are understood, and what their experiments look like."""
+
+RUNNABLE = ("DQN", "APEX")
+"""The agents that can train; files of the others can be checked and converted."""
 
 
 def required_cpus(experiment: Experiment) -> float:

@@ -16,6 +16,9 @@ from pydantic_core import PydanticCustomError
 LARGEST_COUNT = 10**15
 """Far above any step count that will be reached, and exact in a float and in JSON."""
 
+RULE = "rule"
+"""Type of the pydantic error whose message is a sentence to be shown after the key."""
+
 CONFLICT = "conflict"
 """Type of the pydantic error that carries the conflicts of a group in its context."""
 
@@ -55,6 +58,13 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 LayerSizes = Annotated[tuple[Count, ...], Field(strict=False)]
 FreeForm = Annotated[dict[str, Any], AfterValidator(_plain_data)]
+
+
+@dataclass(frozen=True)
+class Expects:
+    """What a key expects, in words, where its type does not say it; stands behind the type in ``Annotated``."""
+
+    words: str
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from rlexp.config.experiment import AGENTS
 from rlexp.config.key_table import KeyName, key_table
-from rlexp.config.metric_names import STOP_METRICS
+from rlexp.config.metric_names import KNOWN_METRICS
 from rlexp.config.nodes import dotted, shown_key
 
 _LIKENESS = 0.6
@@ -16,9 +16,11 @@ _LIKENESS = 0.6
 _LONGEST_COMPARED = 100
 
 
-RLLIB_ALGORITHMS = frozenset(
-    ("A2C", "A3C", "APPO", "ARS", "DDPG", "ES", "IMPALA", "MARWIL", "PG", "PPO", "QMIX", "SAC", "TD3")
-)
+_ALGORITHMS = """
+A2C A3C ALPHASTAR ALPHAZERO APEX_DDPG APPO ARS BC CQL CRR DDPG DDPPO DREAMER DREAMERV3 DT ES IMPALA IQL
+LEELACHESSZERO MADDPG MAML MARWIL MBMPO PG QMIX R2D2 RNNSAC SAC SIMPLEQ SLATEQ TD3
+"""
+RLLIB_ALGORITHMS = frozenset(_ALGORITHMS.split())
 """What RLlib's files may name that does not run here."""
 
 
@@ -29,9 +31,9 @@ def for_unknown_key(path: KeyName, run: str) -> str | None:
     elsewhere = [key.path[:-1] for key in table.values() if key.name == name]
     if elsewhere:
         return f"{name} belongs {_below(elsewhere[0])}"
-    agents = [other for other in AGENTS if any(key.name == name for key in key_table(other).values())]
-    if agents:
-        return f"{name} is a key of {' and '.join(agents)}"
+    others = [other for other in AGENTS if any(key.name == name for key in key_table(other).values())]
+    if others:
+        return f"{name} is a key of {' and '.join(others)}"
     nearest = _nearest(name, [key.name for key in table.values()])
     if nearest is None:
         return None
@@ -42,14 +44,20 @@ def for_unknown_key(path: KeyName, run: str) -> str | None:
 def for_unknown_metric(metric: str) -> str:
     """Return what to do about a metric that no result reports."""
     name = metric.rpartition("/")[2].replace("return", "reward")  # RLlib 2's words: env_runners/episode_return_mean
-    nearest = name if name in STOP_METRICS else _nearest(metric, STOP_METRICS)
-    return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(STOP_METRICS)}"
+    nearest = name if name in KNOWN_METRICS else _nearest(metric, KNOWN_METRICS)
+    return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(KNOWN_METRICS)}"
 
 
 def for_unknown_agent(run: str) -> str:
     """Return what to do about an agent that is not here."""
     nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(AGENTS))
-    return f"did you mean {nearest}?" if nearest else f"write {' or '.join(AGENTS)}"
+    return f"did you mean {nearest}?" if nearest else f"write {agents()}"
+
+
+def agents() -> str:
+    """Return the agents that there are, for a sentence."""
+    *others, last = AGENTS
+    return f"{', '.join(others)} or {last}"
 
 
 def _below(group: KeyName) -> str:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.experiment import AGENTS
-from rlexp.config.fields import LARGEST_COUNT, KeyGroup
+from rlexp.config.fields import LARGEST_COUNT, Expects, KeyGroup
 
 KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
@@ -72,8 +72,9 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
         if name in _NOT_WRITTEN:
             continue
         below = field.annotation if _is_group(field.annotation) else None
+        written = field.alias or name
         yield Key(
-            path=(*parent, name),
+            path=(*parent, written),
             expects=expectation(field.annotation, field.metadata),
             items_expect=_expectation_of_items(field.annotation),
             default=None if field.is_required() else field.get_default(call_default_factory=True),
@@ -82,7 +83,7 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             is_group=below is not None,
         )
         if below is not None:
-            yield from _keys(below, (*parent, name))
+            yield from _keys(below, (*parent, written))
 
 
 def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
@@ -97,6 +98,10 @@ def _meaning(group: type[KeyGroup], name: str) -> str:
 
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """Return in words what a value of the annotated type is: ``a number > 0 or null``."""
+    metadata = tuple(metadata)
+    told = next((item.words for item in metadata if isinstance(item, Expects)), None)
+    if told:
+        return told
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return expectation(arguments[0], (*arguments[1:], *metadata))

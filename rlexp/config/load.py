@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rlexp.config import yaml_file
+from rlexp.config.convert import converted
 from rlexp.config.draft import Draft, draft_of
+from rlexp.config.load_options import LoadOptions
 from rlexp.config.nodes import Finding, Node, Place, shown_key
 from rlexp.config.overrides import parse_overrides
 from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
 from rlexp.config.search_space import MAX_TRIALS
+from rlexp.config.yaml_text import read_text
 from rlexp.errors import ConfigError
 
-__all__ = ["Plan", "PlannedExperiment", "load_plan", "resolved_yaml"]
+__all__ = ["LoadOptions", "Plan", "PlannedExperiment", "load_plan", "resolved_yaml"]
+
+AS_IT_STANDS = LoadOptions()
 
 SEED_BITS = 31
 """Bits of a fresh seed, as of derived ones."""
@@ -24,6 +29,7 @@ def load_plan(
     paths: Sequence[Path | str],
     overrides: Sequence[str] = (),
     seed: int | None = None,
+    options: LoadOptions = AS_IT_STANDS,
     fresh_seed: Callable[[], int] = lambda: secrets.randbits(SEED_BITS),
 ) -> Plan:
     """Read experiment files and plan their trials.
@@ -32,24 +38,41 @@ def load_plan(
         paths: experiment files; their order is the order of the trials.
         overrides: ``key.path=value`` each, laid over every experiment; later ones win.
         seed: as the override ``config.seed``.
+        options: how to read them.
         fresh_seed: gives the seed of an experiment that names none.
 
     Raises:
         ConfigError: with every problem of every file, by position.
 
     """
+    drafts = load_drafts(paths, overrides, seed, options)
+    return planned(drafts, tuple(Path(path) for path in paths), options.imports, fresh_seed)
+
+
+def load_drafts(
+    paths: Sequence[Path | str],
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    options: LoadOptions = AS_IT_STANDS,
+) -> list[Draft]:
+    """Read experiment files, without deciding their seeds and names; raises ConfigError as ``load_plan`` does."""
     laid_over, findings = parse_overrides(overrides, seed)
     entries, unreadable = _entries(paths)
     findings += (*unreadable, *_named_twice(entries))
     drafts: list[Draft] = []
     for name, entry in entries:
-        draft, wrong = draft_of(name, entry, laid_over)
+        draft, wrong = draft_of(name, entry, laid_over, options)
         drafts.extend([draft] if draft else [])
         findings += wrong
     findings += _too_many(drafts)
     if findings:
         raise ConfigError([finding.problem() for finding in _ordered(findings, paths)])
-    return planned(drafts, tuple(Path(path) for path in paths), fresh_seed)
+    return drafts
+
+
+def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
+    """Return a file's text in today's spelling; raises ConfigError where it is wrong in any."""
+    return converted(load_drafts([path], options=options), read_text(path, str(path)))
 
 
 def _entries(paths: Sequence[Path | str]) -> tuple[list[tuple[str, Node]], tuple[Finding, ...]]:

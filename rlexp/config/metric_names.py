@@ -5,6 +5,8 @@ Names are RLlib's; ``info/`` holds what the optimizer counts.
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 EPISODE_METRICS = (
     "episode_reward_mean",
     "episode_reward_min",
@@ -29,5 +31,44 @@ OPTIMIZER_METRICS = (
     "info/sample_throughput",
     "info/train_throughput",
 )
+EVALUATION_METRICS = (
+    "evaluation/episode_reward_mean",
+    "evaluation/episode_reward_min",
+    "evaluation/episode_reward_max",
+    "evaluation/episode_len_mean",
+    "evaluation/episodes_this_iter",
+)
+"""What evaluations add, every ``evaluation_interval`` iterations."""
+
 STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS
-"""Every metric that ``stop`` may name; an experiment stops at the first one that reaches its number."""
+"""The metrics of every result row; an experiment stops at the first one of its ``stop`` that reaches its number."""
+
+KNOWN_METRICS = STOP_METRICS + EVALUATION_METRICS
+"""What ``stop`` and ``checkpoint_score_attr`` may name."""
+
+_RENAMED = MappingProxyType(
+    {
+        "num_episodes": "episodes_this_iter",
+        "num_episodes_lifetime": "episodes_total",
+        "num_env_steps_sampled": "timesteps_total",
+        "num_env_steps_sampled_lifetime": "timesteps_total",
+        "num_agent_steps_sampled": "timesteps_total",
+        "num_agent_steps_sampled_lifetime": "timesteps_total",
+        "agent_timesteps_total": "timesteps_total",
+        "num_env_steps_trained": "info/num_steps_trained",
+        "num_env_steps_trained_lifetime": "info/num_steps_trained",
+        "num_steps_sampled": "info/num_steps_sampled",
+        "num_steps_trained": "info/num_steps_trained",
+    }
+)
+_OLD_GROUPS = ("sampler_results", "env_runners")
+
+
+def current_metric(name: str) -> str:
+    """Return the current name of a metric of any age; the name as it is where none is known."""
+    group, slash, rest = name.partition("/")
+    if slash and group in _OLD_GROUPS:
+        # RLlib 2 calls rewards returns, but only inside its groups.
+        return current_metric(rest.replace("episode_return_", "episode_reward_"))
+    current = f"evaluation/{current_metric(rest)}" if slash and group == "evaluation" else _RENAMED.get(name, name)
+    return current if current in KNOWN_METRICS else name

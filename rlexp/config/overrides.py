@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlexp.config import yaml_file
+from rlexp.config.dialects import current_path, old_keys_beside_config
 from rlexp.config.key_table import KeyName
 from rlexp.config.layout import proper_path
 from rlexp.config.nodes import Finding, Node, Place, dotted
@@ -59,7 +60,9 @@ def overridden(experiment: Node, overrides: Sequence[Override], run: str) -> tup
     """Return an arranged experiment with the overrides laid over it, and those that find no place in it."""
     findings: list[Finding] = []
     for override in overrides:
-        path = proper_path(override.path, run)
+        path = current_path(override.path, run)
+        if path[0] not in old_keys_beside_config(run):
+            path = proper_path(path, run)
         try:
             experiment = _with_value_at(experiment, path, override.value)
         except LookupError:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.draft import Draft
-from rlexp.config.experiment import Experiment
+from rlexp.config.experiment import RUNNABLE, Experiment
+from rlexp.config.located_axes import at, data_of
 from rlexp.config.nodes import Finding
 from rlexp.config.search_space import GRID
 from rlexp.config.trial import Trial, sample_seed, trial_name
 from rlexp.config.yaml_writer import to_yaml
-from rlexp.errors import Notice
+from rlexp.errors import Notice, UsageError
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,13 @@ class Plan:
     notices: tuple[Notice, ...]
     sources: tuple[Path, ...]
     """The files read."""
+    imports: tuple[str, ...] = ()
+    """Modules to be imported, in every process, before an environment is made: they register some."""
 
 
-def planned(drafts: Sequence[Draft], sources: tuple[Path, ...], fresh_seed: Callable[[], int]) -> Plan:
+def planned(
+    drafts: Sequence[Draft], sources: tuple[Path, ...], imports: tuple[str, ...], fresh_seed: Callable[[], int]
+) -> Plan:
     """Give every trial its seed and name; an experiment without a seed gets one from ``fresh_seed``."""
     experiments: list[PlannedExperiment] = []
     trials: list[Trial] = []
@@ -48,7 +53,15 @@ def planned(drafts: Sequence[Draft], sources: tuple[Path, ...], fresh_seed: Call
         experiments.append(PlannedExperiment(draft.name, draft.corners[0].run, _resolved(draft, seeded)))
         trials.extend(_trials(draft, seeded, len(trials)))
     notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
-    return Plan(tuple(experiments), tuple(trials), notices, sources)
+    return Plan(tuple(experiments), tuple(trials), notices, sources, imports)
+
+
+def refuse_untrainable(plan: Plan) -> None:
+    """Raise UsageError where the plan has an agent whose files are understood, but that does not exist yet."""
+    runs = {experiment.run for experiment in plan.experiments} - set(RUNNABLE)
+    if runs:
+        message = f"{' and '.join(sorted(runs))} cannot be trained yet: only {' and '.join(RUNNABLE)} can"
+        raise UsageError(message, "rlexp check and rlexp convert read such files")
 
 
 def resolved_yaml(plan: Plan) -> str:
@@ -57,6 +70,7 @@ def resolved_yaml(plan: Plan) -> str:
 
 
 def _notices(draft: Draft) -> Iterable[Finding]:
+    yield from sorted(draft.notices, key=lambda notice: (notice.place.line, notice.place.column))
     if any(not experiment.stop for experiment in draft.corners):
         yield Finding(draft.place, f"{draft.name} has no stop: it runs until it is interrupted")
 
@@ -81,8 +95,8 @@ def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[
     index = start
     for sample in range(draft.corners[0].num_samples):
         for experiment in seeded:
-            data = _data(experiment)
-            varied = {axis.key: _at(data, axis.path) for axis in draft.axes}
+            data = data_of(experiment)
+            varied = {axis.key: at(data, axis.path) for axis in draft.axes}
             seed = sample_seed(experiment.config.seed or 0, sample)
             concrete = _with_seed(experiment, seed).model_copy(update={"num_samples": 1})
             name = trial_name(index, experiment.run, experiment.env, varied, sample)
@@ -91,21 +105,12 @@ def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[
 
 
 def _resolved(draft: Draft, seeded: Sequence[Experiment]) -> dict[str, Any]:
-    """Return the first corner with every key, then each axis put back with its choices as validated."""
-    resolved = _data(seeded[0])
+    """Return the first corner with every key, then each axis put back with its choices, and what depends on them."""
+    resolved = data_of(seeded[0])
     for number, axis in enumerate(draft.axes):
         stride = prod(len(faster.choices) for faster in draft.axes[number + 1 :])
-        choices = [_at(_data(seeded[index * stride]), axis.path) for index in range(len(axis.choices))]
-        parent = _at(resolved, axis.path[:-1])
-        parent[axis.path[-1]] = {GRID: choices}
+        choices = [at(data_of(seeded[index * stride]), axis.path) for index in range(len(axis.choices))]
+        at(resolved, axis.path[:-1])[axis.path[-1]] = {GRID: choices}
+    for path, node in draft.computed:
+        at(resolved, path[:-1])[path[-1]] = node.plain()
     return resolved
-
-
-def _data(experiment: Experiment) -> dict[str, Any]:
-    return experiment.model_dump(mode="json", exclude={"name"})
-
-
-def _at(data: Any, path: Sequence[str | int]) -> Any:
-    for key in path:
-        data = data[key]
-    return data

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlexp.config import hints
-from rlexp.config.experiment import AGENTS, RULE, Experiment
-from rlexp.config.fields import CONFLICT, LARGEST_COUNT
-from rlexp.config.key_table import key_table
+from rlexp.config.dialect_table import old_groups
+from rlexp.config.experiment import AGENTS, Experiment
+from rlexp.config.fields import CONFLICT, LARGEST_COUNT, RULE
+from rlexp.config.key_table import KeyName, key_table
 from rlexp.config.nodes import Finding, KeyPath, Node, dotted, shown
 from rlexp.config.yaml_scalars import FLOAT, INTEGER
 
@@ -37,7 +38,7 @@ def _findings(detail: ErrorDetails, experiment: Node, run: str) -> Iterator[Find
     elif detail["type"] == "missing":
         yield Finding(experiment.key_place, f"{dotted(path)} is missing")
     elif detail["type"] == "extra_forbidden":
-        yield _unknown_key(path, experiment, run)
+        yield from _unknown_key(path, experiment, run)
     elif path[-1] == _KEY_MARK:
         yield _unknown_metric(path[:-1], experiment)
     else:
@@ -49,13 +50,31 @@ def _conflicts(detail: ErrorDetails, experiment: Node) -> Iterator[Finding]:
     for conflict in detail["ctx"]["conflicts"]:
         nodes = (experiment.find((*group, *key.split("."))) for key in conflict.keys)
         place = next((node.key_place for node in nodes if node), experiment.key_place)
-        yield Finding(place, f"{dotted(group)}.{conflict.message}", conflict.hint)
+        yield Finding(place, f"{dotted(group)}.{conflict.message}".removeprefix("."), conflict.hint)
 
 
-def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Finding:
+def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], ...]:
+    """Return the keys of an arranged corner that the agent does not have."""
+    data = {**experiment.plain(), "name": "any", "run": run}
+    try:
+        AGENTS[run].model_validate(data)
+    except ValidationError as error:
+        details = [detail for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
+        paths = [tuple(str(key) for key in detail["loc"]) for detail in details]
+        return tuple((path, finding) for path in paths for finding in _unknown_key(path, experiment, run))
+    return ()
+
+
+def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]:
+    """Yield a finding for a key that the agent does not have; for a group of other ages, one for each of its keys."""
+    node = _node(path, experiment)
+    names = tuple(str(key) for key in path)
+    if names in old_groups() and node.entries():
+        for name in node.entries():
+            yield from _unknown_key((*path, name), experiment, run)
+        return
     owner = run if path[0] == "config" else "an experiment"
-    hint = hints.for_unknown_key(tuple(str(key) for key in path), run)
-    return Finding(_node(path, experiment).key_place, f"{dotted(path)} is not a key of {owner}", hint)
+    yield Finding(node.key_place, f"{dotted(path)} is not a key of {owner}", hints.for_unknown_key(names, run))
 
 
 def _unknown_metric(path: KeyPath, experiment: Node) -> Finding:

@@ -82,7 +82,7 @@ def test_every_problem_of_a_file_in_its_order(write: Write) -> None:
 @pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
-        ("PPO", "run: PPO is an algorithm of RLlib that does not run here", "write DQN or APEX"),
+        ("IMPALA", "run: IMPALA is an algorithm of RLlib that does not run here", "write DQN, APEX or PPO"),
         ("apexx", "run: apexx is no agent", "did you mean APEX?"),
         ("3", "run must be an agent's name, got 3", None),
         ("{grid_search: [DQN, APEX]}", "run must be an agent's name, got a group of keys", None),
@@ -98,7 +98,9 @@ def test_an_agent_that_is_not_here(write: Write, run: str, message: str, hint: s
 
 
 def test_run_is_missing(write: Write) -> None:
-    assert problems(write("a:\n  env: CartPole-v1\n")) == [("f.yaml:1:1", "run is missing", "write run: DQN or APEX")]
+    assert problems(write("a:\n  env: CartPole-v1\n")) == [
+        ("f.yaml:1:1", "run is missing", "write run: DQN, APEX or PPO")
+    ]
 
 
 def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:
@@ -125,6 +127,17 @@ def test_conflicts_point_at_the_key_that_is_written(write: Write) -> None:
         ("f.yaml:6:5", "config.learning_starts is 50000 (its default), more than buffer_size holds: 1000"),
         ("f.yaml:7:5", "config.train_batch_size is 2000, more than buffer_size holds: 1000"),
     ]
+
+
+def test_metrics_of_evaluations_need_evaluations(write: Write) -> None:
+    text = MINIMAL.replace("timesteps_total", "evaluation/episode_reward_mean")
+    ((where, message, hint),) = problems(write(text))
+    assert (where, message) == (
+        "f.yaml:4:3",
+        "stop.evaluation/episode_reward_mean is never reported: nothing is evaluated",
+    )
+    assert hint is not None
+    assert load_plan([write(text + "  config: {evaluation_interval: 2}\n")]).trials
 
 
 def test_a_name_that_is_no_folder(write: Write) -> None:
@@ -231,7 +244,7 @@ class TestOverrides:
             ("=1", "an override is written key.path=value"),
             ("a..b=1", "an override is written key.path=value"),
             ("lr=[1", "not valid YAML: expected ',' or ']', but got '<stream end>'"),
-            ("run=PPO", "run: PPO is an algorithm of RLlib that does not run here"),
+            ("run=SAC", "run: SAC is an algorithm of RLlib that does not run here"),
             ("config=3", "config must be a group of keys, got 3"),
             ("model=", None),
         ],

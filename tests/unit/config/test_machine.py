@@ -95,7 +95,7 @@ def trial(**config: Any) -> Trial:
 def test_what_does_not_fit_is_said_with_what_does(config: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(ResourceError) as caught:
         check_fits([trial(**config), trial(**config)], TWO_CPUS)
-    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, hint)]
+    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, f"{hint}, or --fit")]
     assert caught.value.exit_code == 4
 
 
@@ -109,3 +109,17 @@ def test_all_that_does_not_fit_is_said() -> None:
 
 def test_what_fits_passes() -> None:
     check_fits([trial(num_workers=1), trial(num_workers=4, num_cpus_per_worker=0.25), trial(num_workers=0)], TWO_CPUS)
+
+
+def test_replay_that_no_memory_could_hold() -> None:
+    game = AGENTS["DQN"].model_validate(
+        {
+            "name": "pong",
+            "run": "DQN",
+            "env": "PongNoFrameskip-v4",
+            "config": {"buffer_size": 1_000_000, "compress_observations": False},
+        }
+    )
+    with pytest.raises(ResourceError) as caught:
+        check_fits([Trial(0, "0", game, {}, 0)], TWO_CPUS)
+    assert caught.value.message == "pong may need 52.6 GiB for replay, this machine has 8.0 GiB"

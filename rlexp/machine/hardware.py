@@ -1,24 +1,18 @@
-"""Machine: the CPUs, GPUs and memory that this process may use, and whether trials fit it."""
+"""Machine: the CPUs, GPUs and memory that this process may use."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from rlexp.config.common import CommonConfig
-from rlexp.config.experiment import Experiment, required_cpus, required_gpus
-from rlexp.config.trial import Trial
-from rlexp.errors import Problem, ResourceError
-
 _GPU_DEVICE = re.compile(r"nvidia\d+")
 _NO_DEVICE = "-1"
-_CPU_SHARE_DIGITS = 2
 
 
 @dataclass(frozen=True)
@@ -93,48 +87,3 @@ def available_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.envir
     names = [name.strip() for name in visible.split(",")]
     stop = next((index for index, name in enumerate(names) if name in ("", _NO_DEVICE)), len(names))
     return min(devices, stop)
-
-
-def check_fits(trials: Sequence[Trial], machine: Machine) -> None:
-    """Raise ResourceError, with a line for each experiment, where one trial needs more than the machine has."""
-    problems: dict[str, Problem] = {}
-    for trial in trials:
-        for problem in _shortfalls(trial.experiment, machine):
-            problems.setdefault(problem.message, problem)
-    if problems:
-        first, *more = problems.values()
-        raise ResourceError(first.message, first.hint, more)
-
-
-def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
-    config = experiment.config
-    cpus, gpus = required_cpus(experiment), required_gpus(experiment)
-    if cpus > machine.cpus:
-        parts = f"{config.num_cpus_for_driver:g} driver + {config.num_workers} workers x {config.num_cpus_per_worker:g}"
-        message = f"{experiment.name} needs {_count(cpus, 'CPU')} ({parts}), this machine has {machine.cpus}"
-        yield Problem("", message, _cpu_hint(experiment, machine))
-    if gpus > machine.gpus:
-        parts = f"{config.num_gpus:g} learner + {config.num_workers} workers x {config.num_gpus_per_worker:g}"
-        message = f"{experiment.name} needs {_count(gpus, 'GPU')} ({parts}), this machine has {machine.gpus or 'none'}"
-        yield Problem("", message, _gpu_hint(config) if not machine.gpus else None)
-
-
-def _cpu_hint(experiment: Experiment, machine: Machine) -> str:
-    """Return overrides that make the experiment fit: fewer workers, or a smaller share for each."""
-    config = experiment.config
-    left = machine.cpus - config.num_cpus_for_driver
-    if left <= 0:
-        return f"-o config.num_cpus_for_driver={machine.cpus} -o config.num_workers=0"
-    workers = f"-o config.num_workers={math.floor(left / config.num_cpus_per_worker)}"
-    share = math.floor(left / config.num_workers * 10**_CPU_SHARE_DIGITS) / 10**_CPU_SHARE_DIGITS
-    return f"{workers}, or -o config.num_cpus_per_worker={share:g}" if share else workers
-
-
-def _gpu_hint(config: CommonConfig) -> str:
-    """Return overrides that give up the GPUs that are asked for."""
-    asked = (key for key in ("num_gpus", "num_gpus_per_worker") if getattr(config, key))
-    return " ".join(f"-o config.{key}=0" for key in asked)
-
-
-def _count(amount: float, unit: str) -> str:
-    return f"{amount:g} {unit}" if amount == 1 else f"{amount:g} {unit}s"

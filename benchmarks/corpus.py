@@ -1,0 +1,59 @@
+"""How many files of RLlib's users are understood: `make corpus DIR=folder`, a table of outcomes and their reasons."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from rlexp.config.load import LoadOptions, load_plan
+from rlexp.errors import RlexpError
+from rlexp.machine import check_fits, fitted, this_machine
+
+ACCEPTED, REFUSED = "accepted", "refused"
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+
+
+def main() -> None:
+    files = sorted(Path(sys.argv[1]).glob("*.y*ml"))
+    outcomes, reasons, notices = Counter[str](), Counter[str](), Counter[str]()
+    seconds = []
+    for file in files:
+        started = time.perf_counter()
+        outcome, said = look_at(file)
+        seconds.append(time.perf_counter() - started)
+        outcomes[outcome] += 1
+        (notices if outcome == ACCEPTED else reasons).update(said)
+    print_table(f"{len(files)} files with --fit", outcomes)
+    print_table("why files are refused (a file may have several reasons)", reasons)
+    print_table("what is said of accepted ones", notices)
+    print(f"reading a file: median {statistics.median(seconds) * 1e3:.1f} ms, longest {max(seconds) * 1e3:.1f} ms")
+
+
+def look_at(file: Path) -> tuple[str, set[str]]:
+    """Return what becomes of a file and what is said about it, without numbers, so that reasons can be counted."""
+    machine = this_machine()
+    try:
+        plan = load_plan([file], options=LoadOptions(adjust=partial(fitted, machine=machine)))
+        check_fits(plan.trials, machine)
+    except RlexpError as error:
+        return REFUSED, {without_numbers(problem.message) for problem in error.problems}
+    return ACCEPTED, {without_numbers(notice.message) for notice in plan.notices}
+
+
+def without_numbers(message: str) -> str:
+    return NUMBER.sub("N", message)[:110]
+
+
+def print_table(title: str, counts: Counter[str]) -> None:
+    print(f"\n{title}")
+    for text, count in counts.most_common():
+        print(f"{count:6}  {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A file in today's spelling: the user's keys, order and comments, with a comment at each change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from rlexp.config.draft import Draft
+from rlexp.config.located_axes import at
+from rlexp.config.nodes import Finding, KeyPath, Node
+from rlexp.config.search_space import GRID
+from rlexp.config.translation import node_of
+from rlexp.config.yaml_writer import to_yaml
+
+_INDENT = "  "
+_FLOW_WIDTH = 100
+
+
+def converted(drafts: Sequence[Draft], text: str) -> str:
+    """Return the file with the given text in today's spelling; ``drafts`` are its experiments."""
+    writer = _Writer(text, [notice for draft in drafts for notice in draft.notices])
+    for draft in drafts:
+        writer.write_experiment(draft)
+    return writer.text()
+
+
+class _Writer:
+    """Writes one file; comments go to the key that they stood at, or above."""
+
+    def __init__(self, text: str, notices: Sequence[Finding]) -> None:
+        self._source = text.splitlines()
+        self._next_line = 1
+        self._out: list[str] = []
+        self._changes: dict[int, list[str]] = defaultdict(list)
+        for notice in notices:
+            self._changes[notice.place.line].append(notice.message)
+
+    def text(self) -> str:
+        """Return what was written, and the comments that are left at the end."""
+        self._comments_up_to(len(self._source) + 1, "")
+        return "\n".join(self._out) + "\n"
+
+    def write_experiment(self, draft: Draft) -> None:
+        """Write one experiment with ``run`` first."""
+        node = _with_axes(draft)
+        self._comments_up_to(draft.place.line, "")
+        self._out.append(f"{_key(draft.name)}:{self._trailing(draft.place.line)}")
+        self._write_entries({"run": node.with_value(draft.corners[0].run), **node.entries()}, _INDENT)
+
+    def _write_entries(self, entries: Mapping[str, Node], indent: str) -> None:
+        ordered = sorted(entries.items(), key=lambda item: (item[0] != "run", item[1].key_place.line))
+        for key, node in ordered:
+            if node.key_place.line >= self._next_line:
+                self._comments_up_to(node.key_place.line, indent)
+            self._write_changes(node.key_place.line, indent)
+            self._write_entry(key, node, indent)
+
+    def _write_entry(self, key: str, node: Node, indent: str) -> None:
+        trailing = self._trailing(node.key_place.line)
+        inline = _inline(node)
+        if isinstance(node.value, Mapping) and node.entries() and _spans_lines(node, inline):
+            self._out.append(f"{indent}{_key(key)}:{trailing}")
+            self._write_entries(node.entries(), indent + _INDENT)
+        else:
+            self._out.append(f"{indent}{_key(key)}: {inline}{trailing}")
+
+    def _write_changes(self, line: int, indent: str) -> None:
+        self._out += [f"{indent}# converted: {message}" for message in self._changes.pop(line, ())]
+
+    def _comments_up_to(self, line: int, indent: str) -> None:
+        """Write the whole-line comments, and what was changed, between the last key and the one at ``line``."""
+        for number in range(self._next_line, line):
+            content = self._source[number - 1].strip() if number <= len(self._source) else ""
+            if content.startswith("#"):
+                self._out.append(indent + content)
+            self._write_changes(number, indent)
+        self._next_line = max(self._next_line, line)
+
+    def _trailing(self, line: int) -> str:
+        """Return the comment behind the key at ``line``, once."""
+        if line < self._next_line or not 1 <= line <= len(self._source):
+            return ""
+        self._next_line = line + 1
+        comment = _comment_of(self._source[line - 1])
+        return f"  {comment}" if comment else ""
+
+
+def _comment_of(line: str) -> str:
+    """Return the comment at the end of a line; a # inside quotes starts none."""
+    quote = ""
+    for index, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character == "#" and index and line[index - 1].isspace():
+            return line[index:]
+    return ""
+
+
+def _spans_lines(node: Node, inline: str) -> bool:
+    lines = {child.key_place.line for child in node.entries().values()}
+    return len(inline) > _FLOW_WIDTH or lines != {node.key_place.line}
+
+
+def _key(key: str) -> str:
+    return to_yaml({key: None}).rpartition(":")[0]
+
+
+def _inline(node: Node) -> str:
+    """Return a value in flow style, on one line."""
+    if isinstance(node.value, Mapping):
+        return "{" + ", ".join(f"{_key(key)}: {_inline(child)}" for key, child in node.entries().items()) + "}"
+    if isinstance(node.value, tuple):
+        return "[" + ", ".join(_inline(child) for child in node.value) + "]"
+    return to_yaml({"x": [node.value]}).removeprefix("x: [").rstrip().removesuffix("]")
+
+
+def _with_axes(draft: Draft) -> Node:
+    """Return the first corner as written, with each ``grid_search`` where it stands now."""
+    experiment = draft.written[0]
+    for number, axis in enumerate(draft.axes):
+        stride = prod(len(faster.choices) for faster in draft.axes[number + 1 :])
+        choices = [at(draft.written[index * stride].plain(), axis.path) for index in range(len(axis.choices))]
+        experiment = _replaced(experiment, axis.path, {GRID: choices})
+    for path, node in draft.computed:
+        experiment = _replaced(experiment, path, node.plain())
+    return experiment
+
+
+def _replaced(node: Node, path: KeyPath, value: Any) -> Node:
+    if not path:
+        return node_of(value, node)
+    key, rest = path[0], path[1:]
+    if isinstance(node.value, tuple):
+        items = (_replaced(child, rest, value) if place == key else child for place, child in enumerate(node.value))
+        return node.with_value(tuple(items))
+    return node.with_value({**node.entries(), str(key): _replaced(node.entries()[str(key)], rest, value)})

@@ -1,0 +1,88 @@
+"""Corner: one point of an experiment's grid, where every value is known, computed, translated and validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlexp.config import env_ids
+from rlexp.config.dialect_table import old_groups
+from rlexp.config.evaluations import compute
+from rlexp.config.experiment import Experiment
+from rlexp.config.idle_keys import idle_keys
+from rlexp.config.key_table import key_table
+from rlexp.config.load_options import LoadOptions
+from rlexp.config.nodes import Finding, Node, shown_key
+from rlexp.config.old_values import use_current_values
+from rlexp.config.translation import Translation
+from rlexp.config.validation import unknown_keys, validated
+
+
+@dataclass(frozen=True)
+class Corner:
+    """What became of one corner."""
+
+    experiment: Experiment | None
+    """None where anything is wrong with it."""
+    written: Node
+    """What the file says of it, in today's spelling."""
+    problems: tuple[Finding, ...]
+    notices: tuple[Finding, ...]
+
+
+def corner_of(name: str, node: Node, run: str, options: LoadOptions) -> Corner:
+    """Return a corner, or everything that is wrong with it."""
+    translation = Translation(node, run)
+    compute(translation)
+    use_current_values(translation)
+    _drop_empty_groups(translation)
+    if options.allow_unknown:
+        _leave_out_unknown(translation)
+    _refuse_unknown_env(translation, options)
+    experiment, wrong = validated(name, translation.experiment, run)
+    problems = (*translation.problems, *wrong)
+    if experiment is None or problems:
+        return Corner(None, translation.experiment, problems, tuple(translation.notices))
+    return Corner(experiment, translation.experiment, (), tuple(translation.notices))
+
+
+def _drop_empty_groups(translation: Translation) -> None:
+    for group in sorted(old_groups(), key=len, reverse=True):
+        node = translation.experiment.find(group)
+        if node is not None and node.plain() in ({}, None):
+            translation.take(".".join(group))
+
+
+def _leave_out_unknown(translation: Translation) -> None:
+    for path, finding in unknown_keys(translation.experiment, translation.run):
+        translation.take(".".join(path))
+        translation.notices.append(Finding(finding.place, f"{finding.message}: left out"))
+
+
+def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
+    env = translation.find("env")
+    if env is None or not isinstance(env.value, str) or options.imports or env_ids.is_known(env.value):
+        return
+    if env_ids.ENV_ID.fullmatch(env.value):
+        message, hint = env_ids.why_unknown(env.value)
+        translation.problems.append(Finding(env.place, f"env {shown_key(env.value)} {message}", hint))
+
+
+def without_idle_keys(name: str, corners: Sequence[Corner], run: str) -> list[Corner]:
+    """Return valid corners without the keys that do nothing in any of them and are not at their default."""
+    idle = [dict(idle_keys(corner.experiment.config)) for corner in corners if corner.experiment]
+    everywhere = {key: reason for key, reason in idle[0].items() if all(key in other for other in idle)}
+    return [_without(name, corner, run, everywhere) for corner in corners]
+
+
+def _without(name: str, corner: Corner, run: str, idle: Mapping[str, str]) -> Corner:
+    translation = Translation(corner.written, run)
+    for key, reason in idle.items():
+        node = translation.find(f"config.{key}")
+        if node is not None and node.plain() != key_table(run)["config", key].default:
+            translation.take(f"config.{key}")
+            translation.notice(node, f"config.{key} has no effect: {reason}")
+    if not translation.notices:
+        return corner
+    experiment, _ = validated(name, translation.experiment, run)
+    return Corner(experiment, translation.experiment, (), (*corner.notices, *translation.notices))

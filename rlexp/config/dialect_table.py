@@ -1,0 +1,77 @@
+"""The table of other spellings, ``dialects.toml``, as data: renamed keys, keys without effect, missing features."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rlexp.config.experiment import AGENTS
+from rlexp.config.key_table import KeyName, key_table
+
+_TABLE = Path(__file__).with_name("dialects.toml")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A key of other ages that has no counterpart."""
+
+    path: KeyName
+    reason: str
+    """Why it can do nothing here; or, where ``is_feature``, the name of the feature that it asks for."""
+    welcome: tuple[Any, ...]
+    """Values that pass without a word, beside those that ask for nothing (null, false, 0, empty)."""
+    is_feature: bool
+    """Whether it asks for something that rlexp does not do, so that it must not be passed over."""
+    hint: str | None = None
+
+
+@cache
+def renamed_keys(run: str) -> Mapping[KeyName, KeyName]:
+    """Return old paths and the current ones of the agent; a name whose current one it lacks is left out."""
+    table = key_table(run)
+    pairs = ((_path(old), _path(new)) for old, new in _table()["renamed"].items())
+    return MappingProxyType({old: new for old, new in pairs if new in table})
+
+
+@cache
+def absent_keys(run: str) -> tuple[Absent, ...]:
+    """Return the keys that RLlib or Tune had and the agent has not, those inside a group before the group."""
+    found = []
+    for group in (*_table()["no_effect"], *_table()["unsupported"]):
+        if run in group.get("agents", AGENTS):
+            is_feature = "feature" in group
+            reason = group["feature"] if is_feature else group["reason"]
+            welcome = tuple(group.get("off" if is_feature else "silent", ()))
+            hint = group.get("hint")
+            found += [Absent(_path(key), reason, welcome, is_feature, hint) for key in group["keys"]]
+    found.sort(key=lambda absent: -len(absent.path))
+    return tuple(absent for absent in found if absent.path not in renamed_keys(run))
+
+
+@cache
+def computed_keys() -> Mapping[KeyName, tuple[KeyName, ...]]:
+    """Return old paths whose values are computed, and the current keys that they come down to."""
+    return MappingProxyType({_path(old): tuple(map(_path, new)) for old, new in _table()["computed"].items()})
+
+
+@cache
+def old_groups() -> frozenset[KeyName]:
+    """Return the groups that only other spellings have: ``config.exploration_config``."""
+    paths = [*map(_path, _table()["renamed"]), *computed_keys()]
+    paths += [_path(key) for kind in ("no_effect", "unsupported") for group in _table()[kind] for key in group["keys"]]
+    current = {path for run in AGENTS for path in key_table(run)}
+    return frozenset(path[:-1] for path in paths if len(path) > 1) - current
+
+
+def _path(key: str) -> KeyName:
+    return tuple(key.split("."))
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))

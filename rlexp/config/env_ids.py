@@ -1,0 +1,83 @@
+"""Ids of environments: what those of other ages are called now, and which can exist; none is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from rlexp.config.env_names import ATARI_GAMES, GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS
+
+ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
+"""What an id can look like."""
+
+_ALE = re.compile(r"ALE/(?P<game>\w+?)(?P<ram>-ram)?-v5")
+_ATARI = re.compile(r"(?P<game>\w+?)(?P<ram>-ram)?(?P<speed>NoFrameskip|Deterministic)?-v(?P<version>[04])")
+_TASK = re.compile(r"(?P<task>\w+)-v[123]")
+_DOTTED_CLASS = re.compile(r"(?P<module>[a-z_]\w*(\.\w+)*)\.(?P<cls>[A-Z]\w*)", re.ASCII)
+_INSIDE_RLLIB = re.compile(r"ray\.(rllib|tune)\.")
+
+_LIKENESS = 0.75
+STICKY = {"0": 0.25, "4": 0.0}
+"""Chance that an Atari env repeats the action before, by the version of its id."""
+
+
+def current_env(env: str) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the current id of an environment and the ``env_config`` that the old one implied; None for a current one.
+
+    >>> current_env("PongDeterministic-v4")[0]
+    'ALE/Pong-v5'
+    """
+    env = env.strip()
+    if env.startswith("ale_py:ALE/"):
+        return env.removeprefix("ale_py:"), {}
+    if env in LATER_VERSIONS:
+        return LATER_VERSIONS[env], {}
+    task = _TASK.fullmatch(env)
+    if task and task["task"] in MUJOCO_TASKS:
+        return f"{task['task']}-v4", {}
+    atari = _ATARI.fullmatch(env)
+    if atari and atari["game"] in ATARI_GAMES and atari["speed"] == "Deterministic" and not atari["ram"]:
+        return f"ALE/{atari['game']}-v5", _deterministic(atari["game"], atari["version"])
+    dotted = _DOTTED_CLASS.fullmatch(env)
+    if dotted and not _INSIDE_RLLIB.match(env):
+        return f"{dotted['module']}:{dotted['cls']}", {}
+    return None
+
+
+def _deterministic(game: str, version: str) -> Mapping[str, Any]:
+    """Return what the ids with "Deterministic" implied; SpaceInvaders hides its lasers from every fourth frame."""
+    return {
+        "frameskip": 3 if game == "SpaceInvaders" else 4,
+        "repeat_action_probability": STICKY[version],
+        "full_action_space": False,
+    }
+
+
+def is_atari(env: str) -> bool:
+    """Return whether an id, a current one, is an Atari game's with frames to see."""
+    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
+    return bool(found and found["game"] in ATARI_GAMES and not found["ram"])
+
+
+def is_known(env: str) -> bool:
+    """Return whether an id can be made without importing anything else: Gymnasium's own, an Atari game or a class."""
+    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
+    if found and found["game"] in ATARI_GAMES:
+        return "Deterministic" not in env and env not in LATER_VERSIONS  # Blackjack is a game of both
+    return env in GYMNASIUM_IDS or ":" in env
+
+
+def why_unknown(env: str) -> tuple[str, str]:
+    """Return what is wrong with an id that is not known, and what to do."""
+    if _INSIDE_RLLIB.match(env):
+        return "is a class inside RLlib, which is not here", "copy it to a module of yours: package.module:Class"
+    known = [
+        *GYMNASIUM_IDS,
+        *(f"ALE/{game}-v5" for game in ATARI_GAMES),
+        *(f"{game}NoFrameskip-v4" for game in ATARI_GAMES),
+    ]
+    close = get_close_matches(env[:100], known, n=1, cutoff=_LIKENESS)
+    remedy = "name its class, package.module:Class, or the module that registers it, --import MODULE"
+    return "is not an environment of Gymnasium", f"did you mean {close[0]}? Else {remedy}" if close else remedy

@@ -1,0 +1,71 @@
+"""``eval: <arithmetic>`` anywhere in one corner of an experiment: computed, or refused at its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlexp.config.dialects import current_path
+from rlexp.config.expressions import ExpressionError, evaluated
+from rlexp.config.key_table import key_table
+from rlexp.config.layout import proper_path
+from rlexp.config.nodes import KeyPath, Node, dotted
+from rlexp.config.translation import Translation, node_of
+
+EVAL = "eval"
+_SAMPLERS = ("sample_from", "uniform", "loguniform", "choice", "randint")
+_FREE_FORM = ("env_config",)
+
+
+def compute(translation: Translation) -> None:
+    """Replace every ``eval`` of a corner by its value; one that has none is a problem, and left out."""
+    translation.experiment = _computed(translation, translation.experiment, ()) or translation.experiment
+
+
+def expressions(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
+    """Yield the place of every ``eval`` below a node, and the node."""
+    if EVAL in node.entries():
+        yield path, node
+    elif isinstance(node.value, Mapping):
+        for key, child in node.entries().items():
+            yield from expressions(child, (*path, key))
+
+
+def _computed(translation: Translation, node: Node, path: KeyPath) -> Node | None:
+    entries = node.entries()
+    if EVAL in entries and len(entries) == 1:
+        return _value_of(translation, node, path)
+    sampler = next((name for name in _SAMPLERS if name in entries and len(entries) == 1), None)
+    if sampler and path[-1:] and path[-1] not in _FREE_FORM:
+        message = f"{dotted(path)}: {sampler} draws at random, which an experiment does not"
+        translation.problem(entries[sampler], message, "write grid_search: [...] with the values to try")
+        return None
+    if isinstance(node.value, tuple):
+        items = (_computed(translation, child, (*path, index)) for index, child in enumerate(node.value))
+        return node.with_value(tuple(item for item in items if item is not None))
+    if isinstance(node.value, Mapping):
+        made = {key: _computed(translation, child, (*path, key)) for key, child in entries.items()}
+        return node.with_value({key: child for key, child in made.items() if child is not None})
+    return node
+
+
+def _value_of(translation: Translation, node: Node, path: KeyPath) -> Node | None:
+    text = node.entries()[EVAL]
+    if not isinstance(text.value, str):
+        return text
+    try:
+        return node_of(evaluated(text.value, lambda names: _looked_up(translation, names)), node)
+    except ExpressionError as error:
+        translation.problem(text, f"{dotted(path)}: the expression {error}", "it may compute with spec.config.KEY")
+        return None
+
+
+def _looked_up(translation: Translation, names: tuple[str, ...]) -> Any:
+    """Return the value of a key of any age, or its default; raises ExpressionError."""
+    path = proper_path(current_path(names, translation.run), translation.run) if names else names
+    node, key = translation.experiment.find(path), key_table(translation.run).get(path)
+    if node is not None and not isinstance(node.value, Mapping):
+        return node.plain()
+    if node is not None or key is None or key.is_group or key.required:
+        raise ExpressionError(f"names spec.{'.'.join(names)}, which has no value of its own here")
+    return key.default

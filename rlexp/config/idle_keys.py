@@ -1,0 +1,53 @@
+"""Keys that another key of the same experiment switches off: they are left out, with a notice each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlexp.config.common import CommonConfig
+from rlexp.config.dqn import DQNConfig
+
+_EPSILON = (
+    "exploration_initial_eps",
+    "exploration_final_eps",
+    "exploration_fraction",
+    "epsilon_timesteps",
+    "exploration_warmup_timesteps",
+)
+_BETA = (
+    "prioritized_replay_beta",
+    "final_prioritized_replay_beta",
+    "beta_annealing_fraction",
+    "prioritized_replay_beta_annealing_timesteps",
+)
+_PRIORITIES = ("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization", *_BETA)
+
+
+def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
+    """Yield each key under ``config`` that does nothing beside the others, and which of them is why."""
+    if not isinstance(config, DQNConfig):
+        return
+    for is_idle, keys, reason in (
+        (config.noisy, ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
+        (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
+        (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker one epsilon for ever"),
+        (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps says how long"),
+        (not config.prioritized_replay, _PRIORITIES, "prioritized_replay is false"),
+        (
+            config.prioritized_replay_beta_annealing_timesteps is not None,
+            ("beta_annealing_fraction",),
+            "prioritized_replay_beta_annealing_timesteps says how long",
+        ),
+        (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
+        (not config.noisy, ("sigma0",), "noisy is false"),
+        (not config.soft_q, ("softmax_temp",), "soft_q is false"),
+        (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
+    ):
+        if is_idle:
+            yield from ((key, reason) for key in keys)
+
+
+def _has_ladder(config: DQNConfig) -> bool:
+    """Return whether ``per_worker_exploration`` decides, and evaluation does not fall back on the schedule's end."""
+    falls_back = config.evaluation_config.explore and config.evaluation_config.exploration_final_eps is None
+    return config.per_worker_exploration and not falls_back

@@ -1,0 +1,78 @@
+"""Where the axes of a grid stand once every corner is in today's spelling; some old keys come down to others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from rlexp.config.experiment import Experiment
+from rlexp.config.nodes import Finding, KeyPath
+from rlexp.config.search_space import Axis
+
+Data = dict[str, Any]
+_MISSING = object()
+
+
+def located(
+    axes: Sequence[Axis], corners: Sequence[Experiment], computed: Collection[KeyPath]
+) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
+    """Return the axes with the paths at which the corners differ, and those that stand for several keys at once.
+
+    Values at the paths ``computed`` are expected to follow from others.
+    """
+    data = [data_of(corner) for corner in corners]
+    found: list[Axis] = []
+    lost: list[Finding] = []
+    for number, axis in enumerate(axes):
+        stride = prod(len(faster.choices) for faster in axes[number + 1 :])
+        along = [data[index * stride] for index in range(len(axis.choices))]
+        paths = {path for other in along[1:] for path in _differences(along[0], other)}.difference(computed)
+        if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not _MISSING:
+            found.append(axis)
+        elif len(paths) == 1:
+            found.append(replace(axis, path=paths.pop()))
+        else:
+            lost.append(_lost(axis, paths))
+    return tuple(found), tuple(lost)
+
+
+def _overlap(one: KeyPath, other: KeyPath) -> bool:
+    """Return whether one path leads to the other, or to something inside it."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def _lost(axis: Axis, paths: set[KeyPath]) -> Finding:
+    place = axis.choices[0].place
+    if not paths:
+        return Finding(place, f"{axis.key} cannot be searched: it has no effect here")
+    keys = " and ".join(sorted(".".join(map(str, path)) for path in paths))
+    message = f"{axis.key} cannot be searched: its values stand for several keys ({keys})"
+    return Finding(place, message, "search one of those keys, or write an experiment for each value")
+
+
+def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of the keys in which two experiments differ; lists count as one value."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        if one != other:
+            yield path
+        return
+    for key in {**one, **other}:
+        yield from _differences(one.get(key, _MISSING), other.get(key, _MISSING), (*path, key))
+
+
+def data_of(experiment: Experiment) -> Data:
+    """Return an experiment as plain data, every key filled in, as a file would have it."""
+    return experiment.model_dump(mode="json", by_alias=True, exclude={"name"})
+
+
+def at(data: Any, path: KeyPath) -> Any:
+    """Return what is at a path, the same object ``_MISSING`` each time where there is nothing."""
+    for key in path:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return _MISSING
+    return data

@@ -1,0 +1,106 @@
+"""docs/keys.md, written from the models: ``python -m rlexp.config.reference_page > docs/keys.md``."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rlexp.config.dialect_table import absent_keys
+from rlexp.config.experiment import AGENTS
+from rlexp.config.reference import KeyReference, key_references
+from rlexp.config.yaml_writer import to_yaml
+
+BEHAVIOUR_TESTS = Path("tests/behaviour")
+"""Where each key has a test that fails if the key is ignored, marked ``@pytest.mark.key("name", ...)``."""
+
+_HEAD = """\
+# Keys
+
+Written from the models by `python -m rlexp.config.reference_page > docs/keys.md`; `rlexp explain KEY` says the same in
+a terminal. Keys under `optimizer` may stand flat, and `grid_search: [...]` may stand for any value. The last column
+names the test that fails if a key is ignored.
+"""
+
+
+def page(tests: Mapping[str, str]) -> str:
+    """Return the page; ``tests`` has the name of a test for each key that has one."""
+    keys = [key for key in key_references() if not key.is_group]
+    parts = [_HEAD]
+    for title, chosen in (
+        ("Beside `config`", [key for key in keys if key.path[0] != "config"]),
+        ("Under `config`", [key for key in keys if key.path[0] == "config"]),
+    ):
+        parts.append(f"## {title}\n\n" + "\n".join(_table(chosen, tests)) + "\n")
+    parts.append("## Keys of RLlib that have no counterpart\n\n" + "\n".join(_absent_table()) + "\n")
+    return "\n".join(parts)
+
+
+def behaviour_tests(directory: Path = BEHAVIOUR_TESTS) -> dict[str, str]:
+    """Return the first test of each key, read off the marks in a folder's files without importing them."""
+    tests: dict[str, str] = {}
+    for path in sorted(directory.glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                for key in _marked_keys(node):
+                    tests.setdefault(key, f"{path.stem}::{node.name}")
+    return tests
+
+
+def _marked_keys(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
+    for mark in node.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.key":
+            yield from (
+                word.value for word in mark.args if isinstance(word, ast.Constant) and isinstance(word.value, str)
+            )
+
+
+def _table(keys: list[KeyReference], tests: Mapping[str, str]) -> Iterator[str]:
+    yield f"| key | values | {' | '.join(AGENTS)} | meaning | other spellings | test |"
+    yield "|" + "---|" * (len(AGENTS) + 5)
+    for key in keys:
+        name = key.dotted.removeprefix("config.")
+        test = tests.get(name) or tests.get(key.path[-1]) or tests.get(key.dotted) or ""
+        cells = [f"`{name}`", key.expects, *(_default(key, run) for run in AGENTS), key.meaning]
+        cells += [", ".join(f"`{_short(spelling)}`" for spelling in key.spellings), f"`{test}`" if test else ""]
+        yield "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def _default(key: KeyReference, run: str) -> str:
+    if key.required:
+        return "required"
+    return f"`{shown_default(key.defaults[run])}`" if run in key.defaults else ""
+
+
+def shown_default(default: Any) -> str:
+    """Return a default as a file would have it."""
+    if isinstance(default, BaseModel):
+        default = default.model_dump(mode="json", by_alias=True)
+    if isinstance(default, tuple):
+        default = list(default)
+    return to_yaml({"x": default}).removeprefix("x:").strip() if default != {} else "{}"
+
+
+def _absent_table() -> Iterator[str]:
+    reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for absent in (absent for run in AGENTS for absent in absent_keys(run)):
+        start = "not supported: " if absent.is_feature else "no effect: "
+        reasons[start + absent.reason][_short(".".join(absent.path))] = None
+    yield "| what becomes of it | keys |"
+    yield "|---|---|"
+    for reason, keys in sorted(reasons.items()):
+        yield f"| {reason} | {', '.join(f'`{key}`' for key in keys)} |"
+
+
+def _short(dotted: str) -> str:
+    return dotted.removeprefix("config.")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(behaviour_tests()))

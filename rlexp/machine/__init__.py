@@ -1,0 +1,7 @@
+"""What this machine offers, whether trials fit it, and how to make them fit."""
+
+from rlexp.machine.fit import fitted
+from rlexp.machine.fits import check_fits
+from rlexp.machine.hardware import Machine, available_cpus, available_gpus, this_machine
+
+__all__ = ["Machine", "available_cpus", "available_gpus", "check_fits", "fitted", "this_machine"]

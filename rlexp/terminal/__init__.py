@@ -1,0 +1,17 @@
+"""What commands print, apart from the displays of a run: results to stdout, everything else to stderr."""
+
+from rlexp.terminal.condition import print_condition
+from rlexp.terminal.evaluations import print_evaluation
+from rlexp.terminal.explanations import print_explanation
+from rlexp.terminal.plans import plan_as_json, print_notices, print_plan
+from rlexp.terminal.problems import print_error
+
+__all__ = [
+    "plan_as_json",
+    "print_condition",
+    "print_error",
+    "print_evaluation",
+    "print_explanation",
+    "print_notices",
+    "print_plan",
+]

@@ -1,0 +1,56 @@
+"""What ``rlexp doctor`` prints: this machine and what is installed on it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from rlexp import __version__
+from rlexp.machine import Machine
+from rlexp.terminal.paint import aligned
+
+_PACKAGES = ("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML", "ale-py", "tensorboard", "optuna")
+_SHARED_MEMORY = "/dev/shm"
+
+
+def print_condition(machine: Machine, as_json: bool) -> None:
+    """Print versions, CPUs, GPUs and memory."""
+    facts = {
+        "rlexp": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: _version(package) for package in _PACKAGES},
+        "cpus": machine.cpus,
+        "gpus": machine.gpus,
+        "memory_total_bytes": machine.memory_total,
+        "memory_available_bytes": machine.memory_available,
+        "shared_memory_free_bytes": _free(_SHARED_MEMORY),
+    }
+    if as_json:
+        print(json.dumps(facts))
+        return
+    rows = [(name.removesuffix("_bytes").replace("_", " "), _shown(name, value)) for name, value in facts.items()]
+    sys.stdout.write("\n".join(aligned(rows)) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _free(path: str) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _shown(name: str, value: str | int | None) -> str:
+    if value is None:
+        return "not here"
+    return f"{int(value) / 2**30:.1f} GiB" if name.endswith("_bytes") else str(value)

@@ -1,0 +1,107 @@
+"""The commands around files: explain, schema, convert, doctor, train, and the options of check and run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OLD = """\
+pong:
+  run: APEX
+  env: PongDeterministic-v4
+  stop: {sampler_results/episode_reward_mean: 20}
+  config: {num_env_runners: 64, gpu: true}
+"""
+
+
+def rlexp(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
+    command = [sys.executable, "-m", "rlexp.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "pong.yaml"
+    path.write_text(OLD)
+    return path
+
+
+def test_an_old_file_is_accepted_with_fit(path: Path) -> None:
+    assert rlexp("check", str(path)).returncode == 4
+    done = rlexp("check", str(path), "--fit")
+    assert done.returncode == 0
+    assert "ALE/Pong-v5" in done.stdout
+    assert f"notice: {path}:5:12  config.num_env_runners is config.num_workers now" in done.stderr
+    assert f"notice: {path}:1:1  pong: num_gpus 1.0 becomes 0.0 (--fit)" in done.stderr
+
+
+def test_a_converted_file_needs_no_notice(path: Path) -> None:
+    converted = rlexp("convert", str(path))
+    assert converted.returncode == 0
+    path.write_text(converted.stdout)
+    done = rlexp("check", str(path), "-o", "num_workers=0", "-o", "num_gpus=0")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_unknown_keys_and_envs_may_be_allowed(path: Path) -> None:
+    path.write_text("a: {run: DQN, env: maze, stop: {time_total_s: 1}, config: {lrr: 3}}\n")
+    assert rlexp("check", str(path)).returncode == 2
+    done = rlexp("check", str(path), "--allow-unknown", "--import", "maze_envs")
+    assert done.returncode == 0
+    assert "config.lrr is not a key of DQN: left out" in done.stderr
+
+
+def test_explain() -> None:
+    done = rlexp("explain", "num_env_runners")
+    assert done.stdout.splitlines()[0] == "config.num_workers"
+    assert "0 (DQN), 32 (APEX), 2 (PPO)" in done.stdout
+    assert "not support: LSTM" in rlexp("explain", "use_lstm").stdout
+    assert "config.n_step" in rlexp("explain", "apex").stdout
+    assert rlexp("explain").returncode == 0
+    wrong = rlexp("explain", "num_wokers")
+    assert (wrong.returncode, wrong.stderr.splitlines()[1]) == (2, "hint:  did you mean num_workers?")
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["explain", "DQN"], ["explain", "num_gpus"]])
+def test_explanations_are_80_columns_wide(arguments: list[str]) -> None:
+    assert max(map(len, rlexp(*arguments).stdout.splitlines())) <= 80
+
+
+def test_schema_and_doctor() -> None:
+    assert json.loads(rlexp("schema").stdout)["$schema"].startswith("http://json-schema.org/draft-07")
+    condition = json.loads(rlexp("doctor", "--json").stdout)
+    assert condition["cpus"] >= 1
+    assert condition["pydantic"]
+    assert "gymnasium" in rlexp("doctor").stdout
+
+
+def test_ppo_can_be_checked_but_not_run(path: Path) -> None:
+    path.write_text("a: {run: PPO, env: CartPole-v1, stop: {time_total_s: 1}, config: {num_workers: 0}}\n")
+    assert rlexp("check", str(path)).returncode == 0
+    done = rlexp("run", str(path), "--out", str(path.parent / "out"))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "error: PPO cannot be trained yet: only DQN and APEX can"
+    assert not (path.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "train needs a file, or --run and --env"),
+        (["--run", "DQN"], "train needs a file, or --run and --env"),
+        (["--run", "DQN", "--env", "CartPole-v1", "--config", "{"], "--config is not JSON"),
+        (["--run", "DQN", "--env", "CartPole-v1", "--stop", "[]"], "--stop must be a JSON object"),
+        (["--run", "DQN", "--env", "CartPole-v1", "--config", '{"lrr": 1}'], "config.lrr is not a key of DQN"),
+        (["-f", "none.yaml"], "cannot be read"),
+        (["file", "none.yaml"], "cannot be read"),
+    ],
+)
+def test_train_in_rllibs_spelling(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = rlexp("train", *arguments, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

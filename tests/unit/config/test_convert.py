@@ -1,0 +1,80 @@
+"""Converted files say the same in today's spelling, silently, and keep what their user wrote beside the keys."""
+
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.load import converted_file, load_plan, resolved_yaml
+
+OLD = """\
+# Ape-X as it was published.
+pong:
+  run: APEX_DQN   # the agent
+  env: PongDeterministic-v4
+  # Stop early.
+  stop:
+    sampler_results/episode_reward_mean: 19  # of 21
+    timesteps_total: 1e6
+  checkpoint_config: {checkpoint_frequency: 5}
+  config:
+    framework: tf  # or torch
+    num_env_runners: {grid_search: [1, 2]}
+    gpu: false
+    exploration_config:
+      type: EpsilonGreedy
+      epsilon_timesteps: 200000
+      final_epsilon: 0.01
+    # Bigger than the default.
+    model: {fcnet_hiddens: [512, {grid_search: [64, 32]}], use_lstm: false}
+    replay_buffer_config:
+      capacity: 500000
+      type: MultiAgentPrioritizedReplayBuffer
+    env_config:
+      name: "#1: pong"
+# The end.
+"""
+
+
+@pytest.fixture
+def converted(tmp_path: Path) -> str:
+    (tmp_path / "old.yaml").write_text(OLD)
+    return converted_file(tmp_path / "old.yaml")
+
+
+def test_it_makes_the_same_plan_without_a_notice(tmp_path: Path, converted: str) -> None:
+    (tmp_path / "new.yaml").write_text(converted)
+    old = load_plan([tmp_path / "old.yaml"], fresh_seed=lambda: 7)
+    new = load_plan([tmp_path / "new.yaml"], fresh_seed=lambda: 7)
+    assert len(old.notices) > 8
+    assert new.notices == ()
+    assert resolved_yaml(new) == resolved_yaml(old)
+    assert [trial.name for trial in new.trials] == [trial.name for trial in old.trials]
+
+
+def test_converting_twice_changes_nothing(tmp_path: Path, converted: str) -> None:
+    (tmp_path / "new.yaml").write_text(converted)
+    assert converted_file(tmp_path / "new.yaml") == converted
+
+
+@pytest.mark.parametrize(
+    "comment", ["# Ape-X as it was published.", "# Stop early.", "# of 21", "# Bigger than the default.", "# The end."]
+)
+def test_comments_stay(converted: str, comment: str) -> None:
+    assert converted.count(comment) == 1
+
+
+def test_each_change_is_said_where_it_happened(converted: str) -> None:
+    lines = converted.splitlines()
+    found = next(number for number, line in enumerate(lines) if line.startswith("    num_workers: "))
+    assert lines[found - 1] == "    # converted: config.num_env_runners is config.num_workers now"
+    assert "    # converted: config.framework has no effect here: rlexp computes with PyTorch" in lines
+
+
+def test_texts_that_look_like_comments_are_none(converted: str) -> None:
+    assert '''name: "#1: pong"''' in converted.replace("'", '"')
+
+
+def test_it_is_silent_about_a_file_of_today(tmp_path: Path) -> None:
+    text = "a:\n  run: DQN\n  env: CartPole-v1\n  stop: {time_total_s: 1}\n  config:\n    lr: 0.001  # small\n"
+    (tmp_path / "f.yaml").write_text(text)
+    assert converted_file(tmp_path / "f.yaml") == text

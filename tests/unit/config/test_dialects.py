@@ -1,0 +1,382 @@
+"""Files of other ages: each of their keys is understood, or refused with the reason; none is passed over."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.config.dialect_table import absent_keys, computed_keys, old_groups, renamed_keys
+from rlexp.config.experiment import AGENTS
+from rlexp.config.key_table import key_table
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.yaml_writer import to_yaml
+from rlexp.errors import ConfigError
+
+Load = Callable[..., Plan]
+
+HEAD = "a:\n  run: {run}\n  env: CartPole-v1\n  stop: {{timesteps_total: 100}}\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Load a file with one experiment of an agent, and what is given behind ``stop``."""
+    monkeypatch.chdir(tmp_path)
+
+    def to_plan(text: str = "", *overrides: str, run: str = "DQN", **options: Any) -> Plan:
+        Path("f.yaml").write_text(HEAD.format(run=run) + text)
+        return load_plan(["f.yaml"], overrides, 0, LoadOptions(**options))
+
+    return to_plan
+
+
+def config(plan: Plan) -> Any:
+    return plan.trials[0].experiment.config
+
+
+def messages(plan: Plan) -> list[str]:
+    return [notice.message for notice in plan.notices]
+
+
+def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tuple[str, str, str | None]]:
+    with pytest.raises(ConfigError) as caught:
+        load(text, *overrides, **options)
+    return [(problem.where, problem.message, problem.hint) for problem in caught.value.problems]
+
+
+def nested(path: tuple[str, ...], value: str) -> str:
+    """Return ``value`` below the keys of ``path``, as lines that follow an experiment's others."""
+    lines = [f"{'  ' * (depth + 1)}{key}:" for depth, key in enumerate(path)]
+    return "\n".join(lines) + f" {value}\n"
+
+
+def together(paths: list[tuple[str, ...]], value: Any) -> str:
+    """Return the keys at all of the paths with the same value, as lines that follow an experiment's others."""
+    experiment: dict[str, Any] = {}
+    for path in sorted(paths, key=len, reverse=True):
+        group = experiment
+        for key in path[:-1]:
+            group = group.setdefault(key, {})
+        group.setdefault(path[-1], value)
+    return "".join(f"  {line}\n" for line in to_yaml(experiment).splitlines())
+
+
+class TestTable:
+    @pytest.mark.parametrize("run", AGENTS)
+    def test_new_names_are_keys_and_old_ones_are_not(self, run: str) -> None:
+        table = key_table(run)
+        assert len(renamed_keys(run)) > 40
+        for old, new in renamed_keys(run).items():
+            assert new in table
+            assert old not in table
+
+    def test_every_rename_serves_some_agent(self) -> None:
+        served = {old for run in AGENTS for old in renamed_keys(run)}
+        assert ("config", "sgd_stepsize") in served
+        assert ("config", "num_env_runners") in served
+        assert all(old[: len(group)] != group or len(old) > len(group) for old in served for group in old_groups())
+
+    @pytest.mark.parametrize("run", AGENTS)
+    def test_absent_keys_are_no_keys_and_have_a_reason(self, run: str) -> None:
+        table = key_table(run)
+        paths = [absent.path for absent in absent_keys(run)]
+        assert len(paths) == len(set(paths)) > 150
+        for absent in absent_keys(run):
+            assert absent.path not in table
+            assert absent.reason
+
+    def test_computed_keys_come_down_to_keys(self) -> None:
+        tables = {path for run in AGENTS for path in key_table(run)}
+        for new in computed_keys().values():
+            assert set(new) <= tables
+
+    @pytest.mark.parametrize("run", AGENTS)
+    def test_absent_keys_that_ask_for_nothing_pass_in_silence(self, load: Load, run: str) -> None:
+        plan = load(together([absent.path for absent in absent_keys(run)], None), run=run)
+        assert messages(plan) == []
+
+    @pytest.mark.parametrize("run", AGENTS)
+    def test_keys_without_effect_say_so_once(self, load: Load, run: str) -> None:
+        idle = [absent for absent in absent_keys(run) if not absent.is_feature]
+        said = messages(load(together([absent.path for absent in idle], "something"), run=run))
+        assert sorted(said) == sorted(f"{'.'.join(absent.path)} has no effect here: {absent.reason}" for absent in idle)
+
+    @pytest.mark.parametrize("run", AGENTS)
+    def test_missing_features_are_refused_by_name(self, load: Load, run: str) -> None:
+        features = [absent for absent in absent_keys(run) if absent.is_feature]
+        found = problems(load, together([absent.path for absent in features], "something"), run=run)
+        assert sorted(message for _, message, _ in found) == sorted(
+            f"{'.'.join(absent.path)}: rlexp does not support {absent.reason}" for absent in features
+        )
+
+    @pytest.mark.parametrize(
+        "value", ["null", "true", "3", "-1.5", "x", "[]", "[1, x]", "{}", "{a: {b: 1}}", "[[0, 1]]", "[[0, x], [1, 2]]"]
+    )
+    def test_no_value_of_an_old_key_is_a_crash(self, load: Load, value: str) -> None:
+        old = [(agent, path) for agent in AGENTS for path in (*renamed_keys(agent), *computed_keys())]
+        for run, path in old:
+            with contextlib.suppress(ConfigError):
+                assert load(nested(path, value), run=run).trials
+
+
+class TestNames:
+    def test_an_old_name_is_a_notice_at_its_place(self, load: Load) -> None:
+        plan = load("  config:\n    rollout_fragment_length: 20\n")
+        assert config(plan).sample_batch_size == 20
+        assert [vars(notice) for notice in plan.notices] == [
+            {"where": "f.yaml:6:5", "message": "config.rollout_fragment_length is config.sample_batch_size now"}
+        ]
+
+    def test_the_same_under_both_names(self, load: Load) -> None:
+        assert config(load("  config: {num_workers: 0, num_env_runners: 0}\n")).num_workers == 0
+        found = problems(load, "  config:\n    num_workers: 2\n    num_env_runners: 3\n")
+        assert found == [
+            (
+                "f.yaml:7:5",
+                "config.num_env_runners is config.num_workers, and they differ: 3 here, 2 at f.yaml:6:5",
+                "keep one of them",
+            )
+        ]
+
+    @pytest.mark.parametrize("override", ["config.num_env_runners=1", "num_env_runners=1", "num_workers=1"])
+    @pytest.mark.parametrize("key", ["num_env_runners", "num_workers", "num_rollout_workers"])
+    def test_overrides_win_under_any_name(self, load: Load, key: str, override: str) -> None:
+        assert config(load(f"  config: {{{key}: 4}}\n", override)).num_workers == 1
+
+    def test_an_override_of_a_whole_old_group(self, load: Load) -> None:
+        plan = load(
+            "  config: {exploration_config: {final_epsilon: 0.1, epsilon_timesteps: 7}}\n",
+            "exploration_config={final_epsilon: 0.3}",
+        )
+        assert (config(plan).exploration_final_eps, config(plan).epsilon_timesteps) == (0.3, 7)
+
+    def test_overrides_of_old_keys_beside_config(self, load: Load) -> None:
+        plan = load("", "trial_resources.gpu=1", "gpu=true", "checkpoint_config.num_to_keep=2")
+        assert config(plan).num_gpus == 1
+        assert plan.trials[0].experiment.keep_checkpoints_num == 2
+
+    def test_unknown_keys_of_old_groups(self, load: Load) -> None:
+        text = "  config: {exploration_config: {final_epsilom: 0.1}, replay_buffer_config: {size: 3}}\n"
+        assert [message for _, message, _ in problems(load, text)] == [
+            "config.exploration_config.final_epsilom is not a key of DQN",
+            "config.replay_buffer_config.size is not a key of DQN",
+        ]
+
+    def test_unknown_keys_may_be_left_out(self, load: Load) -> None:
+        text = "  wat: 1\n  config: {lrr: 1, lr: 2e-3, model: {slot1: lstm}}\n"
+        plan = load(text, allow_unknown=True)
+        assert config(plan).lr == 2e-3
+        assert messages(plan) == [
+            "wat is not a key of an experiment: left out",
+            "config.lrr is not a key of DQN: left out",
+            "config.model.slot1 is not a key of DQN: left out",
+        ]
+
+    def test_allow_unknown_forgives_no_missing_feature(self, load: Load) -> None:
+        assert problems(load, "  config: {model: {use_lstm: true}}\n", allow_unknown=True) == [
+            ("f.yaml:5:20", "config.model.use_lstm: rlexp does not support LSTM models", None)
+        ]
+
+    @pytest.mark.parametrize("name", ["apex", "APEX_DQN", "ApexDQN", "ApexTrainer"])
+    def test_agents_under_their_names(self, load: Load, name: str) -> None:
+        assert load(run=name, text="  config: {num_workers: 0}\n").trials[0].experiment.run == "APEX"
+
+    def test_experiment_keys_of_ray_2(self, load: Load) -> None:
+        experiment = (
+            load(
+                "  checkpoint_config: {checkpoint_frequency: 3, num_to_keep: 2, checkpoint_at_end: true,\n"
+                "    checkpoint_score_attribute: env_runners/episode_return_mean, checkpoint_score_order: min}\n"
+                "  failure_config: {max_failures: 4}\n  repeat: 2\n"
+            )
+            .trials[0]
+            .experiment
+        )
+        assert (experiment.checkpoint_freq, experiment.keep_checkpoints_num, experiment.max_failures) == (3, 2, 4)
+        assert experiment.checkpoint_at_end
+        assert experiment.checkpoint_score_attr == "min-episode_reward_mean"
+
+    def test_stop_metrics_of_all_ages(self, load: Load) -> None:
+        plan = load("", "stop={sampler_results/episode_reward_mean: 1, env_runners: {episode_len_mean: 2}}")
+        assert plan.trials[0].experiment.stop == {"episode_reward_mean": 1, "episode_len_mean": 2}
+        plan = load("", "stop={num_env_steps_sampled_lifetime: 5, training_iteration: 3}")
+        assert list(plan.trials[0].experiment.stop.items()) == [("timesteps_total", 5), ("training_iteration", 3)]
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("text", "key", "value"),
+        [
+            ("gpu: true", "num_gpus", 1),
+            ("gpu: true, gpu_fraction: 0.5", "num_gpus", 0.5),
+            ("gpu: false", "num_gpus", 0),
+            ("devices: ['/gpu:0', '/gpu:1', '/cpu:0']", "num_gpus", 2),
+            ("use_gpu_for_workers: true", "num_gpus_per_worker", 1),
+            ("exploration_config: {type: SoftQ, temperature: 0.5}", "softmax_temp", 0.5),
+            ("exploration_config: {type: SoftQ}", "soft_q", True),
+            ("exploration_config: {type: PerWorkerEpsilonGreedy}", "per_worker_exploration", True),
+            ("exploration_config: {type: Random}", "exploration_final_eps", 1),
+            ("exploration_config: {initial_epsilon: 0.5}", "exploration_initial_eps", 0.5),
+            ("exploration_config: {epsilon_timesteps: 5e4}", "resolved_epsilon_timesteps", 50_000),
+            ("schedule_max_timesteps: 1000, exploration_fraction: 0.3", "resolved_epsilon_timesteps", 300),
+            ("epsilon: [[0, 1.0], [10000, 0.05]]", "epsilon_timesteps", 10_000),
+            ("epsilon: 0.1", "exploration_initial_eps", 0.1),
+            ("lr: [[0, 1e-3], [1000, 1e-4]]", "lr_schedule", ((0, 1e-3), (1000, 1e-4))),
+            ("replay_buffer_config: {type: MultiAgentReplayBuffer, capacity: 3e4}", "prioritized_replay", False),
+            ("replay_buffer_config: {type: PrioritizedEpisodeReplayBuffer}", "prioritized_replay", True),
+            ("replay_buffer_config: {capacity: 30000}", "buffer_size", 30_000),
+            ("observation_filter: ConcurrentMeanStdFilter", "observation_filter", "MeanStdFilter"),
+            ("record_env: true", "monitor", True),
+            ("rollout_fragment_length: auto", "sample_batch_size", 4),
+            ("tf_session_args: {intra_op_parallelism_threads: 2}", "num_threads_per_worker", 2),
+            ("explore: 'True,'", "explore", True),
+            ("clip_rewards: 'None'", "clip_rewards", None),
+            ("preprocessor_pref: None", "preprocessor_pref", None),
+            ("hiddens: '(64, 32)'", "hiddens", (64, 32)),
+            ("clip_rewards: 2", "clip_rewards", 2.0),
+            ("clip_rewards: [-1, 3]", "clip_rewards", (-1.0, 3.0)),
+        ],
+    )
+    def test_what_old_values_become(self, load: Load, text: str, key: str, value: Any) -> None:
+        found = getattr(config(load(f"  config: {{{text}}}\n")), key)
+        assert found == value
+        assert type(found) is type(value) or isinstance(value, int)
+
+    @pytest.mark.parametrize(
+        ("text", "key", "value"),
+        [
+            ("no_framestack: true", "framestack", False),
+            ("num_framestacks: 0", "framestack", False),
+            ("fcnet_activation: ReLU", "fcnet_activation", "relu"),
+            ("fcnet_activation: silu", "fcnet_activation", "swish"),
+            ("conv_filters: [[16, [4, 4], 2], [32, 8, [1, 1]]]", "conv_filters", ((16, (4, 4), 2), (32, (8, 8), 1))),
+            ("conv_filters: []", "conv_filters", None),
+        ],
+    )
+    def test_of_the_model(self, load: Load, text: str, key: str, value: Any) -> None:
+        assert getattr(config(load(f"  config: {{model: {{{text}}}}}\n")).model, key) == value
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "conv_filters: [[16, 2]]",
+            "conv_filters: [[16, [4, 4, 4], 2]]",
+            "conv_filters: [[16, 8, [1, 2]]]",
+            "conv_filters: 3",
+        ],
+    )
+    def test_convolutions_that_cannot_be(self, load: Load, text: str) -> None:
+        ((_, message, _),) = problems(load, f"  config: {{model: {{{text}}}}}\n")
+        assert "must be a list of [channels, kernel, stride], or null" in message
+
+    @pytest.mark.parametrize("value", ["[1]", "[1, 1]", "0", "-2", "x", "[a, b]", "{}"])
+    def test_rewards_that_cannot_be_clipped(self, load: Load, value: str) -> None:
+        assert len(problems(load, f"  config: {{clip_rewards: {value}}}\n")) == 1
+
+    @pytest.mark.parametrize("value", ["[]", "[[0, 1], [0, 2]]", "[[5, 1], [3, 2]]", "[[0]]", "[[0, -1]]", "3"])
+    def test_schedules_that_cannot_be(self, load: Load, value: str) -> None:
+        assert len(problems(load, f"  config: {{lr_schedule: {value}}}\n")) == 1
+
+    def test_resources_of_a_trial_are_shared_out(self, load: Load) -> None:
+        made = config(
+            load("  trial_resources: {cpu: 2, gpu: 1, extra_cpu: 2}\n  config: {num_workers: 4}\n", run="APEX")
+        )
+        assert (made.num_cpus_for_driver, made.num_gpus, made.num_cpus_per_worker) == (2, 1, 0.5)
+        made = config(load("  resources: {cpu: 10, driver_cpu_limit: 2}\n  config: {num_workers: 4}\n"))
+        assert (made.num_cpus_for_driver, made.num_cpus_per_worker) == (2, 2)
+
+    def test_an_explicit_key_beats_the_resources_of_a_trial(self, load: Load) -> None:
+        plan = load("  resources_per_trial: {gpu: 4}\n  config: {num_gpus: 1}\n")
+        assert config(plan).num_gpus == 1
+        assert messages(plan) == ["resources_per_trial.gpu has no effect beside config.num_gpus"]
+
+    @pytest.mark.parametrize("name", ["AsyncReplayOptimizer", "ApexOptimizer"])
+    def test_the_optimizer_must_be_the_agents(self, load: Load, name: str) -> None:
+        text = f"  config: {{optimizer_class: {name}}}\n"
+        assert load(text, run="APEX").trials
+        ((_, message, hint),) = problems(load, text)
+        assert message == f"config.optimizer_class: {name} is the optimizer of APEX, and this is DQN"
+        assert hint == "write run: APEX, or leave optimizer_class out"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "exploration_config: {type: ParameterNoise}",
+            "parameter_noise: true",
+            "model: {custom_model: mine}",
+            "multiagent: {policies: {a: 1}}",
+            "input: /tmp/data",
+            "input: {sampler: 0.5, /tmp/data: 0.5}",
+            "replay_sequence_length: 4",
+            "callbacks: {on_episode_end: x}",
+            "optimizer_class: AsyncGradientsOptimizer",
+            "replay_buffer_config: {type: MyBuffer}",
+            "evaluation_config: {lr: 3}",
+        ],
+    )
+    def test_what_is_not_there_is_refused(self, load: Load, text: str) -> None:
+        assert problems(load, f"  config: {{{text}}}\n")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "multiagent: {policies: {}, policy_mapping_fn: null, policies_to_train: null}",
+            "input: sampler",
+            "model: {use_lstm: false, max_seq_len: 20}",
+            "parameter_noise: false",
+            "callbacks: {on_episode_start: null}",
+            "replay_sequence_length: 1",
+            "evaluation_duration_unit: episodes",
+        ],
+    )
+    def test_what_asks_for_nothing_passes(self, load: Load, text: str) -> None:
+        assert load(f"  config: {{{text}}}\n").trials
+
+
+class TestGrids:
+    def test_an_axis_takes_the_current_name(self, load: Load) -> None:
+        plan = load("  config: {rollout_fragment_length: {grid_search: [4, 8]}}\n")
+        assert [trial.varied for trial in plan.trials] == [{"sample_batch_size": 4}, {"sample_batch_size": 8}]
+        assert len(messages(plan)) == 1
+
+    def test_an_axis_of_computed_values(self, load: Load) -> None:
+        plan = load("  config: {gpu: {grid_search: [true, false]}}\n")
+        assert [trial.varied for trial in plan.trials] == [{"num_gpus": 1}, {"num_gpus": 0}]
+        assert "num_gpus:\n      grid_search: [1.0, 0.0]" in resolved_yaml(plan)
+
+    def test_an_axis_that_stands_for_several_keys_is_refused(self, load: Load) -> None:
+        text = "  config: {exploration_config: {type: {grid_search: [PerWorkerEpsilonGreedy, SoftQ]}}}\n"
+        ((_, message, hint),) = problems(load, text)
+        assert message.startswith("exploration_config.type cannot be searched: its values stand for several keys")
+        assert hint is not None
+
+    def test_a_switch_may_be_searched_beside_what_it_switches(self, load: Load) -> None:
+        plan = load("  config: {noisy: {grid_search: [true, false]}, sigma0: 0.1}\n")
+        assert [trial.experiment.config.sigma0 for trial in plan.trials] == [0.1, 0.1]  # type: ignore[union-attr]
+
+
+class TestIdleKeys:
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("sigma0: 0.3", "noisy is false"),
+            ("v_min: -5", "num_atoms is 1"),
+            ("softmax_temp: 3", "soft_q is false"),
+            ("prioritized_replay: false, prioritized_replay_alpha: 0.3", "prioritized_replay is false"),
+            ("epsilon_timesteps: 10, exploration_fraction: 0.5", "epsilon_timesteps says how long"),
+        ],
+    )
+    def test_a_key_that_does_nothing_is_said(self, load: Load, text: str, reason: str) -> None:
+        (message,) = messages(load(f"  config: {{{text}}}\n"))
+        assert message.endswith(f"has no effect: {reason}")
+
+    def test_a_default_is_not_worth_a_word(self, load: Load) -> None:
+        assert messages(load("  config: {sigma0: 0.5, v_min: -10, softmax_temp: 1}\n")) == []
+
+    def test_resolved_files_are_silent(self, load: Load, tmp_path: Path) -> None:
+        plan = load("  config: {num_workers: 2, exploration_final_eps: 0.1, sigma0: 0.3}\n", run="APEX")
+        path = tmp_path / "resolved.yaml"
+        path.write_text(resolved_yaml(plan))
+        again = load_plan([path])
+        assert messages(again) == []
+        assert resolved_yaml(again) == resolved_yaml(plan)

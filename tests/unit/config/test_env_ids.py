@@ -1,0 +1,126 @@
+"""Ids of environments of all ages, without importing any environment."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from rlexp.config.env_ids import current_env, is_atari, is_known
+from rlexp.config.env_names import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.errors import ConfigError
+
+Load = Callable[..., Plan]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    monkeypatch.chdir(tmp_path)
+
+    def to_plan(env: str, config: str = "{}", **options: Any) -> Plan:
+        Path("f.yaml").write_text(f"a:\n  run: DQN\n  env: {env}\n  stop: {{time_total_s: 1}}\n  config: {config}\n")
+        return load_plan(["f.yaml"], options=LoadOptions(**options))
+
+    return to_plan
+
+
+@pytest.mark.parametrize("env", [*GYMNASIUM_IDS, *LATER_VERSIONS.values(), *(f"{task}-v4" for task in MUJOCO_TASKS)])
+def test_current_ids_are_those_of_gymnasium(env: str) -> None:
+    assert env in gymnasium.registry
+    assert is_known(env)
+    assert current_env(env) is None
+
+
+@pytest.mark.parametrize("env", LATER_VERSIONS)
+def test_ids_of_other_ages_are_not(env: str) -> None:
+    assert env not in gymnasium.registry
+    assert not is_known(env)
+
+
+@pytest.mark.parametrize(
+    ("env", "current", "settings"),
+    [
+        ("Pendulum-v0", "Pendulum-v1", {}),
+        ("Hopper-v1", "Hopper-v4", {}),
+        ("ale_py:ALE/Pong-v5", "ALE/Pong-v5", {}),
+        (
+            "PongDeterministic-v4",
+            "ALE/Pong-v5",
+            {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False},
+        ),
+        (
+            "SpaceInvadersDeterministic-v0",
+            "ALE/SpaceInvaders-v5",
+            {"frameskip": 3, "repeat_action_probability": 0.25, "full_action_space": False},
+        ),
+        ("my.module.Maze", "my.module:Maze", {}),
+    ],
+)
+def test_ids_that_changed(load: Load, env: str, current: str, settings: dict[str, Any]) -> None:
+    plan = load(env)
+    experiment = plan.trials[0].experiment
+    assert (experiment.env, experiment.config.env_config) == (current, settings)
+    assert plan.notices[0].where == "f.yaml:3:3"
+    assert plan.notices[0].message.startswith(f"env: {env} is {current}")
+
+
+@pytest.mark.parametrize(
+    "env",
+    ["CartPole-v0", "CartPole-v1", "BreakoutNoFrameskip-v4", "ALE/Breakout-v5", "Pong-v4", "a.b:C", "a:ns/Maze-v0"],
+)
+def test_ids_that_stay(load: Load, env: str) -> None:
+    plan = load(env)
+    assert plan.trials[0].experiment.env == env
+    assert plan.notices == ()
+
+
+def test_settings_of_the_user_win(load: Load) -> None:
+    experiment = load("PongDeterministic-v4", "{env_config: {frameskip: 2}}").trials[0].experiment
+    assert experiment.config.env_config["frameskip"] == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "message", "hint"),
+    [
+        ("CartPol-v1", "is not an environment of Gymnasium", "did you mean CartPole-v1?"),
+        ("BrekoutNoFrameskip-v4", "is not an environment of Gymnasium", "did you mean BreakoutNoFrameskip-v4?"),
+        ("flatland_sparse", "is not an environment of Gymnasium", "--import MODULE"),
+        ("ray.rllib.examples.env.random_env.RandomEnv", "is a class inside RLlib", "package.module:Class"),
+    ],
+)
+def test_ids_that_nobody_knows(load: Load, env: str, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(env)
+    (problem,) = caught.value.problems
+    assert problem.where == "f.yaml:3:8"
+    assert problem.message.startswith(f"env {env} {message}")
+    assert hint in (problem.hint or "")
+
+
+def test_an_imported_module_may_register_any(load: Load) -> None:
+    plan = load("flatland_sparse", imports=("flatland.envs",))
+    assert plan.trials[0].experiment.env == "flatland_sparse"
+    assert plan.imports == ("flatland.envs",)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("ALE/Pong-v5", True),
+        ("PongNoFrameskip-v4", True),
+        ("Pong-ram-v4", False),
+        ("CartPole-v1", False),
+        ("a.b:PongNoFrameskip", False),
+    ],
+)
+def test_which_are_atari_games(env: str, expected: bool) -> None:
+    assert is_atari(env) == expected
+
+
+def test_a_grid_of_games_that_need_other_settings_is_refused(load: Load) -> None:
+    with pytest.raises(ConfigError, match="stand for several keys"):
+        load("{grid_search: [PongDeterministic-v4, SpaceInvadersDeterministic-v4]}")
+    plan = load("{grid_search: [PongDeterministic-v4, QbertDeterministic-v4]}")
+    assert [trial.experiment.env for trial in plan.trials] == ["ALE/Pong-v5", "ALE/Qbert-v5"]

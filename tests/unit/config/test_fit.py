@@ -1,0 +1,69 @@
+"""``--fit``: experiments scaled down to a machine, by no more than they must be."""
+
+from typing import Any
+
+import pytest
+
+from rlexp.config.apex import ApexConfig
+from rlexp.config.experiment import AGENTS, required_cpus, required_gpus
+from rlexp.machine import Machine, fitted
+
+GIB = 2**30
+
+
+def machine(cpus: int = 2, gpus: int = 0, memory: int = 8 * GIB) -> Machine:
+    return Machine(cpus, gpus, memory, memory)
+
+
+def experiment(env: str = "CartPole-v1", run: str = "APEX", **config: Any) -> Any:
+    return AGENTS[run].model_validate({"name": "a", "run": run, "env": env, "config": config})
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 3, 4, 8, 64])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"num_workers": 1, "num_cpus_per_worker": 3},
+        {"num_workers": 100, "num_cpus_per_worker": 0.1},
+        {"num_workers": 3, "num_cpus_for_driver": 8},
+        {"num_workers": 0, "num_cpus_for_driver": 8},
+        {"num_gpus": 1, "num_gpus_per_worker": 0.5},
+    ],
+)
+@pytest.mark.parametrize("gpus", [0, 1, 4])
+def test_it_fits_and_is_still_valid(cpus: int, gpus: int, config: dict[str, Any]) -> None:
+    before = experiment(**config)
+    after, changes = fitted(before, machine(cpus, gpus))
+    assert required_cpus(after) <= cpus
+    assert required_gpus(after) <= gpus
+    assert after.config.num_workers >= min(before.config.num_workers, 1)
+    assert ApexConfig.model_validate(after.config.model_dump()) == after.config
+    assert fitted(after, machine(cpus, gpus)) == (after, ())
+    assert bool(changes) == (after != before)
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    before = experiment(num_workers=3, num_gpus=1)
+    assert fitted(before, machine(cpus=4, gpus=1)) == (before, ())
+
+
+def test_it_says_what_it_changed() -> None:
+    _, changes = fitted(experiment(num_workers=8, num_gpus=1), machine())
+    assert changes == (
+        "num_gpus 1.0 becomes 0.0 (--fit)",
+        "num_workers 8 becomes 2 (--fit)",
+        "num_cpus_per_worker 1.0 becomes 0.5 (--fit)",
+        "optimizer.num_replay_buffer_shards 4 becomes 2 (--fit)",
+    )
+
+
+def test_replay_of_games_is_cut_to_the_memory() -> None:
+    game = experiment("PongNoFrameskip-v4", run="DQN", buffer_size=1_000_000, learning_starts=900_000)
+    after, changes = fitted(game, machine(memory=4 * GIB))
+    assert after.config.buffer_size * 84 * 84 < 2 * GIB
+    assert after.config.learning_starts <= after.config.buffer_size
+    assert [change.split()[0] for change in changes] == ["buffer_size", "learning_starts"]
+    assert fitted(game, machine(memory=64 * GIB))[0].config.buffer_size == 1_000_000
+    uncompressed = experiment("PongNoFrameskip-v4", run="DQN", buffer_size=1_000_000, compress_observations=False)
+    assert fitted(uncompressed, machine(memory=64 * GIB))[0].config.buffer_size < 1_000_000

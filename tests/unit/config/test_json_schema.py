@@ -1,0 +1,83 @@
+"""The JSON Schema of experiment files says what `rlexp check` says, as far as a schema can."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from rlexp.config import yaml_file
+from rlexp.config.json_schema import experiment_schema
+from rlexp.config.load import converted_file
+from rlexp.config.nodes import Place
+
+EXPERIMENTS = sorted(Path(__file__).parents[3].glob("experiments/**/*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    schema = experiment_schema()
+    jsonschema.Draft7Validator.check_schema(schema)
+    return jsonschema.Draft7Validator(schema)
+
+
+def data(text: str) -> Any:
+    root, findings = yaml_file.parse(text, lambda line, column: Place("f.yaml", line, column))
+    assert root is not None
+    assert not findings
+    return root.plain()
+
+
+def experiment(config: str, run: str = "APEX", beside: str = "") -> Any:
+    return data(f"a: {{run: {run}, env: CartPole-v1, {beside} config: {config}}}")
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_our_experiments_are_valid(validator: Any, path: Path) -> None:
+    validator.validate(data(path.read_text()))
+    validator.validate(data(converted_file(path)))
+
+
+@pytest.mark.parametrize(
+    ("run", "config"),
+    [
+        ("apex", "{num_replay_buffer_shards: 2, optimizer: {debug: true, buffer_size: 3}}"),
+        ("DQN", "{lr: {grid_search: [1e-3, 1e-4]}, model: {fcnet_hiddens: [{grid_search: [1, 2]}, 3]}}"),
+        ("DQN", "{train_batch_size: {eval: 4 * spec.config.num_workers}}"),
+        ("DQN", "{exploration_config: {type: SoftQ}, rollout_fragment_length: 4, framework: tf, gpu: true}"),
+        ("DQN", "{clip_rewards: [0, 1], lr_schedule: [[0, 1], [5, 2]], grad_norm_clipping: null}"),
+        ("PPO", "{lambda: 0.9, sgd_minibatch_size: 32, model: {vf_share_layers: true}}"),
+        ("APEX", "null"),
+    ],
+)
+def test_what_is_accepted(validator: Any, run: str, config: str) -> None:
+    validator.validate(
+        experiment(config, run, "stop: {episode_reward_mean: 3, sampler_results/episode_reward_mean: 3},")
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "config", "beside"),
+    [
+        ("APEX", "{num_wokers: 2}", ""),
+        ("APEX", "{optimizer: {num_shards: 2}}", ""),
+        ("APEX", "{model: {fcnet_hidden: [2]}}", ""),
+        ("DQN", "{num_replay_buffer_shards: 2}", ""),
+        ("DQN", "{lr: fast}", ""),
+        ("DQN", "{lr: 0}", ""),
+        ("DQN", "{lr: {grid_search: []}}", ""),
+        ("DQN", "{gamma: 1.5}", ""),
+        ("DQN", "{batch_mode: whole}", ""),
+        ("DQN", "{}", "stop: {reward: 3},"),
+        ("DQN", "{}", "chekpoint_freq: 3,"),
+    ],
+)
+def test_what_is_refused(validator: Any, run: str, config: str, beside: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate(experiment(config, run, beside))
+
+
+def test_every_key_has_its_meaning() -> None:
+    config = experiment_schema()["definitions"]["APEX"]["properties"]["config"]["anyOf"][0]["properties"]
+    assert config["n_step"]["description"].startswith("Rewards folded into one transition")
+    assert config["num_env_runners"]["description"] == "Now config.num_workers."

@@ -1,0 +1,78 @@
+"""What is said of keys, in docs/keys.md and by `rlexp explain`, and that each has a test of its effect."""
+
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.reference import find_keys, find_old_key, key_references, nearest_key
+from rlexp.config.reference_page import behaviour_tests, page
+
+ROOT = Path(__file__).parents[3]
+BEHAVIOUR = ROOT / "tests" / "behaviour"
+
+
+def without_tests(text: str) -> list[str]:
+    """Return the page's lines without the column of tests, which grows with every new test."""
+    return [line.rpartition(" | ")[0] or line for line in text.splitlines()]
+
+
+def test_the_page_is_current() -> None:
+    written = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
+    assert without_tests(written) == without_tests(page({})), "run `make keys`"
+
+
+def test_the_page_names_tests_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "test_keys_a.py").write_text(
+        'import pytest\n\n@pytest.mark.key("lr", "optimizer.debug")\ndef test_rates() -> None: ...\n'
+        '\n@pytest.mark.key("stop")\nclass TestStop: ...\n\ndef test_other() -> None: ...\n'
+    )
+    tests = behaviour_tests(tmp_path)
+    assert tests == {
+        "lr": "test_keys_a::test_rates",
+        "optimizer.debug": "test_keys_a::test_rates",
+        "stop": "test_keys_a::TestStop",
+    }
+    assert "`test_keys_a::test_rates`" in next(line for line in page(tests).splitlines() if line.startswith("| `lr`"))
+
+
+def test_every_key_has_a_test_of_its_effect() -> None:
+    if not BEHAVIOUR.is_dir():
+        pytest.skip("tests/behaviour does not exist yet")
+    tests = behaviour_tests(BEHAVIOUR)
+    keys = [key for key in key_references() if not key.is_group and set(key.defaults) - {"PPO"}]
+    names = {key.dotted.removeprefix("config.") for key in keys}
+    unknown = {name for name in tests if name not in names and f"optimizer.{name}" not in names}
+    assert not unknown, f"tests of keys that there are not: {sorted(unknown)}"
+    missing = sorted(name for name in names if name not in tests and name.removeprefix("optimizer.") not in tests)
+    if missing:
+        pytest.skip(f"{len(missing)} keys have no test in tests/behaviour yet: {', '.join(missing)}")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("lr", ["config.lr"]),
+        ("config.lr", ["config.lr"]),
+        ("debug", ["config.optimizer.debug"]),
+        ("model.dim", ["config.model.dim"]),
+        ("num_env_runners", ["config.num_workers"]),
+        ("gpu", ["config.num_gpus"]),
+        ("exploration_config.final_epsilon", ["config.exploration_final_eps"]),
+        ("nothing", []),
+    ],
+)
+def test_keys_are_found_by_any_name(name: str, found: list[str]) -> None:
+    assert [key.dotted for key in find_keys(name)] == found
+
+
+def test_keys_that_are_gone() -> None:
+    gone = find_old_key("model.use_lstm")
+    assert gone is not None
+    assert (gone.dotted, gone.says) == ("config.model.use_lstm", "asks for what rlexp does not support: LSTM models")
+    assert find_old_key("nothing") is None
+    assert nearest_key("num_wokers") == "num_workers"
+
+
+def test_defaults_differ_by_agent() -> None:
+    (key,) = find_keys("n_step")
+    assert key.defaults == {"DQN": 1, "APEX": 3}
