@@ -1,11 +1,16 @@
-"""Torsos: from an observation to features."""
+"""Torsos: from an observation to features, through convolutions where it is an image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from rlexp.config.structured_fields import ConvFilter
+from rlexp.errors import UsageError
+from rlexp.models.torso_config import TorsoConfig
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -16,6 +21,66 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "linear": nn.Identity,
 }
 
+LARGEST_SMALL_IMAGE = 42
+"""Up to this side an image meets a small first kernel, so that as much is left for the last one as of 84 pixels."""
+
+
+class VectorTorso(nn.Sequential):
+    """Fully connected layers that see vectors ``[B, N]`` of any number type."""
+
+    def __init__(self, size: int, config: TorsoConfig) -> None:
+        sizes = (size, *config.fcnet_hiddens)
+        behind = (sizes[-1], *config.post_fcnet_hiddens)
+        super().__init__(*mlp(sizes, config.fcnet_activation), *mlp(behind, config.post_fcnet_activation))
+        self.num_features = behind[-1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``[B, num_features]``."""
+        features: Tensor = super().forward(obs.to(torch.float32))  # type: ignore[no-untyped-call]
+        return features
+
+
+class ImageTorso(nn.Module):
+    """Convolutions that see images ``[B, H, W, C]``, and fully connected layers behind them.
+
+    Bytes are scaled here, on the device that computes: so they travel and are stored as bytes. Images of
+    floating-point numbers are taken as they are.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], config: TorsoConfig) -> None:
+        super().__init__()
+        height, width, channels = shape
+        filters = config.conv_filters or default_filters(height, width)
+        self.convolutions, flat = convolutions((channels, height, width), filters, config.conv_activation)
+        sizes = (flat, *config.post_fcnet_hiddens)
+        self.behind = mlp(sizes, config.post_fcnet_activation)
+        self.num_features = sizes[-1]
+        self._zero_mean = config.zero_mean
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``[B, num_features]``."""
+        features: Tensor = self.behind(self.convolutions(self._scaled(obs).permute(0, 3, 1, 2)))
+        return features
+
+    def _scaled(self, obs: Tensor) -> Tensor:
+        if obs.dtype != torch.uint8:
+            return obs.to(torch.float32)
+        return (obs.to(torch.float32) - 128) / 128 if self._zero_mean else obs.to(torch.float32) / 255
+
+
+def make_torso(shape: tuple[int, ...], config: TorsoConfig) -> VectorTorso | ImageTorso:
+    """Return the torso for observations of ``shape``: ``(N,)`` or, for images, ``(H, W, C)``.
+
+    Raises UsageError where the convolutions of ``config`` do not fit.
+    """
+    if len(shape) == 3:
+        height, width, channels = shape
+        return ImageTorso((height, width, channels), config)
+    if config.conv_filters is not None:
+        message = f"model.conv_filters see images, but an observation is a vector of {shape[0]} numbers"
+        raise UsageError(message, "leave conv_filters out; fcnet_hiddens see vectors")
+    return VectorTorso(shape[0], config)
+
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
     """Return linear layers ``sizes[0] -> ... -> sizes[-1]``, each followed by ``activation``."""
@@ -23,3 +88,55 @@ def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
     for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
+
+
+def default_filters(height: int, width: int) -> tuple[ConvFilter, ...]:
+    """Return RLlib's convolutions for 84 and 42 pixels: the last kernel takes all that the first two leave.
+
+    >>> default_filters(84, 84)
+    ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1))
+    """
+    first: ConvFilter = (16, (4, 4), 2) if max(height, width) <= LARGEST_SMALL_IMAGE else (16, (8, 8), 4)
+    second: ConvFilter = (32, (4, 4), 2)
+    left = (-(-side // (first[2] * second[2])) for side in (height, width))
+    return first, second, (256, (next(left), next(left)), 1)
+
+
+def convolutions(
+    shape: tuple[int, int, int], filters: Sequence[ConvFilter], activation: str
+) -> tuple[nn.Sequential, int]:
+    """Return convolutions over images ``[B, C, H, W]`` of ``shape``, flattened, and how many features that makes.
+
+    As in RLlib all but the last pad with zeros, so that a stride s leaves ``ceil(side / s)`` pixels, and
+    the last does not. Raises UsageError where an image has become smaller than the last kernel.
+    """
+    channels, *sides = shape
+    layers: list[nn.Module] = []
+    for position, (out_channels, kernel, stride) in enumerate(filters):
+        if position < len(filters) - 1:
+            layers.append(_padding(sides, kernel, stride))
+            sides = [-(-side // stride) for side in sides]
+        else:
+            _check_last(shape, filters, sides)
+            sides = [(side - length) // stride + 1 for side, length in zip(sides, kernel, strict=True)]
+        layers += [nn.Conv2d(channels, out_channels, kernel, stride), ACTIVATIONS[activation]()]
+        channels = out_channels
+    return nn.Sequential(*layers, nn.Flatten()), channels * sides[0] * sides[1]
+
+
+def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> nn.ZeroPad2d:
+    """Return the padding that lets a stride leave ``ceil(side / stride)``; an odd row or column comes last."""
+    down, right = (
+        max((-(-side // stride) - 1) * stride + length - side, 0) for side, length in zip(sides, kernel, strict=True)
+    )
+    return nn.ZeroPad2d((right // 2, right - right // 2, down // 2, down - down // 2))
+
+
+def _check_last(shape: tuple[int, int, int], filters: Sequence[ConvFilter], sides: Sequence[int]) -> None:
+    kernel = filters[-1][1]
+    if kernel[0] > sides[0] or kernel[1] > sides[1]:
+        raise UsageError(
+            f"model.conv_filters do not fit images of {shape[1]}x{shape[2]} pixels: the last kernel is "
+            f"{kernel[0]}x{kernel[1]}, but the layers before it leave {sides[0]}x{sides[1]}",
+            f"make the last kernel [{sides[0]}, {sides[1]}] or smaller, or leave conv_filters out",
+        )

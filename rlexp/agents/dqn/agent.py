@@ -13,9 +13,10 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.dqn import DQNConfig
-from rlexp.envs import make_vector_env
+from rlexp.envs import is_atari, make_vector_env
 from rlexp.errors import ResourceError
-from rlexp.models import QNetworkConfig
+from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
+from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner, Policy
@@ -23,10 +24,12 @@ from rlexp.replay import ReplayConfig, ReplayShard, split_evenly
 from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonSchedule, epsilon_ladder
 from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.rewards import RewardLimits
+from rlexp.rollout.settings import RolloutConfig
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import Array
-from rlexp.schedules import LinearSchedule
+from rlexp.schedules import LinearSchedule, PiecewiseSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Resources
 
@@ -42,12 +45,12 @@ class DQNAgentBase(Agent[DQNConfigT]):
     @classmethod
     def make_policy(cls, config: DQNConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
         network = q_network_config(config, observation_space, action_space)
-        return DQNPolicy(network, worker_side_prioritization=False)
+        return DQNPolicy(network, False, noise_seed=None, softmax_temp=_softmax_temp(config))
 
     def make_learner(self) -> Learner:
         config = self.config
         learner_config = DQNLearnerConfig(
-            lr=config.lr,
+            lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
             adam_epsilon=config.adam_epsilon,
             grad_norm_clipping=config.grad_norm_clipping,
             double_q=config.double_q,
@@ -64,28 +67,39 @@ class DQNAgentBase(Agent[DQNConfigT]):
 
     def make_source(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
         """Place the rollout workers; with ``num_workers: 0`` one works in this thread."""
-        if self.config.num_workers == 0:
-            worker = RolloutWorker(*self._worker_arguments(0, DQNPolicy))
-            return LocalWorkers(self.pool, [worker])
-        resources = Resources(self.config.num_cpus_per_worker, self.config.num_gpus_per_worker)
+        config = self.config
+        if config.num_workers == 0:
+            return LocalWorkers(self.pool, [RolloutWorker(*self._worker_arguments(0, DQNPolicy))])
+        resources = Resources(
+            config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker
+        )
+        make_policy = partial(_policy_with_threads, config.num_threads_per_worker or 1)
         workers = [
-            self.pool.place(
-                f"worker-{index}", resources, RolloutWorker, *self._worker_arguments(index, _single_threaded_policy)
-            )
-            for index in range(self.config.num_workers)
+            self.pool.place(f"worker-{index}", resources, RolloutWorker, *self._worker_arguments(index, make_policy))
+            for index in range(config.num_workers)
         ]
         return RemoteWorkers(self.pool, workers, queue_depth, max_weight_sync_delay)
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return how the envs of worker ``worker_index`` explore."""
         config, num_envs = self.config, self.config.num_envs_per_worker
+        if not self._explores_by_epsilon():
+            return ConstantEpsilon((0.0,) * num_envs)
         if not config.per_worker_exploration:
-            timesteps = int(config.exploration_fraction * config.schedule_max_timesteps)
-            return AnnealedEpsilon(LinearSchedule(1.0, config.exploration_final_eps, timesteps), num_envs)
+            first, last = config.exploration_initial_eps, config.exploration_final_eps
+            schedule = LinearSchedule(first, last, config.resolved_epsilon_timesteps)
+            return AnnealedEpsilon(schedule, config.exploration_warmup_timesteps, num_envs)
         ladder = self._ladder()
         if config.resolved_epsilon_ladder == "worker":
             return ConstantEpsilon((ladder[worker_index],) * num_envs)
         return ConstantEpsilon(ladder[worker_index * num_envs : (worker_index + 1) * num_envs])
+
+    def evaluation_epsilon(self) -> float:
+        epsilon = self.config.evaluation_config.exploration_final_eps
+        return self.config.exploration_final_eps if epsilon is None else epsilon
+
+    def stores_replay(self) -> bool:
+        return self.config.store_buffer_in_checkpoints
 
     def epsilons(self) -> list[Array]:
         now = self.optimizer.counters.num_steps_sampled
@@ -93,7 +107,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
 
     def reported_epsilon(self) -> float:
         """Return the largest ε of the third of the ladder that explores least; no limit without a ladder."""
-        if not self.config.per_worker_exploration:
+        if not (self.config.per_worker_exploration and self._explores_by_epsilon()):
             return math.inf
         ladder = sorted(self._ladder())
         return ladder[math.ceil(len(ladder) / 3) - 1]
@@ -104,7 +118,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
         return LinearSchedule(
             config.prioritized_replay_beta,
             config.resolved_final_prioritized_replay_beta,
-            int(config.beta_annealing_fraction * config.schedule_max_timesteps),
+            config.resolved_beta_annealing_timesteps,
         )
 
     def replay_config(self, num_shards: int) -> ReplayConfig:
@@ -118,12 +132,27 @@ class DQNAgentBase(Agent[DQNConfigT]):
             alpha=config.prioritized_replay_alpha,
             beta=config.prioritized_replay_beta,
             eps=config.prioritized_replay_eps,
+            compress_observations=config.compress_observations,
         )
+
+    def _explores_by_epsilon(self) -> bool:
+        """Whether ε is all that explores: noise and soft_q take its place, and ``explore: false`` wants nothing."""
+        return self.config.explore and not (self.config.noisy or self.config.soft_q)
 
     def _ladder(self) -> tuple[float, ...]:
         num_workers = max(self.config.num_workers, 1)
         per_worker = self.config.resolved_epsilon_ladder == "worker"
         return epsilon_ladder(num_workers if per_worker else num_workers * self.config.num_envs_per_worker)
+
+    def _noise_seed(self, worker_index: int) -> int | None:
+        return derive_seed(self.seed, "worker", worker_index, "noise") if self.config.explore else None
+
+    def _reward_limits(self) -> RewardLimits:
+        """Return ``clip_rewards``, with null decided by the env."""
+        given = self.config.clip_rewards
+        if given is None:
+            return self.config.preprocessor_pref == "deepmind" and is_atari(self.env_config.env)
+        return given
 
     def _worker_arguments(self, worker_index: int, make_policy: Any) -> tuple[Any, ...]:
         config = self.config
@@ -131,11 +160,21 @@ class DQNAgentBase(Agent[DQNConfigT]):
             fragment_length=config.sample_batch_size,
             n_step=config.n_step,
             gamma=config.gamma,
-            clip_rewards=bool(config.clip_rewards),
+            clip_rewards=self._reward_limits(),
+            batch_mode=config.batch_mode,
+            sample_async=config.sample_async,
+            explore=config.explore,
+            observation_filter=self.filters.of_worker(worker_index),
         )
         return (
             partial(make_vector_env, self.env_config, config.num_envs_per_worker),
-            partial(make_policy, self.network_config(), config.worker_side_prioritization),
+            partial(
+                make_policy,
+                self.network_config(),
+                config.worker_side_prioritization,
+                self._noise_seed(worker_index),
+                _softmax_temp(config),
+            ),
             self.epsilon_schedule(worker_index),
             rollout,
             worker_index,
@@ -150,10 +189,13 @@ class DQNAgent(DQNAgentBase[DQNConfig]):
 
     def make_optimizer(self) -> PolicyOptimizer:
         # The workers overlap with the update but never act with weights older than the last one.
-        source = self.make_source(queue_depth=1, max_weight_sync_delay=1)
+        self.source = self.make_source(queue_depth=1, max_weight_sync_delay=1)
         shard = ReplayShard(self.replay_config(1), derive_seed(self.seed, "replay", 0))
         round_size = max(self.config.num_workers, 1)
-        optimizer = SyncReplayOptimizer(self.pool, source, shard, self.learner, round_size, self.beta_schedule())
+        pacing = Pacing(self.config.training_intensity, self.config.train_batch_size)
+        optimizer = SyncReplayOptimizer(
+            self.pool, self.source, shard, self.learner, round_size, self.beta_schedule(), pacing
+        )
         optimizer.start()
         return optimizer
 
@@ -164,20 +206,26 @@ def q_network_config(
     """Return the shape of the Q-network for an env's (checked) spaces."""
     assert observation_space.shape is not None
     assert isinstance(action_space, gym.spaces.Discrete)
-    return QNetworkConfig(
-        observation_size=observation_space.shape[0],
-        num_actions=int(action_space.n),
-        fcnet_hiddens=tuple(config.model.fcnet_hiddens),
-        fcnet_activation=config.model.fcnet_activation,
-        hiddens=tuple(config.hiddens),
+    head = HeadConfig(
+        hiddens=config.hiddens,
         dueling=config.dueling,
+        noisy=config.noisy,
+        sigma0=config.sigma0,
+        num_atoms=config.num_atoms,
+        v_min=config.v_min,
+        v_max=config.v_max,
     )
+    return QNetworkConfig(observation_space.shape, int(action_space.n), torso_config_of(config), head)
 
 
-def _single_threaded_policy(network: QNetworkConfig, worker_side_prioritization: bool) -> DQNPolicy:
-    """Make a policy for a worker that has a process of its own: one torch thread, or the workers fight for cores."""
-    torch.set_num_threads(1)
-    return DQNPolicy(network, worker_side_prioritization)
+def _policy_with_threads(num_threads: int, *policy_arguments: Any) -> DQNPolicy:
+    """Make a policy for a worker in a process of its own; with torch's choice of threads, workers fight for cores."""
+    torch.set_num_threads(num_threads)
+    return DQNPolicy(*policy_arguments)
+
+
+def _softmax_temp(config: DQNConfig) -> float | None:
+    return config.softmax_temp if config.soft_q else None
 
 
 def _device(num_gpus: float) -> str:

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.loss import td_errors, weighted_huber
+from rlexp.agents.dqn.objective import row_losses
 from rlexp.agents.staging import BatchStaging
 from rlexp.models import QNetwork, QNetworkConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+from rlexp.schedules import PiecewiseSchedule
 
 COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, WEIGHTS)
 
@@ -22,7 +23,8 @@ COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, WEIGHTS)
 class DQNLearnerConfig:
     """What a DQN learner needs to know, apart from the network's shape."""
 
-    lr: float
+    lr: PiecewiseSchedule
+    """Adam's learning rate over sampled steps."""
     adam_epsilon: float
     grad_norm_clipping: float | None
     """Global norm that gradients are scaled down to, or None."""
@@ -46,8 +48,9 @@ class DQNLearner:
         self._target = QNetwork(network).to(device).requires_grad_(False)
         self._target.load_state_dict(self._network.state_dict())
         self._parameters = list(self._network.parameters())
-        self._adam = torch.optim.Adam(self._parameters, lr=config.lr, eps=config.adam_epsilon, fused=True)
+        self._adam = torch.optim.Adam(self._parameters, lr=config.lr.value(0), eps=config.adam_epsilon, fused=True)
         self._staging = BatchStaging(COLUMNS, device)
+        self._noise = torch.Generator(device).manual_seed(seed)
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
         self._target_updated_at = 0
@@ -58,22 +61,23 @@ class DQNLearner:
         self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
-        """Do one double-Q step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and WEIGHTS."""
+        """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and WEIGHTS."""
         rows = self._staging.load(batch)
-        q_tm1 = self._network(rows[OBS])
-        td = td_errors(q_tm1, rows[ACTIONS], rows[REWARDS], rows[DISCOUNTS], *self._next_values(rows[NEW_OBS]))
-        loss = weighted_huber(td, rows[WEIGHTS])
+        for network in (self._network, self._target):
+            network.resample_noise(self._noise)
+        result = row_losses(self._network, self._target, rows, self._config.double_q)
+        loss = (rows[WEIGHTS] * result.losses).mean()
         self._adam.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_norm_clipping or torch.inf)
+        self._set_learning_rate()
         self._adam.step()
         self.num_updates += 1
         self._num_steps_trained += batch.count
         self._update_target_when_due()
-        absolute_td = td.detach().abs()
-        figures = torch.stack([loss.detach(), q_tm1.detach().mean(), absolute_td.mean(), grad_norm.detach()]).tolist()
-        stats = dict(zip(("loss", "mean_q", "mean_td_error", "grad_norm"), figures, strict=True))
-        return LearnResult(absolute_td.cpu().numpy(), stats)
+        figures = [loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm.detach()]
+        stats = dict(zip(("loss", "mean_q", "mean_td_error", "grad_norm"), torch.stack(figures).tolist(), strict=True))
+        return LearnResult(result.td_errors.cpu().numpy(), stats | {"lr": self._adam.param_groups[0]["lr"]})
 
     def get_weights(self) -> Weights:
         return _arrays(self._network.state_dict())
@@ -83,6 +87,7 @@ class DQNLearner:
         state |= {f"target.{name}": array for name, array in _arrays(self._target.state_dict()).items()}
         for index, moments in self._adam.state_dict()["state"].items():
             state |= {f"adam.{index}.{name}": array for name, array in _arrays(moments).items()}
+        state["noise_rng"] = self._noise.get_state().cpu().numpy()
         counters = (self._num_steps_sampled, self._num_steps_trained, self._target_updated_at)
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
 
@@ -94,15 +99,14 @@ class DQNLearner:
             index, _, moment = name.partition(".")
             moments.setdefault(int(index), {})[moment] = tensor
         self._adam.load_state_dict({"state": moments, "param_groups": self._adam.state_dict()["param_groups"]})
+        self._noise.set_state(torch.tensor(state["noise_rng"]))
         counters = state["counters"].tolist()
         self._num_steps_sampled, self._num_steps_trained, self._target_updated_at = counters[:3]
         self.num_updates, self.num_target_updates = counters[3:]
 
-    @torch.no_grad()
-    def _next_values(self, new_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values of the next action and the values that select it, both ``[B, A]``."""
-        q_t_value = self._target(new_obs)
-        return q_t_value, self._network(new_obs) if self._config.double_q else q_t_value
+    def _set_learning_rate(self) -> None:
+        for group in self._adam.param_groups:
+            group["lr"] = self._config.lr.value(self._num_steps_sampled)
 
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled

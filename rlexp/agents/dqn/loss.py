@@ -1,7 +1,8 @@
-"""The Q-learning loss as pure functions on tensors, with the papers' subscripts: t-1 acts, t follows."""
+"""The Q-learning losses as pure functions on tensors, with the papers' subscripts: t-1 acts, t follows."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,6 +22,38 @@ def td_errors(
     return target_tm1.detach() - q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
 
 
-def weighted_huber(td: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean over ``[B]`` of importance weight times Huber loss with its bend at 1."""
-    return (weights * functional.huber_loss(td, td.new_zeros(td.shape), reduction="none", delta=1.0)).mean()
+def huber(td: Tensor) -> Tensor:
+    """Return the Huber loss ``[B]`` of TD errors ``[B]``, with its bend at 1."""
+    return functional.huber_loss(td, td.new_zeros(td.shape), reduction="none", delta=1.0)
+
+
+def projected_distribution(p_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor) -> Tensor:
+    """Return the distribution of ``r_t + discount_t z``, z ~ ``p_t [B, N]``, laid onto ``support [N]``: ``[B, N]``.
+
+    Each shifted atom gives its probability to its two neighbours on the support, to each the more the
+    closer it is; what lies outside falls on the outermost atoms (Bellemare et al. 2017, equation 7).
+    """
+    spacing = support[1] - support[0]
+    shifted = (r_t.unsqueeze(1) + discount_t.unsqueeze(1) * support).clamp(support[0], support[-1])
+    distance = (shifted.unsqueeze(1) - support.unsqueeze(1)).abs() / spacing
+    return ((1 - distance).clamp(min=0) * p_t.unsqueeze(1)).sum(dim=2)
+
+
+def cross_entropies(
+    logits_tm1: Tensor,
+    a_tm1: Tensor,
+    r_t: Tensor,
+    discount_t: Tensor,
+    logits_t: Tensor,
+    q_t_selector: Tensor,
+    support: Tensor,
+) -> Tensor:
+    """Return the cross-entropy ``[B]`` between the projected target distribution and the predicted one.
+
+    ``logits_* [B, A, N]`` are over ``support [N]``; ``q_t_selector [B, A]`` chooses the next action. The
+    target carries no gradient (Bellemare et al. 2017, algorithm 1).
+    """
+    rows = torch.arange(len(a_tm1), device=a_tm1.device)
+    p_t = logits_t[rows, q_t_selector.argmax(dim=1)].softmax(dim=1)
+    target_tm1 = projected_distribution(p_t, r_t, discount_t, support).detach()
+    return -(target_tm1 * logits_tm1[rows, a_tm1].log_softmax(dim=1)).sum(dim=1)

@@ -7,12 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.models import QNetworkConfig
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.model import ModelConfig
+from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+from rlexp.schedules import PiecewiseSchedule
+from tests.networks import PLAIN_HEAD
 
 BATCH_SIZE = 32
 NETWORK = QNetworkConfig(
-    observation_size=3, num_actions=4, fcnet_hiddens=(16,), fcnet_activation="tanh", hiddens=(8,), dueling=True
+    observation_shape=(3,),
+    torso=torso_config_of(DQNConfig(model=ModelConfig(fcnet_hiddens=(16,)))),
+    num_actions=4,
+    head=PLAIN_HEAD,
 )
 
 
@@ -26,7 +33,13 @@ def make_learner(
     device: str = "cpu",
 ) -> DQNLearner:
     config = DQNLearnerConfig(
-        lr, 1e-8, grad_norm_clipping, double_q, target_network_update_freq, target_counts_trained, device
+        PiecewiseSchedule(((0, lr),)),
+        1e-8,
+        grad_norm_clipping,
+        double_q,
+        target_network_update_freq,
+        target_counts_trained,
+        device,
     )
     return DQNLearner(NETWORK, config, seed)
 
@@ -36,7 +49,7 @@ def make_batch(seed: int = 0, count: int = BATCH_SIZE, reward_scale: float = 1.0
     rng = np.random.default_rng(seed)
 
     def observations() -> Array:
-        return rng.normal(size=(count, NETWORK.observation_size)).astype(np.float32)
+        return rng.normal(size=(count, *NETWORK.observation_shape)).astype(np.float32)
 
     return SampleBatch(
         {

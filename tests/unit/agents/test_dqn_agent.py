@@ -21,7 +21,7 @@ from rlexp.config.model import ModelConfig
 from rlexp.errors import ResourceError, TrialError, UsageError
 from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool
-from tests.envs import CONTINUOUS_ENV, COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, IMAGE_ENV, RAISING_ENV
+from tests.envs import CONTINUOUS_ENV, COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, RAISING_ENV
 
 SMALL: Mapping[str, Any] = {
     "model": ModelConfig(fcnet_hiddens=(16,)),
@@ -172,16 +172,9 @@ def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
     agent.stop()
 
 
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (CONTINUOUS_ENV, "Discrete action space"),
-        (IMAGE_ENV, "image observations"),
-    ],
-)
-def test_an_env_that_it_cannot_play_is_refused(env: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make_agent(env)
+def test_an_env_that_it_cannot_play_is_refused() -> None:
+    with pytest.raises(UsageError, match="Discrete action space"):
+        make_agent(CONTINUOUS_ENV)
 
 
 def test_the_error_of_an_env_surfaces() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from torch import Tensor, tensor
+from torch import tensor
 
-from rlexp.agents.dqn.loss import td_errors, weighted_huber
+from rlexp.agents.dqn.loss import cross_entropies, huber, projected_distribution, td_errors
 
 Q_TM1 = tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 5.0]])
 A_TM1 = tensor([1, 0, 1])
@@ -37,24 +39,43 @@ def test_only_the_value_of_the_action_taken_carries_a_gradient() -> None:
     assert q_t_selector.grad is None
 
 
-def huber(td: list[float], weights: list[float]) -> Tensor:
-    return weighted_huber(tensor(td), tensor(weights))
-
-
 def test_huber_is_half_the_square_up_to_one_and_linear_beyond() -> None:
     # 0.5 * 0.5^2 = 0.125;  0.5;  3 - 0.5 = 2.5
-    assert huber([0.5], [1.0]).item() == pytest.approx(0.125)
-    assert huber([-1.0], [1.0]).item() == pytest.approx(0.5)
-    assert huber([-3.0], [1.0]).item() == pytest.approx(2.5)
+    assert huber(tensor([0.5, -1.0, -3.0])).tolist() == pytest.approx([0.125, 0.5, 2.5])
 
 
-def test_each_row_counts_by_its_weight_in_the_mean() -> None:
-    # (0.125 * 1 + 2.5 * 0.2 + 0 * 0.5) / 3
-    assert huber([0.5, 3.0, 0.0], [1.0, 0.2, 0.5]).item() == pytest.approx((0.125 + 0.5) / 3)
-
-
-def test_the_gradient_of_a_row_is_bounded_by_its_weight() -> None:
+def test_the_gradient_of_a_row_is_bounded() -> None:
     td = tensor([0.5, -100.0, 100.0]).requires_grad_()
-    weighted_huber(td, tensor([1.0, 0.2, 0.5])).backward()  # type: ignore[no-untyped-call]
+    huber(td).sum().backward()  # type: ignore[no-untyped-call]
     assert td.grad is not None
-    assert torch.allclose(td.grad, tensor([0.5, -0.2, 0.5]) / 3)
+    assert td.grad.tolist() == pytest.approx([0.5, -1.0, 1.0])
+
+
+SUPPORT = tensor([-1.0, 0.0, 1.0])
+
+
+def test_a_shifted_distribution_is_shared_out_to_the_nearest_atoms() -> None:
+    # All on atom 1: 0.25 + 0.5 * 1 = 0.75, three quarters to atom 1 and one to atom 0.
+    p_t = tensor([[0.0, 0.0, 1.0]])
+    assert projected_distribution(p_t, tensor([0.25]), tensor([0.5]), SUPPORT).tolist() == [[0.0, 0.25, 0.75]]
+    # A termination leaves the reward alone: -0.5 lies between the atoms -1 and 0.
+    assert projected_distribution(p_t, tensor([-0.5]), tensor([0.0]), SUPPORT).tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_what_lies_outside_the_support_falls_on_its_ends() -> None:
+    p_t = tensor([[0.2, 0.3, 0.5]])
+    assert projected_distribution(p_t, tensor([7.0]), tensor([1.0]), SUPPORT).tolist() == [[0.0, 0.0, 1.0]]
+
+
+def test_the_cross_entropy_is_taken_at_the_actions_taken_and_chosen() -> None:
+    logits_tm1 = torch.zeros(1, 2, 3)
+    logits_tm1[0, 1] = tensor([0.0, 0.0, 2.0])
+    logits_t = torch.full((1, 2, 3), -100.0)
+    logits_t[0, 0, 2] = 100.0  # action 0 is certain of 1, action 1 of -1
+    logits_t[0, 1, 0] = 100.0
+    args = (tensor([1]), tensor([0.0]), tensor([1.0]), logits_t)
+    chosen_0 = cross_entropies(logits_tm1, *args, tensor([[1.0, 0.0]]), SUPPORT)
+    chosen_1 = cross_entropies(logits_tm1, *args, tensor([[0.0, 1.0]]), SUPPORT)
+    normaliser = math.log(2 + math.exp(2))
+    assert chosen_0.item() == pytest.approx(normaliser - 2)
+    assert chosen_1.item() == pytest.approx(normaliser)

@@ -19,7 +19,7 @@ def weights() -> Weights:
 
 
 def make_policy(weights: Weights, worker_side_prioritization: bool = True) -> DQNPolicy:
-    policy = DQNPolicy(NETWORK, worker_side_prioritization)
+    policy = DQNPolicy(NETWORK, worker_side_prioritization, noise_seed=None)
     policy.set_weights(weights)
     return policy
 

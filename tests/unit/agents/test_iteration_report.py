@@ -8,7 +8,8 @@ import pytest
 from rlexp.agents.results import IterationReport
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.replay.shard import ShardStats
-from rlexp.rollout.worker import Episodes, FragmentInfo
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.worker import FragmentInfo
 from tests.unit.agents.batches import make_batch, make_learner
 
 NO_EPISODES = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))

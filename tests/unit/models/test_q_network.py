@@ -1,22 +1,29 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rlexp.models import QNetwork, QNetworkConfig
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.model import ModelConfig
+from rlexp.models import QNetwork, QNetworkConfig, TorsoConfig, torso_config_of
 from rlexp.models.torsos import ACTIVATIONS, mlp
-
-CONFIG = QNetworkConfig(
-    observation_size=3, num_actions=4, fcnet_hiddens=(8, 5), fcnet_activation="tanh", hiddens=(6,), dueling=True
-)
+from tests.networks import PLAIN_HEAD
 
 
-def make_network(**changes: object) -> QNetwork:
+def torso_of(**keys: Any) -> TorsoConfig:
+    return torso_config_of(DQNConfig(model=ModelConfig(**keys)))
+
+
+CONFIG = QNetworkConfig(observation_shape=(3,), num_actions=4, torso=torso_of(fcnet_hiddens=(8, 5)), head=PLAIN_HEAD)
+
+
+def make_network(torso: TorsoConfig = CONFIG.torso, **head: Any) -> QNetwork:
     torch.manual_seed(0)
-    return QNetwork(dataclasses.replace(CONFIG, **changes))  # type: ignore[arg-type]
+    return QNetwork(dataclasses.replace(CONFIG, torso=torso, head=dataclasses.replace(PLAIN_HEAD, **head)))
 
 
 def observations() -> Tensor:
@@ -26,7 +33,7 @@ def observations() -> Tensor:
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize(("fcnet_hiddens", "hiddens"), [((8, 5), (6,)), ((), (6,)), ((8,), ()), ((), ())])
 def test_gives_a_value_to_every_action(dueling: bool, fcnet_hiddens: tuple[int, ...], hiddens: tuple[int, ...]) -> None:
-    network = make_network(dueling=dueling, fcnet_hiddens=fcnet_hiddens, hiddens=hiddens)
+    network = make_network(dueling=dueling, torso=torso_of(fcnet_hiddens=fcnet_hiddens), hiddens=hiddens)
     assert network(observations()).shape == (7, 4)
 
 
@@ -48,9 +55,9 @@ def test_without_dueling_there_is_no_value_head() -> None:
 
 
 def test_layers_have_the_sizes_and_activations_asked_for() -> None:
-    network = make_network(fcnet_activation="swish")
+    network = make_network(torso=torso_of(fcnet_hiddens=(8, 5), fcnet_activation="swish"))
     sizes = [(layer.in_features, layer.out_features) for layer in network.modules() if isinstance(layer, nn.Linear)]
-    assert sizes == [(3, 8), (8, 5), (5, 6), (6, 4), (5, 6), (6, 1)]
+    assert sizes == [(3, 8), (8, 5), (5, 8), (8, 4), (5, 8), (8, 1)]
     assert [type(layer) for layer in network.torso][1::2] == [nn.SiLU, nn.SiLU]
     assert [type(layer) for layer in network.advantage_head] == [nn.Linear, nn.ReLU, nn.Linear]
 
