@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.source import SampleSource
@@ -22,6 +24,8 @@ from rlexp.task_pool import Actor, Lane, TaskPool
 
 GET_TIMEOUT_S = 60.0
 """Bound of the wait for a result whose call has already completed."""
+STATE_TIMEOUT_S = 600.0
+"""Bound of the wait for all that a shard holds."""
 STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""
 
@@ -54,6 +58,7 @@ class AsyncReplayOptimizer:
         learner_thread: LearnerThread,
         depths: QueueDepths,
         beta: LinearSchedule,
+        pacing: Pacing,
         rng: np.random.Generator,
     ) -> None:
         """``beta`` is the importance-sampling exponent over trained steps; ``rng`` deals batches to shards."""
@@ -64,6 +69,7 @@ class AsyncReplayOptimizer:
         self._learner_thread = learner_thread
         self._depths = depths
         self._beta = beta
+        self._pacing = pacing
         self._rng = rng
         self._store_calls = Lane(pool)
         self._replay_calls = Lane(pool)
@@ -84,7 +90,8 @@ class AsyncReplayOptimizer:
     def step(self) -> None:
         """Wait for something to arrive, then move everything on: the four movements of Ape-X."""
         with self._stopwatch.lap("wait"):
-            self._pool.wait(STEP_TIMEOUT_S)
+            if not self._pool.wait(STEP_TIMEOUT_S):
+                self._learner_thread.wait_for_output(STEP_TIMEOUT_S)
         with self._stopwatch.lap("store_samples"):
             self._store_samples()
         with self._stopwatch.lap("feed_learner"):
@@ -103,6 +110,17 @@ class AsyncReplayOptimizer:
         with self._learner_thread.paused():
             self._return_priorities()
             yield
+
+    def replay_states(self) -> list[dict[str, Any]]:
+        refs = [self._pool.call(shard, ReplayShard.state) for shard in self._shards]
+        return [self._pool.get(ref, STATE_TIMEOUT_S) for ref in refs]
+
+    def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        refs = [
+            self._pool.call(shard, ReplayShard.load, state) for shard, state in zip(self._shards, states, strict=True)
+        ]
+        for ref in refs:
+            self._pool.get(ref, STATE_TIMEOUT_S)
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()
@@ -130,6 +148,8 @@ class AsyncReplayOptimizer:
         self._check(self._store_calls)
         if sum(map(self._store_calls.in_flight, self._shards)) >= self._depths.store:
             return
+        if not self._pacing.may_sample(self.counters.num_steps_sampled, self.counters.num_steps_trained):
+            return
         for sample in self._source.poll(self.counters.num_steps_sampled):
             self._infos.append(sample.info)
             self._weight_age.add(self._learner_thread.learner.num_updates - sample.info.weights_version)
@@ -146,16 +166,25 @@ class AsyncReplayOptimizer:
             if batch is None:  # still below learning_starts: ask again once the shard was given more
                 self._starved.add(call.actor)
             else:
+                self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
                 self._learner_thread.put(call.actor, batch)
         beta = self._beta.value(self.counters.num_steps_trained)
-        on_their_way = sum(map(self._replay_calls.in_flight, self._shards))
-        for _ in range(self._learner_thread.queue_capacity - self._learner_thread.queue_size - on_their_way):
+        while self._batches_on_their_way() < self._learner_thread.queue_capacity and self._may_train():
             shard = next(filter(self._may_replay, self._turns), None)
             if shard is None:
                 return
             self._replay_calls.submit(shard, ReplayShard.replay, beta)
             self._turns.remove(shard)
             self._turns.append(shard)
+
+    def _batches_on_their_way(self) -> int:
+        return self._learner_thread.queue_size + sum(map(self._replay_calls.in_flight, self._shards))
+
+    def _may_train(self) -> bool:
+        counters = self.counters
+        return self._pacing.may_train(
+            counters.num_steps_sampled, counters.num_steps_trained, self._batches_on_their_way()
+        )
 
     def _may_replay(self, shard: Actor[ReplayShard]) -> bool:
         return shard not in self._starved and self._replay_calls.in_flight(shard) < self._depths.replay

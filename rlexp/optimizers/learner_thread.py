@@ -53,6 +53,7 @@ class LearnerThread:
         self.wait_time_s = 0.0
         self._in_queue: queue.Queue[tuple[Actor[ReplayShard], SampleBatch]] = queue.Queue()
         self._out_queue: queue.SimpleQueue[LearnerOutput] = queue.SimpleQueue()
+        self._has_output = threading.Event()
         self._weights_requested = threading.Event()
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
         self._stopping = threading.Event()
@@ -75,10 +76,15 @@ class LearnerThread:
         """Batches that wait."""
         return self._in_queue.qsize()
 
+    def wait_for_output(self, timeout: float) -> None:
+        """Return once an update has ended whose output was not taken yet, or after ``timeout`` seconds."""
+        self._has_output.wait(timeout)
+
     def outputs(self) -> list[LearnerOutput]:
         """Return what updates said since the last call, in order; raises what stopped the thread, if anything did."""
         if self._error is not None:
             raise self._error
+        self._has_output.clear()
         done = []
         while not self._out_queue.empty():
             done.append(self._out_queue.get())
@@ -122,6 +128,7 @@ class LearnerThread:
                 self._learn_once()
         except BaseException as error:  # handed to the owner's thread by outputs()
             self._error = error
+            self._has_output.set()
         finally:
             with self._turnstile:
                 self._parked = True
@@ -146,6 +153,7 @@ class LearnerThread:
         result = self.learner.learn_on_batch(batch)
         self.last_stats = result.stats
         self._out_queue.put(LearnerOutput(shard, batch[KEYS], result.td_errors))
+        self._has_output.set()
         if self._weights_requested.is_set():
             self._weights_requested.clear()
             self._snapshot = WeightsSnapshot(self.learner.num_updates, self.learner.get_weights())

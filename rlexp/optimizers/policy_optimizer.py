@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlexp.replay.shard import ShardStats
 from rlexp.rollout.worker import FragmentInfo
@@ -56,6 +56,14 @@ class PolicyOptimizer(Protocol):
 
     def paused(self) -> AbstractContextManager[None]:
         """Hold the learner between two updates for the ``with`` body, with every counter up to date."""
+        ...
+
+    def replay_states(self) -> list[dict[str, Any]]:
+        """Return what each replay shard holds, as ``ReplayShard.state`` does."""
+        ...
+
+    def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Fill the shards with what ``replay_states`` returned; call before the first step."""
         ...
 
     def stats(self) -> OptimizerStats:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
+from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
@@ -38,8 +40,12 @@ class SyncReplayOptimizer:
         learner: Learner,
         round_size: int,
         beta: LinearSchedule,
+        pacing: Pacing,
     ) -> None:
-        """``round_size`` batches make a round; ``beta`` is the importance-sampling exponent over trained steps."""
+        """``round_size`` batches make a round; ``beta`` is the importance-sampling exponent over trained steps.
+
+        Where ``pacing`` holds an intensity, not the rounds but the steps sampled say how often to learn.
+        """
         self.counters = Counters()
         self._pool = pool
         self._source = source
@@ -47,6 +53,7 @@ class SyncReplayOptimizer:
         self._learner = learner
         self._round_size = round_size
         self._beta = beta
+        self._pacing = pacing
         self._due = 0
         self._infos: list[FragmentInfo] = []
         self._weight_age = Mean()
@@ -67,9 +74,7 @@ class SyncReplayOptimizer:
             for sample in samples:
                 self._store(sample)
         with self._stopwatch.lap("learner"):
-            while self._due >= self._round_size:
-                self._due -= self._round_size
-                self._learn()
+            self._learn_when_due()
 
     def drain_infos(self) -> list[FragmentInfo]:
         infos, self._infos = self._infos, []
@@ -77,6 +82,13 @@ class SyncReplayOptimizer:
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def replay_states(self) -> list[dict[str, Any]]:
+        return [self._shard.state()]
+
+    def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        (state,) = states
+        self._shard.load(state)
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()
@@ -103,10 +115,20 @@ class SyncReplayOptimizer:
         if sample.info.num_rows:
             self._shard.add_batch(self._pool.get(sample.batch, GET_TIMEOUT_S))
 
+    def _learn_when_due(self) -> None:
+        rounds, self._due = divmod(self._due, self._round_size)
+        if not self._pacing.holds:
+            for _ in range(rounds):
+                self._learn()
+        counters = self.counters
+        while self._pacing.owed(counters.num_steps_sampled, counters.num_steps_trained) >= 1.0:
+            self._learn()
+
     def _learn(self) -> None:
         batch = self._shard.replay(self._beta.value(self.counters.num_steps_trained))
         if batch is None:
             return
+        self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
         self._learner.observe_progress(self.counters.num_steps_sampled)
         result = self._learner.learn_on_batch(batch)
         self._last_stats = result.stats

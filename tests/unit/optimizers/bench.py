@@ -9,6 +9,7 @@ import numpy as np
 
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.pacing import Pacing
 from rlexp.replay.shard import ReplayShard
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import Actor
@@ -46,7 +47,7 @@ class Bench:
         self.thread = SteppedLearnerThread(self.learner, self.capacity)
         rng = np.random.default_rng(0)
         self.optimizer = AsyncReplayOptimizer(
-            self.pool, self.source, self.shards, self.thread, self.depths, self.beta, rng
+            self.pool, self.source, self.shards, self.thread, self.depths, self.beta, Pacing(None, BATCH_SIZE), rng
         )
 
     def round(self, updates: int = 0) -> None:

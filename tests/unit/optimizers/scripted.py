@@ -10,8 +10,10 @@ import numpy as np
 
 from rlexp.policy import LearnResult, Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample
-from rlexp.rollout.worker import Episodes, FragmentInfo
+from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 
@@ -85,6 +87,9 @@ class ScriptedSource:
     def publish(self, version: int, weights: Weights) -> None:
         self.published.append((version, int(weights["updates"][0])))
 
+    def set_filter(self, moments: Moments) -> None:
+        raise AssertionError("an optimizer knows of no filters")
+
     def stop(self) -> None:
         self.num_stops += 1
 
@@ -133,5 +138,14 @@ def prioritized_rows(value: float, count: int) -> SampleBatch:
 
 
 def make_shard(learning_starts: int = 1, train_batch_size: int = 4, capacity: int = 64) -> ReplayShard:
-    config = ReplayConfig(capacity, learning_starts, train_batch_size, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6)
+    config = ReplayConfig(
+        capacity,
+        learning_starts,
+        train_batch_size,
+        prioritized=True,
+        alpha=0.6,
+        beta=0.4,
+        eps=1e-6,
+        compress_observations=False,
+    )
     return ReplayShard(config, seed=0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.pacing import Pacing
 from rlexp.schedules import LinearSchedule
 from tests.unit.optimizers.bench import BATCH_SIZE, Bench, make_shards
 from tests.unit.optimizers.scripted import TIMEOUT_S, HeldPool, ScriptedLearner, prioritized_rows, rows
@@ -184,7 +185,14 @@ def test_the_error_of_the_learner_surfaces_in_a_step() -> None:
     bench = Bench(make_shards(1), learner=learner)
     thread = LearnerThread(learner, queue_capacity=4)
     bench.optimizer = AsyncReplayOptimizer(
-        bench.pool, bench.source, bench.shards, thread, bench.depths, bench.beta, np.random.default_rng(0)
+        bench.pool,
+        bench.source,
+        bench.shards,
+        thread,
+        bench.depths,
+        bench.beta,
+        Pacing(None, BATCH_SIZE),
+        np.random.default_rng(0),
     )
     bench.optimizer.start()
     bench.optimizer.step()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.model import ModelConfig
 from rlexp.envs import EnvConfig, make_vector_env
-from rlexp.models import QNetworkConfig
+from rlexp.models import QNetworkConfig, torso_config_of
+from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
@@ -17,12 +21,14 @@ from rlexp.rollout.exploration import ConstantEpsilon
 from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
-from rlexp.schedules import LinearSchedule
+from rlexp.schedules import LinearSchedule, PiecewiseSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool
 from tests.envs import ENDLESS_ENV, IDENTITY_ENV
+from tests.networks import PLAIN_HEAD
+from tests.rollout_settings import PLAIN
 from tests.unit.optimizers.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
 
 NUM_ENVS = 2
@@ -32,12 +38,13 @@ CONSTANT_BETA = LinearSchedule(0.4, 0.4, 0)
 
 
 def make_network(observation_size: int, num_actions: int) -> QNetworkConfig:
-    return QNetworkConfig(observation_size, num_actions, (8,), "tanh", (8,), dueling=True)
+    torso = torso_config_of(DQNConfig(model=ModelConfig(fcnet_hiddens=(8,))))
+    return QNetworkConfig((observation_size,), num_actions, torso, PLAIN_HEAD)
 
 
 def make_learner(network: QNetworkConfig, seed: int) -> DQNLearner:
     config = DQNLearnerConfig(
-        lr=1e-3,
+        lr=PiecewiseSchedule(((0, 1e-3),)),
         adam_epsilon=1e-8,
         grad_norm_clipping=40.0,
         double_q=True,
@@ -51,9 +58,9 @@ def make_learner(network: QNetworkConfig, seed: int) -> DQNLearner:
 def make_worker(env: str, network: QNetworkConfig, index: int, seed: int) -> RolloutWorker:
     return RolloutWorker(
         partial(make_vector_env, EnvConfig(env, {}, None), NUM_ENVS),
-        partial(DQNPolicy, network, worker_side_prioritization=False),
+        partial(DQNPolicy, network, worker_side_prioritization=False, noise_seed=None),
         ConstantEpsilon((0.3,) * NUM_ENVS),
-        RolloutConfig(FRAGMENT_LENGTH, n_step=1, gamma=0.9, clip_rewards=False),
+        replace(PLAIN, fragment_length=FRAGMENT_LENGTH),
         index,
         seed,
     )
@@ -69,7 +76,7 @@ def make_optimizer(env: str, seed: int, num_workers: int = 0, learning_starts: i
         source = RemoteWorkers(pool, actors, queue_depth=1, max_weight_sync_delay=1)
     shard = make_shard(learning_starts, BATCH_SIZE, capacity=1000)
     learner = make_learner(network, seed)
-    optimizer = SyncReplayOptimizer(pool, source, shard, learner, len(workers), CONSTANT_BETA)
+    optimizer = SyncReplayOptimizer(pool, source, shard, learner, len(workers), CONSTANT_BETA, Pacing(None, BATCH_SIZE))
     optimizer.start()
     return optimizer
 
@@ -115,19 +122,22 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit_and_another_does_not() 
 
 
 def make_scripted(
-    beta: LinearSchedule = CONSTANT_BETA, round_size: int = 2
+    beta: LinearSchedule = CONSTANT_BETA, round_size: int = 2, intensity: float | None = None
 ) -> tuple[SyncReplayOptimizer, ScriptedSource]:
     source = ScriptedSource()
     source.wants_weights = True
     shard = make_shard(learning_starts=1, train_batch_size=4)
-    return SyncReplayOptimizer(InlineTaskPool(), source, shard, ScriptedLearner(), round_size, beta), source
+    pacing = Pacing(intensity, batch_rows=4)
+    return SyncReplayOptimizer(InlineTaskPool(), source, shard, ScriptedLearner(), round_size, beta, pacing), source
 
 
 class RecordingShard(ReplayShard):
     """Remembers the exponents it was asked with, and which rows got which TD errors."""
 
     def __init__(self) -> None:
-        super().__init__(ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6), seed=0)
+        super().__init__(
+            ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6, compress_observations=False), seed=0
+        )
         self.betas: list[float | None] = []
         self.batches: list[SampleBatch] = []
         self.priorities: list[tuple[list[int], list[float]]] = []
@@ -146,7 +156,7 @@ class RecordingShard(ReplayShard):
 
 def learn_rounds(beta: LinearSchedule, rounds: int) -> RecordingShard:
     source, shard = ScriptedSource(), RecordingShard()
-    optimizer = SyncReplayOptimizer(InlineTaskPool(), source, shard, ScriptedLearner(), 1, beta)
+    optimizer = SyncReplayOptimizer(InlineTaskPool(), source, shard, ScriptedLearner(), 1, beta, Pacing(None, 2))
     for value in range(rounds):
         source.give(rows(float(value), 2))
         optimizer.step()
