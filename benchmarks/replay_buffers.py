@@ -43,7 +43,9 @@ def cartpole_rows(count: int, rng: np.random.Generator) -> Columns:
 
 
 def rlexp_cycle(rows: Columns) -> Cycle:
-    config = ReplayConfig(CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS)
+    config = ReplayConfig(
+        CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, compress_observations=False
+    )
     shard = ReplayShard(config, seed=0)
     shard.add_batch(SampleBatch(rows))
 

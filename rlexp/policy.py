@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from rlexp.sample_batch import Array, SampleBatch
 
 Weights = Mapping[str, Array]
@@ -27,6 +29,13 @@ class Policy(Protocol):
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the greedy actions ``[B]`` for observations ``obs [B, ...]``."""
+        ...
+
+    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+        """Return the actions ``[B]`` that the policy explores with by itself: drawn from its values, or with noise.
+
+        A policy that leaves exploration to its worker's ε returns the greedy ones.
+        """
         ...
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:

@@ -14,8 +14,8 @@ argument travels by reference, not through the caller.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 A = TypeVar("A")
@@ -44,6 +44,8 @@ class Resources:
 
     cpus: float
     gpus: float
+    custom: Mapping[str, float] = field(default_factory=dict)
+    """Amounts of the cluster's own resources, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +86,8 @@ class TaskPool(Protocol):
         """Return a value within ``timeout`` seconds; raises TimeoutError, or what the call raised."""
         ...
 
-    def wait(self, timeout: float) -> None:
-        """Return once a call of any lane has completed, or after ``timeout`` seconds."""
+    def wait(self, timeout: float) -> bool:
+        """Return once a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
         ...
 
     def stop(self) -> None:
@@ -147,8 +149,8 @@ class InlineTaskPool:
         value: R = ref.handle
         return value
 
-    def wait(self, timeout: float) -> None:
-        return None
+    def wait(self, timeout: float) -> bool:
+        return True
 
     def stop(self) -> None:
         return None
@@ -167,7 +169,9 @@ class RayTaskPool:
     def place(
         self, name: str, resources: Resources, make: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> Actor[A]:
-        remote = self._ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_restarts=0)(make)
+        remote = self._ray.remote(
+            num_cpus=resources.cpus, num_gpus=resources.gpus, resources=dict(resources.custom), max_restarts=0
+        )(make)
         handle = remote.remote(*args, **kwargs)
         self._actors.append(handle)
         return Actor(name, handle)
@@ -191,9 +195,9 @@ class RayTaskPool:
         value: R = self._ray.get(ref.handle, timeout=timeout)
         return value
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float) -> bool:
         if not self._pending:
-            return
+            return False
         refs = list(self._pending)
         ready, _ = self._ray.wait(refs, num_returns=1, timeout=timeout, fetch_local=False)
         if ready:
@@ -201,6 +205,7 @@ class RayTaskPool:
         for ref in ready:
             lane, call = self._pending.pop(ref)
             lane.deliver(call)
+        return True
 
     def stop(self) -> None:
         self._pending.clear()

@@ -18,6 +18,7 @@ RAISING_ENV = "tests.envs:RaisingEnv"
 CONTINUOUS_ENV = "tests.envs:ContinuousEnv"
 IMAGE_ENV = "tests.envs:ImageEnv"
 ENDLESS_ENV = "tests.envs:EndlessEnv"
+PIXEL_ENV = "tests.envs:PixelEnv"
 
 EPISODE_LENGTHS = (3, 7, 12)
 """Lengths of a CountingEnv's episodes, in turn."""
@@ -162,3 +163,28 @@ class EndlessEnv(CountingEnv):
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self._step += 1
         return self._observation(), 1.0, False, False, {}
+
+
+class PixelEnv(gym.Env[Any, Any]):
+    """Shows a picture with a bright half, left or right: the action that names it (0, 1) pays 1. One-step episodes."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.observation_space = Box(0, 255, (size, size, 3), np.uint8)
+        self.action_space = Discrete(2)
+        self._size = size
+        self._side = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._draw(), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._side)
+        return self._draw(), reward, True, False, {}
+
+    def _draw(self) -> Array:
+        self._side = int(self.np_random.integers(2))
+        picture = np.zeros((self._size, self._size, 3), np.uint8)
+        half = self._size // 2
+        picture[:, self._side * half : (self._side + 1) * half] = (200, 100, 50)
+        return picture

@@ -6,20 +6,25 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
+import numpy as np
 
+from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.replay_states import packed_states, unpacked_states
 from rlexp.agents.results import IterationReport
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.config.common import CommonConfig
-from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import TrialError
 from rlexp.metrics.episodes import EpisodeWindow
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import play_episodes
+from rlexp.rollout.evaluation import Acting, ExploringPolicy, play_episodes
+from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
@@ -27,6 +32,8 @@ from rlexp.task_pool import TaskPool
 
 STALL_TIMEOUT_S = 600.0
 """Training that gets no new sample for so long is given up: every worker hangs."""
+MAX_EVALUATION_ENVS = 8
+"""Envs of an evaluation that step side by side, at most."""
 MAX_EVALUATION_STEPS = 1_000_000
 """Bound of an evaluation, in steps of its vector env."""
 
@@ -40,12 +47,24 @@ class Agent(ABC, Generic[ConfigT]):
     with an ``InlineTaskPool`` without Ray.
     """
 
+    source: SampleSource
+    """Where samples come from; ``make_optimizer`` makes it."""
+
     def __init__(
-        self, env: str, config: ConfigT, pool: TaskPool, seed: int, checkpoint: Checkpoint | None = None
+        self,
+        env: str,
+        config: ConfigT,
+        pool: TaskPool,
+        seed: int,
+        checkpoint: Checkpoint | None = None,
+        imports: tuple[str, ...] = (),
     ) -> None:
-        """Place everything and publish the first weights, those of ``checkpoint`` where one is given."""
+        """Place everything and publish the first weights, those of ``checkpoint`` where one is given.
+
+        Every process that makes envs imports the modules ``imports`` first.
+        """
         self.config = config
-        self.env_config = EnvConfig(env, config.env_config, config.horizon)
+        self.env_config = env_config_of(env, config, imports)
         self.pool = pool
         self.seed = seed
         self._started_s = time.monotonic()
@@ -58,12 +77,15 @@ class Agent(ABC, Generic[ConfigT]):
         probe = make_vector_env(self.env_config, 1)
         self.observation_space, self.action_space = probe.single_observation_space, probe.single_action_space
         probe.close()
+        self.filters = ObservationFilters(config, self.observation_space, checkpoint.arrays if checkpoint else {})
         self.learner = self.make_learner()
         if checkpoint is not None:
             self.learner.load_state_dict(checkpoint.arrays["learner"])
         self.optimizer = self.make_optimizer()
         if checkpoint is not None:
             self._restore_counters(checkpoint.state)
+            if "replay" in checkpoint.state:
+                self.optimizer.load_replay_states(unpacked_states(checkpoint.arrays, checkpoint.state["replay"]))
 
     @classmethod
     @abstractmethod
@@ -77,6 +99,14 @@ class Agent(ABC, Generic[ConfigT]):
     @abstractmethod
     def make_optimizer(self) -> PolicyOptimizer:
         """Place workers and replay; return the optimizer that moves experience between them and the learner."""
+
+    @abstractmethod
+    def evaluation_epsilon(self) -> float:
+        """Return the ε of evaluation episodes that explore."""
+
+    @abstractmethod
+    def stores_replay(self) -> bool:
+        """Return whether checkpoints hold what replay holds."""
 
     @abstractmethod
     def epsilons(self) -> list[Array]:
@@ -105,25 +135,58 @@ class Agent(ABC, Generic[ConfigT]):
             if sampled >= self.config.timesteps_per_iteration and long_enough:
                 break
         self._iteration += 1
+        self.filters.synchronize(self.source)
         elapsed_s = time.monotonic() - started
-        return self._report(infos, elapsed_s, sampled_before, trained_before)
+        row = self._report(infos, elapsed_s, sampled_before, trained_before)
+        return row | self._evaluation_when_due()
 
     def evaluate(self, num_episodes: int) -> tuple[Array, Array]:
-        """Play ``num_episodes`` greedy episodes with the learner's weights; return their returns and lengths."""
+        """Play episodes with the learner's weights as ``evaluation_config`` has them, greedily unless it explores.
+
+        Returns their returns ``[num_episodes]`` and lengths ``[num_episodes]``.
+        """
         policy = self.make_policy(self.config, self.observation_space, self.action_space)
         with self.optimizer.paused():
             policy.set_weights(self.learner.get_weights())
-        env = make_vector_env(self.env_config, min(num_episodes, 8))
+        seed = derive_seed(self.seed, "evaluation", self._iteration)
+        acting = self._explored(self.filters.applied_to(policy), seed)
+        env = make_vector_env(self._evaluation_env_config(), min(num_episodes, MAX_EVALUATION_ENVS))
         try:
-            seed = derive_seed(self.seed, "evaluation", self._iteration)
-            return play_episodes(policy, env, num_episodes, seed, MAX_EVALUATION_STEPS)
+            return play_episodes(acting, env, num_episodes, seed, MAX_EVALUATION_STEPS)
         finally:
             env.close()
+
+    def _explored(self, policy: Policy, seed: int) -> Acting:
+        if not self.config.evaluation_config.explore:
+            return policy
+        assert isinstance(self.action_space, gym.spaces.Discrete)
+        num_actions, rng = int(self.action_space.n), np.random.default_rng(seed)
+        return ExploringPolicy(policy, self.evaluation_epsilon(), num_actions, rng)
+
+    def _evaluation_env_config(self) -> EnvConfig:
+        evaluation = self.config.evaluation_config
+        env_config = {**self.env_config.env_config, **evaluation.env_config}
+        return replace(self.env_config, env_config=env_config, horizon=evaluation.horizon or self.env_config.horizon)
+
+    def _evaluation_when_due(self) -> dict[str, Any]:
+        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration."""
+        interval = self.config.evaluation_interval
+        if not interval or self._iteration % interval:
+            return {}
+        returns, lengths = self.evaluate(self.config.evaluation_num_episodes)
+        figures = {
+            "episode_reward_mean": float(returns.mean()),
+            "episode_reward_min": float(returns.min()),
+            "episode_reward_max": float(returns.max()),
+            "episode_len_mean": float(lengths.mean()),
+            "episodes_this_iter": len(returns),
+        }
+        return {"evaluation": figures}
 
     def save(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises."""
         with self.optimizer.paused():
-            state = {
+            state: dict[str, Any] = {
                 "iteration": self._iteration,
                 "time_total_s": self._time_total_s(),
                 "episodes_total": self._episodes_total,
@@ -131,6 +194,10 @@ class Agent(ABC, Generic[ConfigT]):
                 "num_steps_trained": self.optimizer.counters.num_steps_trained,
             }
             arrays = {"learner": dict(self.learner.state_dict()), "weights": dict(self.learner.get_weights())}
+            arrays |= self.filters.arrays()
+            if self.stores_replay():
+                replay_arrays, state["replay"] = packed_states(self.optimizer.replay_states())
+                arrays |= replay_arrays
         return write_checkpoint(directory, arrays, state, metadata)
 
     def stop(self) -> None:
@@ -148,6 +215,7 @@ class Agent(ABC, Generic[ConfigT]):
                 f"no worker delivered a sample for {STALL_TIMEOUT_S:.0f} s",
                 "the env hangs in reset or step, or sample_batch_size is far too large for it",
             )
+        self.filters.add(infos)
         for info in infos:
             episodes = info.episodes
             reported = episodes.epsilons <= self.reported_epsilon()

@@ -9,10 +9,11 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from rlexp.agents.agent import MAX_EVALUATION_STEPS
+from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.config.experiment import Experiment
-from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import CheckpointError
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import play_episodes
@@ -43,12 +44,14 @@ def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
     """Play ``num_episodes`` greedy episodes; raises CheckpointError where ``path`` holds no good checkpoint."""
     checkpoint = read_checkpoint(path)
     experiment = _experiment_of(checkpoint, path)
-    env_config = EnvConfig(experiment.env, experiment.config.env_config, experiment.config.horizon)
+    imports = tuple(checkpoint.metadata.get("imports", ()))
+    env_config = env_config_of(experiment.env, experiment.config, imports)
     env = make_vector_env(env_config, min(num_episodes, NUM_ENVS))
     try:
         observation_space, action_space = env.single_observation_space, env.single_action_space
         policy = AGENTS[experiment.run].make_policy(experiment.config, observation_space, action_space)
         policy.set_weights(checkpoint.arrays["weights"])
+        policy = ObservationFilters(experiment.config, observation_space, checkpoint.arrays).applied_to(policy)
         returns, lengths = play_episodes(
             policy, env, num_episodes, derive_seed(seed, "evaluation"), MAX_EVALUATION_STEPS
         )

@@ -11,8 +11,8 @@ from rlexp.checkpoint.trial import (
     checkpoint_directory,
     list_checkpoints,
     newest_checkpoint,
+    remove_checkpoint,
     remove_leftovers,
-    retain,
     set_aside,
 )
 from rlexp.checkpoint.write import write_checkpoint
@@ -23,8 +23,8 @@ __all__ = [
     "list_checkpoints",
     "newest_checkpoint",
     "read_checkpoint",
+    "remove_checkpoint",
     "remove_leftovers",
-    "retain",
     "set_aside",
     "verify_checkpoint",
     "write_checkpoint",

@@ -63,12 +63,9 @@ def set_aside(checkpoint: Path) -> Path:
     return checkpoint.rename(target)
 
 
-def retain(trial_directory: Path, keep: int, also: Path | None = None) -> None:
-    """Delete all but the ``keep`` newest checkpoints (at least one) and ``also``, the best one for example."""
-    for path in list_checkpoints(trial_directory)[max(keep, 1) :]:
-        if also is None or path.name != also.name:
-            # Renamed first: an interrupted deletion must not leave half a checkpoint under a good name.
-            shutil.rmtree(path.rename(path.with_name(f".{path.name}.removing")))
+def remove_checkpoint(path: Path) -> None:
+    """Delete a checkpoint; an interrupted deletion leaves no half of it under its good name."""
+    shutil.rmtree(path.rename(path.with_name(f".{path.name}.removing")))
 
 
 def remove_leftovers(trial_directory: Path) -> None:

@@ -1,6 +1,20 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps."""
 
-from rlexp.envs.make import EnvConfig, make_env, make_vector_env
+from rlexp.config.env_ids import is_atari
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
+from rlexp.envs.make import make_env, make_vector_env
 from rlexp.envs.spaces import check_spaces
 
-__all__ = ["EnvConfig", "check_spaces", "make_env", "make_vector_env"]
+__all__ = [
+    "GAME_OVER",
+    "GAME_SCORE",
+    "GAME_STEPS",
+    "EnvConfig",
+    "FrameConfig",
+    "check_spaces",
+    "env_config_of",
+    "is_atari",
+    "make_env",
+    "make_vector_env",
+]

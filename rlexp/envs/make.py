@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from rlexp.config.env_ids import is_atari
+from rlexp.envs.atari import deepmind_env
+from rlexp.envs.discrete_actions import DiscreteActions
+from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.frames import ScaledFrames, is_image
+from rlexp.envs.registry import find_class, find_spec, import_modules
 from rlexp.envs.spaces import check_spaces, flatten_observations
 from rlexp.errors import UsageError
 
 Env = gym.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
 
-
-@dataclass(frozen=True)
-class EnvConfig:
-    """Which env, and how it is made."""
-
-    env: str
-    """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), or ``package.module:Class``."""
-    env_config: Mapping[str, Any]
-    """Keyword arguments of the env."""
-    horizon: int | None
-    """Steps after which an episode is cut (a truncation); never longer than the env's own limit."""
+NOT_NATIVE = ("jax", "ale_py")
+"""Entry points of vector envs that are not used: Gymnasium's own need jax, those of Atari do not render."""
 
 
 def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
-    """Make one env; raises UsageError with a suggestion when there is no such env, or it cannot be made."""
+    """Make one env; raises UsageError with a suggestion when there is no such env, or it cannot be made.
+
+    Its images and actions are prepared as ``config`` says, whoever plays it.
+    """
+    import_modules(config.imports)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
-    user_class = _user_class(config.env)
     try:
-        if user_class is not None:
-            env = user_class(**kwargs)
-            return TimeLimit(env, config.horizon) if config.horizon else env
-        limit = _episode_limit(_find_spec(config.env), config.horizon)
-        return gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+        if config.frames is not None and _is_deepmind(config):
+            game = _registered_env(config, None, kwargs | {"obs_type": "grayscale"})
+            return deepmind_env(game, config.frames, config.horizon)
+        user_class = find_class(config.env)
+        if user_class is None:
+            return _prepared(_registered_env(config, config.horizon, kwargs), config)
+        env = user_class(**kwargs)
+        return _prepared(TimeLimit(env, config.horizon) if config.horizon else env, config)
     except (TypeError, ImportError, gym.error.Error) as error:
         raise UsageError(f"env {config.env} cannot be made: {error}", _remedy(error)) from error
 
@@ -53,7 +54,11 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     Every vector env resets in ``AutoresetMode.NEXT_STEP``: the step after an episode's end ignores its
     action and returns the next episode's first observation, so that one stream of observations holds
     every episode's true last one.
+
+    Where an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]``
+    under GAME_OVER, GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
     """
+    import_modules(config.imports)
     vector = _native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -61,12 +66,38 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     return flatten_observations(vector)
 
 
+def _is_deepmind(config: EnvConfig) -> bool:
+    """Return whether the env is a game to be prepared as in Mnih et al. 2015; its memory cannot be."""
+    assert config.frames is not None
+    return (
+        config.frames.preprocessing == "deepmind"
+        and is_atari(config.env)
+        and config.env_config.get("obs_type") != "ram"
+    )
+
+
+def _registered_env(config: EnvConfig, horizon: int | None, kwargs: dict[str, Any]) -> Env:
+    limit = _episode_limit(find_spec(config.env), horizon)
+    return gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+
+
+def _prepared(env: Env, config: EnvConfig) -> Env:
+    """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
+    if config.frames is not None and is_image(env.observation_space):
+        grayscale = config.frames.grayscale and config.frames.preprocessing == "rllib"
+        env = ScaledFrames(env, config.frames.dim, grayscale=grayscale)
+    if config.discretize_actions is not None and isinstance(env.action_space, Box):
+        env = DiscreteActions(env, config.env, config.discretize_actions)
+    return env
+
+
 def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
-    if _user_class(config.env) is not None:
+    if find_class(config.env) is not None:
         return None
-    spec = _find_spec(config.env)
-    # Gymnasium's jax envs are vectorised too, but need jax; an env with wrappers of its own has no native form.
-    if spec.vector_entry_point is None or "jax" in str(spec.vector_entry_point).lower() or spec.additional_wrappers:
+    spec = find_spec(config.env)
+    entry_point = str(spec.vector_entry_point).lower()
+    # An env with wrappers of its own has no native form.
+    if spec.vector_entry_point is None or any(word in entry_point for word in NOT_NATIVE) or spec.additional_wrappers:
         return None
     kwargs = dict(config.env_config)
     limit = _episode_limit(spec, config.horizon)
@@ -76,48 +107,20 @@ def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
         vector = gym.make_vec(config.env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except TypeError as error:
         raise UsageError(f"env {config.env} cannot be made: {error}", _remedy(error)) from error
-    if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP:
+    if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP and not _needs_preparing(vector, config):
         return vector
     vector.close()
     return None
 
 
-def _episode_limit(spec: gym.envs.registration.EnvSpec, horizon: int | None) -> int | None:
+def _needs_preparing(vector: Vector, config: EnvConfig) -> bool:
+    scaled = config.frames is not None and is_image(vector.single_observation_space)
+    return scaled or (config.discretize_actions is not None and isinstance(vector.single_action_space, Box))
+
+
+def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
     limits = [limit for limit in (spec.max_episode_steps, horizon) if limit is not None]
     return min(limits, default=None)
-
-
-def _user_class(name: str) -> Callable[..., Env] | None:
-    """Return the class that ``package.module:Class`` names, or None where the name is a Gymnasium id."""
-    module_name, colon, class_name = name.partition(":")
-    if not colon or not class_name.isidentifier() or "/" in module_name:
-        return None
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(
-            f"env {name}: module {module_name} cannot be imported: {error}",
-            "it is looked for in the folder where rlexp is started and among the installed packages",
-        ) from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        close = difflib.get_close_matches(class_name, dir(module), n=1)
-        raise UsageError(
-            f"env {name}: module {module_name} has no {class_name}", f"did you mean {close[0]}?" if close else None
-        )
-    return found if callable(found) else None
-
-
-def _find_spec(name: str) -> gym.envs.registration.EnvSpec:
-    module_name, colon, env_id = name.rpartition(":")
-    try:
-        if colon:
-            importlib.import_module(module_name)
-        return gym.spec(env_id)
-    except (ImportError, gym.error.Error) as error:
-        close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.7)
-        hint = f"did you mean {close[0]}?" if close else "a Gymnasium id or package.module:Class is wanted"
-        raise UsageError(f"env {name} is not known to Gymnasium: {error}", hint) from error
 
 
 def _remedy(error: Exception) -> str | None:

@@ -1,4 +1,4 @@
-"""What of Gymnasium's spaces the agents can play: flat observations and discrete actions."""
+"""What of Gymnasium's spaces the agents can play: vectors, images and discrete actions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from rlexp.errors import UsageError
 
 
 def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
-    """Wrap ``vector`` so that its observations are vectors: Discrete becomes one-hot, Dict and Tuple are joined."""
+    """Wrap ``vector`` so that its observations are vectors, or else images ``[H, W, C]``.
+
+    Discrete becomes one-hot; Dict, Tuple and Boxes of other ranks are joined.
+    """
     space = vector.single_observation_space
-    if isinstance(space, Box) and len(space.shape) == 1:
+    if isinstance(space, Box) and len(space.shape) in (1, 3):
         return vector
     return FlattenObservation(vector)
 
@@ -25,15 +28,13 @@ def check_spaces(env: str, observation_space: Space[Any], action_space: Space[An
     if not isinstance(action_space, Discrete):
         raise UsageError(
             f"env {env} has actions {action_space}; DQN and APEX need a Discrete action space",
-            "wrap the env so that it takes a finite number of actions",
+            "discretize_actions: 5 chooses among 5 values per dimension"
+            if isinstance(action_space, Box)
+            else "wrap the env so that it takes a finite number of actions",
         )
     if action_space.start != 0:
         raise UsageError(
             f"env {env} has actions {action_space}, which do not start at 0", "wrap the env so that they do"
-        )
-    if isinstance(observation_space, Box) and len(observation_space.shape) == 3:
-        raise UsageError(
-            f"env {env} has image observations {observation_space.shape}; this version trains on vectors only"
         )
     if not observation_space.is_np_flattenable:
         raise UsageError(f"env {env} has observations {observation_space}, which cannot be laid out as a vector")

@@ -11,7 +11,7 @@ import numpy as np
 from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import ReplayBuffer
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
-from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage import ArrayStorage, CompressedStorage, Storage
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import TD_ERRORS, Array, SampleBatch
 
@@ -34,6 +34,8 @@ class ReplayConfig:
     """How far importance weights correct for it, when :meth:`ReplayShard.replay` is not told."""
     eps: float
     """Added to every absolute TD error, so that no row is lost for ever."""
+    compress_observations: bool
+    """Keep observations compressed, where they are large enough for that to pay."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def split_evenly(total: int, shards: int) -> int:
 
 
 def _make_buffer(config: ReplayConfig) -> ReplayBuffer:
-    storage = ArrayStorage(config.capacity)
+    storage: Storage
+    storage = CompressedStorage(config.capacity) if config.compress_observations else ArrayStorage(config.capacity)
     if config.prioritized:
         return PrioritizedReplayBuffer(config.capacity, config.alpha, storage)
     return UniformReplayBuffer(config.capacity, storage)

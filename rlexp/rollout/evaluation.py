@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlexp.policy import Policy
+from rlexp.rollout.episodes import EpisodeCounter
+from rlexp.rollout.exploration import explore
 from rlexp.sample_batch import Array
 
 
+class Acting(Protocol):
+    """What an evaluation needs of a policy."""
+
+    def compute_actions(self, obs: Array) -> Array:
+        """Return the actions ``[B]`` for observations ``obs [B, ...]``."""
+        ...
+
+
+class ExploringPolicy:
+    """A policy that takes a random action with probability ε: for evaluations that explore."""
+
+    def __init__(self, policy: Acting, epsilon: float, num_actions: int, rng: np.random.Generator) -> None:
+        self._policy = policy
+        self._epsilon = epsilon
+        self._num_actions = num_actions
+        self._rng = rng
+
+    def compute_actions(self, obs: Array) -> Array:
+        """Return the actions ``[B]``."""
+        actions = self._policy.compute_actions(obs)
+        return explore(actions, np.full(len(actions), self._epsilon), self._num_actions, self._rng)
+
+
 def play_episodes(
-    policy: Policy, env: VectorEnv[Any, Any, Any], num_episodes: int, seed: int, max_steps: int
+    policy: Acting, env: VectorEnv[Any, Any, Any], num_episodes: int, seed: int, max_steps: int
 ) -> tuple[Array, Array]:
     """Return the returns ``[num_episodes]`` and lengths of greedy episodes.
 
@@ -21,22 +45,19 @@ def play_episodes(
     """
     num_envs = env.num_envs
     missing = np.array([len(range(i, num_episodes, num_envs)) for i in range(num_envs)])
-    running_returns, running_lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+    episodes = EpisodeCounter(num_envs)
     returns: list[float] = []
     lengths: list[int] = []
-    resetting = np.zeros(num_envs, bool)
     obs, _ = env.reset(seed=seed)
     for _ in range(max_steps):
-        obs, rewards, terminated, truncated, _ = env.step(policy.compute_actions(obs))
-        running_returns += rewards
-        running_lengths += ~resetting
-        resetting = terminated | truncated
-        counted = resetting & (missing > 0)
-        returns += running_returns[counted].tolist()
-        lengths += running_lengths[counted].tolist()
-        missing -= counted
-        running_returns[resetting] = 0.0
-        running_lengths[resetting] = 0
+        obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
+        finished = episodes.add(rewards, terminated | truncated, infos)
+        if finished is None:
+            continue
+        counted = missing[finished.envs] > 0
+        returns += finished.returns[counted].tolist()
+        lengths += finished.lengths[counted].tolist()
+        missing[finished.envs[counted]] -= 1
         if not missing.any():
             return np.array(returns), np.array(lengths)
     raise TimeoutError(f"{len(returns)} of {num_episodes} episodes ended within {max_steps} steps of {num_envs} envs")

@@ -35,11 +35,14 @@ class AnnealedEpsilon:
     """One ε for all envs, which follows a schedule over the env steps of all workers."""
 
     schedule: LinearSchedule
+    warmup_timesteps: int
+    """Env steps for which ε keeps its first value before the schedule begins."""
     num_envs: int
 
     def epsilons(self, num_steps_sampled: int) -> Array:
         """Return ε per env ``[M]``."""
-        return np.full(self.num_envs, self.schedule.value(num_steps_sampled))
+        t = num_steps_sampled - self.warmup_timesteps
+        return np.full(self.num_envs, self.schedule.value(t) if t >= 0 else self.schedule.initial)
 
 
 def epsilon_ladder(num_rungs: int) -> tuple[float, ...]:
@@ -47,6 +50,16 @@ def epsilon_ladder(num_rungs: int) -> tuple[float, ...]:
     if num_rungs == 1:
         return (0.4,)
     return tuple(0.4 ** (1 + 7 * i / (num_rungs - 1)) for i in range(num_rungs))
+
+
+def draw_softmax(values: Array, temperature: float, rng: np.random.Generator) -> Array:
+    """Return actions ``[B]`` drawn with the probabilities softmax(``values [B, A]`` / ``temperature``).
+
+    Adding Gumbel noise and taking the largest draws from a softmax (Gumbel 1954), without a sum that could overflow.
+    """
+    logits = (values - values.max(axis=1, keepdims=True)).astype(np.float64) / temperature
+    actions: Array = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return actions
 
 
 def explore(actions: Array, epsilons: Array, num_actions: int, rng: np.random.Generator) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +50,17 @@ class Fragment:
 
     def followed_by(self, later: Fragment) -> Fragment:
         """Return this fragment and the one recorded right after it as one."""
+        return Fragment.join([self, later])
+
+    @staticmethod
+    def join(parts: Sequence[Fragment]) -> Fragment:
+        """Return fragments, each recorded right after the one before, as one."""
+        *earlier, last = parts
         return Fragment(
-            np.concatenate([self.obs[:-1], later.obs]),
-            np.concatenate([self.actions, later.actions]),
-            np.concatenate([self.rewards, later.rewards]),
-            np.concatenate([self.terminated, later.terminated]),
-            np.concatenate([self.truncated, later.truncated]),
-            np.concatenate([self.valid, later.valid]),
+            np.concatenate([*(part.obs[:-1] for part in earlier), last.obs]),
+            np.concatenate([part.actions for part in parts]),
+            np.concatenate([part.rewards for part in parts]),
+            np.concatenate([part.terminated for part in parts]),
+            np.concatenate([part.truncated for part in parts]),
+            np.concatenate([part.valid for part in parts]),
         )

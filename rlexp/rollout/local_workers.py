@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlexp.policy import Weights
+from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import TaskPool
@@ -29,6 +30,10 @@ class LocalWorkers:
         for worker in self._workers:
             worker.set_weights(version, weights)
         self.num_weight_syncs += len(self._workers)
+
+    def set_filter(self, moments: Moments) -> None:
+        for worker in self._workers:
+            worker.set_filter(moments)
 
     def stop(self) -> None:
         workers, self._workers = self._workers, ()

@@ -37,7 +37,7 @@ def n_step_transitions(stream: Fragment, num_starts: int, n_step: int, gamma: fl
     ``REWARDS + DISCOUNTS * q(NEW_OBS)``. Truncation bootstraps (Pardo et al. 2018); the folded return is
     equation 2 of Horgan et al. (2018) with the true number of steps.
 
-    The stream must hold at least ``n_step - 1`` steps after the last start.
+    After its start, a row needs ``n_step - 1`` more steps of the stream, or the end of its episode.
     """
     shape = (num_starts, stream.actions.shape[1])
     returns = np.zeros(shape, np.float32)
@@ -45,11 +45,12 @@ def n_step_transitions(stream: Fragment, num_starts: int, n_step: int, gamma: fl
     alive = stream.valid[:num_starts].copy()
     bootstraps = np.ones(shape, bool)
     for k in range(n_step):
-        window = slice(k, k + num_starts)
-        returns += np.where(alive, np.float32(gamma**k) * stream.rewards[window], np.float32(0))
-        folded += alive
-        bootstraps &= ~(alive & stream.terminated[window])
-        alive &= ~(stream.terminated[window] | stream.truncated[window])
+        # Starts so late that the stream does not reach k steps further are no longer alive.
+        window, starts = slice(k, k + num_starts), slice(0, stream.num_steps - k)
+        returns[starts] += np.where(alive[starts], np.float32(gamma**k) * stream.rewards[window], np.float32(0))
+        folded[starts] += alive[starts]
+        bootstraps[starts] &= ~(alive[starts] & stream.terminated[window])
+        alive[starts] &= ~(stream.terminated[window] | stream.truncated[window])
     steps, envs = np.nonzero(stream.valid[:num_starts])
     folded = folded[steps, envs]
     return SampleBatch(

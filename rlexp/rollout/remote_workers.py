@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlexp.policy import Weights
+from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import FragmentInfo, RolloutWorker
 from rlexp.sample_batch import SampleBatch
@@ -48,6 +49,11 @@ class RemoteWorkers:
 
     def publish(self, version: int, weights: Weights) -> None:
         self._published = (version, self._pool.put(weights))
+
+    def set_filter(self, moments: Moments) -> None:
+        shared = self._pool.put(moments)
+        for worker in self._workers:
+            self._pool.call(worker, RolloutWorker.set_filter, shared)
 
     def stop(self) -> None:
         self._workers = ()

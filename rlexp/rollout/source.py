@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rlexp.policy import Weights
+from rlexp.rollout.filters import Moments
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import Ref
@@ -40,6 +41,10 @@ class SampleSource(Protocol):
 
     def publish(self, version: int, weights: Weights) -> None:
         """Offer weights; each worker gets them when it is due. Versions grow."""
+        ...
+
+    def set_filter(self, moments: Moments) -> None:
+        """Let every worker standardise observations by ``moments``, from one of its next fragments on."""
         ...
 
     def stop(self) -> None:

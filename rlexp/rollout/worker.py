@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, Protocol
 
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlexp.policy import Policy, Weights
-from rlexp.rollout.exploration import EpsilonSchedule, explore
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.exploration import EpsilonSchedule
+from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.n_step import NStepAccumulator
+from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
+from rlexp.rollout.recording_ahead import RecordingAhead
+from rlexp.rollout.settings import RolloutConfig
+from rlexp.rollout.whole_episodes import EpisodeAccumulator
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.seeding import derive_seed
 
 MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
 MakePolicy = Callable[[], Policy]
-
-
-@dataclass(frozen=True)
-class RolloutConfig:
-    """What a worker needs to know of the experiment, apart from env, policy and exploration."""
-
-    fragment_length: int
-    """Steps per env and ``sample`` call (``sample_batch_size``)."""
-    n_step: int
-    gamma: float
-    clip_rewards: bool
-    """Whether the learner sees the sign of each reward; episode returns are never clipped."""
-
-
-@dataclass(frozen=True)
-class Episodes:
-    """Episodes that ended in a fragment; rows belong together."""
-
-    returns: Array
-    """Undiscounted, unclipped returns ``[E]``."""
-    lengths: Array
-    """Env steps ``[E]``."""
-    epsilons: Array
-    """The ε ``[E]`` of the env that played it, when it ended."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +34,28 @@ class FragmentInfo:
     num_rows: int
     """Transitions in the batch."""
     num_env_steps: int
-    """Env steps taken; differs from ``num_rows`` by what waits for its n-step successors."""
+    """Env steps taken; differs from ``num_rows`` by what waits for its n-step successors, or for its episode's end."""
     episodes: Episodes
     epsilons: Array
-    """ε per env ``[M]`` at the fragment's last step."""
+    """ε per env ``[M]`` at the last step."""
     weights_version: int
     """Learner updates behind the weights that acted."""
     sample_time_s: float
-    """Seconds of work in this call."""
+    """Seconds of work: acting, stepping and folding."""
+    observed: Moments | None = None
+    """Moments of the raw observations, where a filter wants them."""
+
+
+class Accumulator(Protocol):
+    """Turns fragments into transitions."""
+
+    def push(self, fragment: Fragment) -> SampleBatch | None:
+        """Return the transitions that may be sent now; None asks for more fragments first."""
+        ...
 
 
 class RolloutWorker:
-    """Owns a vector env, a policy and the steps that still wait for their n-step successors.
+    """Owns a recorder, with its envs and policy, and the steps that still wait before they are sent.
 
     A plain class: ``RemoteWorkers`` places it as an actor, ``LocalWorkers`` calls it in its own thread.
     """
@@ -78,100 +69,66 @@ class RolloutWorker:
         worker_index: int,
         seed: int,
     ) -> None:
-        self._env = make_env()
-        self._policy = make_policy()
-        self._num_actions = int(self._env.single_action_space.n)  # type: ignore[attr-defined]
-        self._epsilon_schedule = epsilon_schedule
-        self._config = config
         self._worker_index = worker_index
-        self._rng = np.random.default_rng(derive_seed(seed, "worker", worker_index, "exploration"))
-        self._n_step = NStepAccumulator(config.n_step, config.gamma)
-        self._weights_version = 0
-        num_envs = self._env.num_envs
-        self._obs, _ = self._env.reset(seed=derive_seed(seed, "worker", worker_index, "env"))
-        self._resetting = np.zeros(num_envs, bool)
-        self._returns = np.zeros(num_envs)
-        self._lengths = np.zeros(num_envs, np.int64)
+        self._policy = make_policy()
+        env = make_env()
+        self._accumulator = _make_accumulator(config, env.num_envs)
+        # A policy is never shared between threads: the one that records ahead acts with a policy of its own.
+        self._policy_acts = not config.sample_async
+        acting_policy = self._policy if self._policy_acts else make_policy()
+        recorder = FragmentRecorder(env, acting_policy, epsilon_schedule, config, worker_index, seed)
+        self._recorder: Recorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        """Act with ``weights`` from the next step on; ``version`` counts the learner's updates behind them."""
-        self._policy.set_weights(weights)
-        self._weights_version = version
+        """Act with ``weights`` from the next fragment on; ``version`` counts the learner's updates behind them."""
+        self._recorder.set_weights(version, weights)
+        if not self._policy_acts:
+            self._policy.set_weights(weights)
+
+    def set_filter(self, moments: Moments) -> None:
+        """Standardise observations by ``moments`` of all workers from the next fragment on."""
+        self._recorder.set_filter(moments)
 
     def sample(self, num_steps_sampled: int) -> tuple[SampleBatch, FragmentInfo]:
         """Step every env ``fragment_length`` times; return the complete transitions and what is told about them.
 
-        ``num_steps_sampled`` is the env steps of all workers that the caller knows of, the clock of ε.
+        With ``batch_mode: complete_episodes`` again and again, until as many steps of whole episodes are
+        there. ``num_steps_sampled`` is the env steps of all workers that the caller knows of, the clock of ε.
         """
+        recordings: list[Recording] = []
+        batch, folding_s = None, 0.0
+        while batch is None:
+            recording = self._recorder.record(num_steps_sampled)
+            num_steps_sampled += recording.num_env_steps
+            recordings.append(recording)
+            started = time.perf_counter()
+            batch = self._accumulator.push(recording.fragment)
+            folding_s += time.perf_counter() - started
         started = time.perf_counter()
-        fragment, episodes, epsilons = self._record(num_steps_sampled)
-        batch = self._policy.postprocess(self._n_step.push(fragment))
-        info = FragmentInfo(
-            worker_index=self._worker_index,
-            num_rows=batch.count,
-            num_env_steps=int(np.count_nonzero(fragment.valid)),
-            episodes=episodes,
-            epsilons=epsilons,
-            weights_version=self._weights_version,
-            sample_time_s=time.perf_counter() - started,
-        )
-        return batch, info
+        batch = self._policy.postprocess(batch)
+        folding_s += time.perf_counter() - started
+        return batch, self._told(batch, recordings, folding_s)
 
     def stop(self) -> None:
-        """Close the envs."""
-        self._env.close()
+        """End what is under way and close the envs; idempotent."""
+        self._recorder.stop()
 
-    def _record(self, num_steps_sampled: int) -> tuple[Fragment, Episodes, Array]:
-        steps, num_envs = self._config.fragment_length, self._env.num_envs
-        fragment = self._empty_fragment()
-        finished: list[Episodes] = []
-        for t in range(steps):
-            epsilons = self._epsilon_schedule.epsilons(num_steps_sampled + t * num_envs)
-            actions = explore(self._policy.compute_actions(self._obs), epsilons, self._num_actions, self._rng)
-            next_obs, rewards, terminated, truncated, _ = self._env.step(actions)
-            fragment.obs[t] = self._obs
-            fragment.actions[t] = actions
-            fragment.rewards[t] = np.sign(rewards) if self._config.clip_rewards else rewards
-            fragment.terminated[t] = terminated
-            fragment.truncated[t] = truncated
-            fragment.valid[t] = ~self._resetting
-            finished += self._count(rewards, terminated | truncated, epsilons)
-            self._obs = next_obs
-        fragment.obs[steps] = self._obs
-        return fragment, _join(finished), epsilons
-
-    def _empty_fragment(self) -> Fragment:
-        shape = (self._config.fragment_length, self._env.num_envs)
-        space = self._env.single_observation_space
-        dtype = np.dtype(np.float32) if np.issubdtype(space.dtype, np.floating) else space.dtype
-        observation_shape = space.shape or ()
-        return Fragment(
-            obs=np.empty((shape[0] + 1, shape[1], *observation_shape), dtype),
-            actions=np.empty(shape, np.int64),
-            rewards=np.empty(shape, np.float32),
-            terminated=np.empty(shape, bool),
-            truncated=np.empty(shape, bool),
-            valid=np.empty(shape, bool),
+    def _told(self, batch: SampleBatch, recordings: Sequence[Recording], folding_s: float) -> FragmentInfo:
+        last = recordings[-1]
+        observed = [recording.observed for recording in recordings if recording.observed is not None]
+        return FragmentInfo(
+            worker_index=self._worker_index,
+            num_rows=batch.count,
+            num_env_steps=sum(recording.num_env_steps for recording in recordings),
+            episodes=Episodes.join([recording.episodes for recording in recordings]),
+            epsilons=last.epsilons,
+            weights_version=last.weights_version,
+            sample_time_s=folding_s + sum(recording.seconds for recording in recordings),
+            observed=reduce(Moments.merged, observed) if observed else None,
         )
 
-    def _count(self, rewards: Array, ended: Array, epsilons: Array) -> list[Episodes]:
-        """Add one step to the running episodes; return those that it ended."""
-        self._returns += rewards
-        self._lengths += ~self._resetting
-        self._resetting = ended
-        if not ended.any():
-            return []
-        episodes = Episodes(self._returns[ended], self._lengths[ended], epsilons[ended])
-        self._returns[ended] = 0.0
-        self._lengths[ended] = 0
-        return [episodes]
 
-
-def _join(parts: list[Episodes]) -> Episodes:
-    if not parts:
-        return Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
-    return Episodes(
-        np.concatenate([part.returns for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate([part.epsilons for part in parts]),
-    )
+def _make_accumulator(config: RolloutConfig, num_envs: int) -> Accumulator:
+    if config.batch_mode == "complete_episodes":
+        return EpisodeAccumulator(config.n_step, config.gamma, config.fragment_length * num_envs)
+    return NStepAccumulator(config.n_step, config.gamma)

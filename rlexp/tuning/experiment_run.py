@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlexp.config.load import Plan, load_plan, resolved_yaml
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.trial import Trial
-from rlexp.envs import EnvConfig, check_spaces, make_env
+from rlexp.envs import EnvConfig, check_spaces, env_config_of, make_env
 from rlexp.errors import ResumeError
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
+from rlexp.tuning.find_checkpoint import starting_point
 from rlexp.tuning.ray_session import RaySession, set_ray_environment
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
 from rlexp.tuning.run_record import RUN_FILE, Status, read_run_record
@@ -37,7 +38,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = _machine_for(plan.trials)
+    machine = _machine_for(plan.trials, plan.imports)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
     with (
@@ -45,7 +46,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
     ):
         directory.write_experiments(texts, resolved_yaml(plan))
-        directory.start(plan.trials)
+        directory.start(plan.trials, plan.imports)
         return _run(plan.trials, directory, display, request, RaySession(machine.cpus, machine.gpus, options.debug))
 
 
@@ -56,28 +57,27 @@ def resume_run(path: Path, display: Display, debug: bool) -> int:
     ``path`` is no run of ours, damaged or in use.
     """
     record = read_run_record(path)
-    plan = load_plan([path / RESOLVED_FILE])
+    plan = load_plan([path / RESOLVED_FILE], options=LoadOptions(imports=tuple(record.imports)))
     missing = [trial.name for trial in plan.trials if trial.name not in {known.name for known in record.trials}]
     if missing:
         raise ResumeError(f"{path / RESOLVED_FILE} makes a trial {missing[0]} that {path / RUN_FILE} does not know")
     trials = [trial for trial in plan.trials if record.trial(trial.name).status is not Status.TERMINATED]
     if not trials:
         raise ResumeError(f"every trial of {path} has reached its stop", "there is nothing to go on with")
-    machine = _machine_for(trials)
+    machine = _machine_for(trials, plan.imports)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         directory.restart(trials)
         return _run(trials, directory, display, request, RaySession(machine.cpus, machine.gpus, debug))
 
 
-def check_envs(trials: Sequence[Trial]) -> None:
+def check_envs(trials: Sequence[Trial], imports: tuple[str, ...]) -> None:
     """Raise UsageError where an env cannot be made, or has spaces that its agent cannot play."""
     folder = str(Path.cwd())
     if folder not in sys.path:  # a console script does not look for modules where it is started
         sys.path.insert(0, folder)
     seen: list[EnvConfig] = []
     for trial in trials:
-        config = trial.experiment.config
-        env_config = EnvConfig(trial.experiment.env, config.env_config, config.horizon)
+        env_config = env_config_of(trial.experiment.env, trial.experiment.config, imports)
         if env_config not in seen:
             seen.append(env_config)
             env = make_env(env_config)
@@ -85,11 +85,13 @@ def check_envs(trials: Sequence[Trial]) -> None:
             env.close()
 
 
-def _machine_for(trials: Sequence[Trial]) -> Machine:
-    """Return this machine; raises where it cannot hold one of the trials, or an env cannot be played."""
+def _machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
+    """Return this machine; raises where it cannot hold a trial, or the trial's env or starting point is not there."""
     machine = this_machine()
     check_fits(trials, machine)
-    check_envs(trials)
+    check_envs(trials, imports)
+    for trial in trials:
+        starting_point(trial)
     return machine
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlexp.checkpoint import newest_checkpoint
+from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.tuning.run_record import RUN_FILE, TrialRecord, read_run_record
 
@@ -28,6 +29,12 @@ def find_checkpoint(path: Path) -> Path:
     if not path.exists():
         raise ResumeError(f"there is nothing at {path}")
     raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", "name a folder that rlexp run made")
+
+
+def starting_point(trial: Trial) -> Path | None:
+    """Return the checkpoint that ``restore`` means, absolute, or None; raises as ``find_checkpoint`` does."""
+    restore = trial.experiment.restore
+    return None if restore is None else find_checkpoint(Path(restore).expanduser().resolve())
 
 
 def _best(run: Path, trials: list[TrialRecord]) -> Path:

@@ -79,8 +79,9 @@ class RunDirectory:
             replace_text(self.path / f"experiment{suffix}.yaml", text)
         replace_text(self.path / RESOLVED_FILE, resolved)
 
-    def start(self, trials: Sequence[Trial]) -> None:
-        """Make the trials' directories and write the first ``run.json``."""
+    def start(self, trials: Sequence[Trial], imports: Sequence[str] = ()) -> None:
+        """Make the trials' directories and write the first ``run.json``; ``imports`` are what registers their envs."""
+        self.record.imports = list(imports)
         for trial in trials:
             directory = self.trial_directory(trial)
             directory.mkdir(exist_ok=True)

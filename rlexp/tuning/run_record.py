@@ -91,6 +91,8 @@ class RunRecord:
     started: str
     """ISO time with the offset from UTC, as ``ended`` is."""
     ended: str | None = None
+    imports: list[str] = field(default_factory=list)
+    """Modules that register its envs."""
     status: Status = Status.RUNNING
     trials: list[TrialRecord] = field(default_factory=list)
 

@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.trial import Trial
 from rlexp.tuning.display import Display
+from rlexp.tuning.find_checkpoint import starting_point
 from rlexp.tuning.recorders import TrialRecorder
 from rlexp.tuning.run_directory import RunDirectory, trial_parameters
 from rlexp.tuning.run_record import Status, TrialError
@@ -46,7 +47,7 @@ def run_trials(trials: Sequence[Trial], directory: RunDirectory, display: Displa
 
 def make_tuner(trials: Sequence[Trial], directory: RunDirectory, events: TrialEvents) -> tune.Tuner:
     """Return a Tuner whose trials are exactly ``trials``, in their order, each with its own bundles."""
-    assignments = [Assignment(trial, directory.trial_directory(trial).resolve()) for trial in trials]
+    assignments = [assignment_of(trial, directory) for trial in trials]
     trainable = tune.with_resources(
         tune.with_parameters(ExperimentTrainable, assignments=assignments),
         lambda config: placement(trials[config["trial"]].experiment),
@@ -63,6 +64,18 @@ def make_tuner(trials: Sequence[Trial], directory: RunDirectory, events: TrialEv
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
+    )
+
+
+def assignment_of(trial: Trial, directory: RunDirectory) -> Assignment:
+    """Return what the process of ``trial`` is told; its time budget begins now."""
+    budget_s = trial.experiment.time_budget_s
+    return Assignment(
+        trial=trial,
+        directory=directory.trial_directory(trial).resolve(),
+        imports=tuple(directory.record.imports),
+        restore=starting_point(trial),
+        deadline_s=None if budget_s is None else time.time() + budget_s,
     )
 
 

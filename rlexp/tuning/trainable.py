@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
 from rlexp.task_pool import RayTaskPool
+from rlexp.tuning.recorders import flatten
+from rlexp.tuning.retention import keep_best
 
 ERROR_FILE = "error.txt"
 """In the trial's directory: the error in one line, then the traceback."""
@@ -35,6 +38,12 @@ class Assignment:
     trial: Trial
     directory: Path
     """The trial's own directory; absolute, and on storage that driver and trial share."""
+    imports: tuple[str, ...]
+    """Modules that register envs."""
+    restore: Path | None
+    """A checkpoint to start from where the trial has none of its own."""
+    deadline_s: float | None
+    """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s``."""
 
 
 class ExperimentTrainable(tune.Trainable):
@@ -52,6 +61,7 @@ class ExperimentTrainable(tune.Trainable):
         assignment = assignments[config["trial"]]
         self._experiment = assignment.trial.experiment
         self._directory = assignment.directory
+        self._assignment = assignment
         self._stop_watch = StopWatch(assignment.directory.parent / STOP_FILE)
         self._agent: Agent[Any] | None = None
         with self._errors_kept():
@@ -60,10 +70,16 @@ class ExperimentTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         assert self._agent is not None
         with self._errors_kept():
-            row = self._agent.train(self._stop_watch.stop_requested)
+            row = self._agent.train(lambda: self._stop_watch.stop_requested() or self._is_over_time())
             stopped = self._stop_watch.stop_requested()
-            done = stopped or reached(self._experiment.stop, row)
-            row["done"] = done
+            done = stopped or self._is_over_time() or reached(self._experiment.stop, row)
+            now = datetime.now().astimezone()
+            row |= {
+                "done": done,
+                "date": now.isoformat(timespec="seconds"),
+                "timestamp": int(now.timestamp()),
+                "trial_name": self._assignment.trial.name,
+            }
             checkpoint = self._save_when_due(row, done, stopped)
         return {"row": row, "checkpoint": checkpoint, "stopped": stopped, "done": done}
 
@@ -74,9 +90,12 @@ class ExperimentTrainable(tune.Trainable):
     def _make_agent(self) -> Agent[Any]:
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
-        path = newest_checkpoint(self._directory)
+        path = newest_checkpoint(self._directory) or self._assignment.restore
         checkpoint = read_checkpoint(path) if path is not None else None
-        return AGENTS[self._experiment.run](self._experiment.env, config, RayTaskPool(), config.seed, checkpoint)
+        make_agent = AGENTS[self._experiment.run]
+        return make_agent(
+            self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.imports
+        )
 
     def _save_when_due(self, row: dict[str, Any], done: bool, stopped: bool) -> str | None:
         """Write a checkpoint at its period, at the end where asked for, and always when a person stops the run."""
@@ -87,8 +106,19 @@ class ExperimentTrainable(tune.Trainable):
             return None
         assert self._agent is not None
         directory = checkpoint_directory(self._directory, iteration)
-        metadata = {"experiment": experiment.model_dump(mode="json"), "metrics": _scalars(row)}
-        return str(self._agent.save(directory, metadata))
+        metadata = {
+            "experiment": experiment.model_dump(mode="json"),
+            "imports": list(self._assignment.imports),
+            "metrics": row,
+        }
+        path = self._agent.save(directory, metadata)
+        if experiment.keep_checkpoints_num is not None:
+            keep_best(self._directory, experiment.keep_checkpoints_num, experiment.checkpoint_score_attr)
+        return str(path)
+
+    def _is_over_time(self) -> bool:
+        deadline_s = self._assignment.deadline_s
+        return deadline_s is not None and time.time() >= deadline_s
 
     def _errors_kept(self) -> ErrorFile:
         return ErrorFile(self._directory / ERROR_FILE)
@@ -131,8 +161,8 @@ def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
     Each actor has a bundle made for it, so that none can wait for room that its own trial does not have.
     """
     config = experiment.config
-    bundles = [_bundle(config.num_cpus_for_driver, config.num_gpus)]
-    worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker)
+    bundles = [_bundle(config.num_cpus_for_driver, config.num_gpus, {})]
+    worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker)
     if worker:
         bundles += [worker] * config.num_workers
     return tune.PlacementGroupFactory(bundles)
@@ -140,7 +170,7 @@ def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
 
 def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
     """Return whether a row of results has reached one of the ``stop`` values; NaN reaches none."""
-    values = {**row, **{f"info/{name}": value for name, value in row["info"].items()}}
+    values = flatten(row)
     return any(name in values and values[name] is not None and values[name] >= limit for name, limit in stop.items())
 
 
@@ -154,9 +184,5 @@ def summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _bundle(cpus: float, gpus: float) -> dict[str, float]:
-    return {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
-
-
-def _scalars(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if isinstance(value, int | float | str | None)}
+def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in {"CPU": cpus, "GPU": gpus, **custom}.items() if amount > 0}

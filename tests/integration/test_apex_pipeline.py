@@ -16,17 +16,19 @@ import pytest
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.pacing import Pacing
 from rlexp.policy import LearnResult
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.ring import STORAGE_PREFIX
 from rlexp.rollout.exploration import ConstantEpsilon, epsilon_ladder
 from rlexp.rollout.remote_workers import RemoteWorkers
-from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from tests.counting import CountingPolicy, own_number
+from tests.rollout_settings import PLAIN
 
 pytestmark = pytest.mark.ray
 
@@ -86,7 +88,14 @@ class CheckingLearner:
 
 
 REPLAY = ReplayConfig(
-    capacity=100_000, learning_starts=200, train_batch_size=64, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6
+    capacity=100_000,
+    learning_starts=200,
+    train_batch_size=64,
+    prioritized=True,
+    alpha=0.6,
+    beta=0.4,
+    eps=1e-6,
+    compress_observations=False,
 )
 
 
@@ -96,7 +105,7 @@ class Pipeline:
     def __init__(self, pool: TaskPool, replay: ReplayConfig, num_shards: int) -> None:
         self.pool = pool
         env = EnvConfig("tests.envs:CountingEnv", {}, None)
-        rollout = RolloutConfig(fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA, clip_rewards=False)
+        rollout = replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA)
         ladder = epsilon_ladder(NUM_WORKERS)
         workers = [
             pool.place(
@@ -123,6 +132,7 @@ class Pipeline:
             LearnerThread(self.learner, 8),
             QueueDepths(replay=2, store=6),
             LinearSchedule(0.4, 0.4, 0),
+            Pacing(None, REPLAY.train_batch_size),
             np.random.default_rng(SEED),
         )
         self.optimizer.start()

@@ -20,7 +20,6 @@ from rlexp.checkpoint import (
     list_checkpoints,
     newest_checkpoint,
     read_checkpoint,
-    retain,
     set_aside,
     write_checkpoint,
 )
@@ -282,12 +281,3 @@ def test_leftovers_of_killed_writes_are_ignored_and_removed_by_the_next(tmp_path
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint_000001"
     write(tmp_path, 3)
     assert names(tmp_path) == {"checkpoint_000001", "checkpoint_000003", "videos"}
-
-
-def test_retain_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
-    for iteration in range(1, 6):
-        write(tmp_path, iteration)
-    retain(tmp_path, keep=2, also=tmp_path / "checkpoint_000001")
-    assert names(tmp_path) == {"checkpoint_000001", "checkpoint_000004", "checkpoint_000005"}
-    retain(tmp_path, keep=0)
-    assert names(tmp_path) == {"checkpoint_000005"}

@@ -8,6 +8,7 @@ from rlexp.agents.dqn.agent import DQNAgentBase
 from rlexp.config.apex import ApexConfig
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.replay import ReplayShard
 from rlexp.seeding import derive_seed
@@ -21,7 +22,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
 
     def make_optimizer(self) -> PolicyOptimizer:
         settings = self.config.optimizer
-        source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)
+        self.source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)
         num_shards = settings.num_replay_buffer_shards
         shards = [
             self.pool.place(
@@ -39,11 +40,12 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         )
         optimizer = AsyncReplayOptimizer(
             self.pool,
-            source,
+            self.source,
             shards,
             LearnerThread(self.learner, settings.learner_queue_depth),
             depths,
             self.beta_schedule(),
+            Pacing(self.config.training_intensity, self.config.train_batch_size),
             np.random.default_rng(derive_seed(self.seed, "routing")),
         )
         optimizer.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rlexp.config.metric_names import EPISODE_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
+from rlexp.config.metric_names import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
 
 COLUMNS: Final = (
     *PROGRESS_METRICS,
@@ -15,6 +15,7 @@ COLUMNS: Final = (
     "timestamp",
     "trial_name",
     *OPTIMIZER_METRICS,
+    *EVALUATION_METRICS,
     "info/num_updates",
     "info/trained_per_sampled",
     "info/min_exploration",
@@ -29,6 +30,7 @@ COLUMNS: Final = (
     "info/worker_wait_share",
     "info/bottleneck",
     "info/learner/loss",
+    "info/learner/lr",
     "info/learner/mean_q",
     "info/learner/mean_td_error",
     "info/learner/grad_norm",

@@ -7,6 +7,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Sequence
 
 from rlexp.envs import EnvConfig, check_spaces, make_vector_env
 from rlexp.errors import UsageError
+from tests.envs import IMAGE_ENV
 
 VECTOR = Box(-1.0, 1.0, (3,), np.float32)
 
@@ -26,9 +27,16 @@ def test_actions_that_are_not_discrete_are_refused(action_space: gym.Space[objec
     assert caught.value.exit_code == 2
 
 
-def test_images_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"env Maze-v0 has image observations \(84, 84, 3\)"):
-        check_spaces("Maze-v0", Box(0, 255, (84, 84, 3), np.uint8), Discrete(2))
+def test_images_can_be_played_and_keep_their_shape() -> None:
+    check_spaces("Maze-v0", Box(0, 255, (84, 84, 3), np.uint8), Discrete(2))
+    assert make_vector_env(EnvConfig(IMAGE_ENV, {}, None), 2).single_observation_space.shape == (84, 84, 3)
+
+
+def test_continuous_actions_are_told_the_key_that_makes_them_discrete() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_spaces("Maze-v0", VECTOR, Box(-1.0, 1.0, (2,), np.float32))
+    assert caught.value.hint is not None
+    assert "discretize_actions" in caught.value.hint
 
 
 @pytest.mark.parametrize("observation_space", [Graph(VECTOR, None), Sequence(VECTOR)])

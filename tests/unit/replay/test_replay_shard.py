@@ -12,7 +12,14 @@ from rlexp.replay import ReplayConfig, ReplayShard, ShardStats, split_evenly
 from rlexp.sample_batch import ACTIONS, KEYS, REWARDS, TD_ERRORS, WEIGHTS, SampleBatch
 
 CONFIG = ReplayConfig(
-    capacity=100, learning_starts=10, train_batch_size=32, prioritized=True, alpha=0.5, beta=0.5, eps=0.0
+    capacity=100,
+    learning_starts=10,
+    train_batch_size=32,
+    prioritized=True,
+    alpha=0.5,
+    beta=0.5,
+    eps=0.0,
+    compress_observations=False,
 )
 
 

@@ -17,6 +17,9 @@ class StepPolicy:
     def compute_actions(self, obs: Array) -> Array:
         return obs[:, 2].astype(np.int64)
 
+    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+        return self.compute_actions(obs)
+
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         return batch.with_columns(**{TD_ERRORS: batch[OBS][:, 2]})
 
@@ -29,6 +32,9 @@ class ZeroPolicy:
 
     def compute_actions(self, obs: Array) -> Array:
         return np.zeros(len(obs), np.int64)
+
+    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+        return self.compute_actions(obs)
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         return batch

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.rollout.evaluation import play_episodes
 from rlexp.sample_batch import Array
-from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, UNEVEN_ENV, IdentityEnv, UnevenEnv
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, UNEVEN_ENV, CountingEnv, IdentityEnv, UnevenEnv
 from tests.unit.rollout.policies import ZeroPolicy
 
 SEED = 4
@@ -70,3 +73,18 @@ def test_episodes_that_the_env_had_begun_before_do_not_count() -> None:
         vector.step(np.zeros(1, np.int64))
     _, lengths = play_episodes(ZeroPolicy(), vector, 2, SEED, MAX_STEPS)
     assert lengths.tolist() == [3, 7]
+
+
+class LivesEnv(CountingEnv):
+    """Its episodes are lives: each second one ends a game, that scored 100 and lasted 50 steps."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        is_over = (terminated or truncated) and int(obs[1]) % 2 == 1
+        return obs, reward, terminated, truncated, {GAME_OVER: is_over, GAME_SCORE: 100.0, GAME_STEPS: 50}
+
+
+def test_whole_games_are_played_where_episodes_are_lives() -> None:
+    vector = SyncVectorEnv([LivesEnv] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    returns, lengths = play_episodes(ZeroPolicy(), vector, 3, SEED, MAX_STEPS)
+    assert (returns.tolist(), lengths.tolist()) == ([100.0] * 3, [50] * 3)

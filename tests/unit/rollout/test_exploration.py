@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, epsilon_ladder, explore
+from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, draw_softmax, epsilon_ladder, explore
 from rlexp.schedules import LinearSchedule
 
 DRAWS = 40_000
@@ -62,7 +62,29 @@ def test_a_constant_epsilon_ignores_the_clock() -> None:
 
 
 def test_an_annealed_epsilon_follows_the_clock_in_every_env() -> None:
-    schedule = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 100), num_envs=3)
+    schedule = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 100), warmup_timesteps=0, num_envs=3)
     assert schedule.epsilons(0).tolist() == [1.0] * 3
     assert schedule.epsilons(25).tolist() == [0.75] * 3
     assert schedule.epsilons(10**6).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("timesteps", [0, 100])
+def test_an_annealed_epsilon_waits_for_the_end_of_its_warmup(timesteps: int) -> None:
+    schedule = AnnealedEpsilon(LinearSchedule(0.9, 0.1, timesteps), warmup_timesteps=50, num_envs=1)
+    assert schedule.epsilons(0).tolist() == schedule.epsilons(49).tolist() == [0.9]
+    assert schedule.epsilons(50 + timesteps).tolist() == pytest.approx([0.1])
+
+
+@pytest.mark.parametrize("offset", [0.0, -1e4, 1e4])
+def test_softmax_draws_by_hand(offset: float) -> None:
+    # e^1 : e^2 : e^0, whatever is added to all values.
+    values = np.tile(np.array([1.0, 3.0, -1.0]) + offset, (DRAWS, 1))
+    counts = np.bincount(draw_softmax(values, 2.0, np.random.default_rng(4)), minlength=3)
+    for count, weight in zip(counts.tolist(), (math.e, math.e**2, 1.0), strict=True):
+        assert_frequency(count, DRAWS, weight / (math.e + math.e**2 + 1.0))
+
+
+def test_a_temperature_near_zero_is_greedy() -> None:
+    values = np.array([[0.1, 0.2], [3e30, 1e30]], np.float32)
+    for _ in range(20):
+        assert draw_softmax(values, 1e-300, np.random.default_rng(5)).tolist() == [1, 0]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonSchedule
-from rlexp.rollout.worker import FragmentInfo, RolloutConfig, RolloutWorker
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, SampleBatch
+from rlexp.rollout.worker import FragmentInfo, RolloutWorker
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule
-from tests.envs import COUNTING_ENV, RAISING_ENV, episode_length, episode_terminates
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
+from tests.rollout_settings import PLAIN
 from tests.unit.rollout.policies import StepPolicy
 
 NUM_ENVS = 2
+FRAGMENT_LENGTH = 5
 GREEDY = ConstantEpsilon((0.0,) * NUM_ENVS)
 GAMMA = 0.5
 CYCLE = 3 + 7 + 12
@@ -35,7 +40,7 @@ def make_worker(
         partial(make_vector_env, EnvConfig(env, {}, None), NUM_ENVS),
         StepPolicy,
         epsilon_schedule,
-        RolloutConfig(fragment_length, n_step, GAMMA, clip_rewards),
+        replace(PLAIN, fragment_length=fragment_length, n_step=n_step, gamma=GAMMA, clip_rewards=clip_rewards),
         worker_index=7,
         seed=seed,
     )
@@ -129,7 +134,7 @@ def test_episodes_carry_the_epsilon_of_their_env() -> None:
 
 
 def test_epsilon_follows_the_steps_of_all_workers_within_a_fragment() -> None:
-    annealed = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 1000), NUM_ENVS)
+    annealed = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 1000), 0, NUM_ENVS)
     _, info = make_worker(fragment_length=6, epsilon_schedule=annealed).sample(500)
     # The last of 6 steps comes after 5 steps of 2 envs; the episodes ended in the third one, after 4.
     assert info.epsilons == pytest.approx(np.full(NUM_ENVS, 1 - 510 / 1000))
@@ -144,7 +149,7 @@ def test_it_acts_with_the_weights_it_was_given_and_tells_their_version() -> None
         return policies[-1]
 
     make_env = partial(make_vector_env, EnvConfig(COUNTING_ENV, {}, None), NUM_ENVS)
-    worker = RolloutWorker(make_env, make_policy, GREEDY, RolloutConfig(2, 1, GAMMA, False), 0, seed=0)
+    worker = RolloutWorker(make_env, make_policy, GREEDY, replace(PLAIN, fragment_length=2), 0, seed=0)
     assert worker.sample(0)[1].weights_version == 0
     weights = {"layer": np.ones(3)}
     worker.set_weights(12, weights)
@@ -167,6 +172,47 @@ def test_batches_stay_as_they_were_when_the_worker_goes_on() -> None:
     before = {name: column.copy() for name, column in batch.columns.items()}
     sample(worker, calls=3)
     assert all((batch[name] == column).all() for name, column in before.items())
+
+
+class WaitingPolicy(StepPolicy):
+    """Post-processes a batch only once somebody has acted so often, and remembers who did what."""
+
+    PATIENCE_S = 20.0
+    acts: ClassVar[list[int]] = []
+    packs: ClassVar[list[int]] = []
+    acted = threading.Semaphore(0)
+
+    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+        self.acts.append(id(self))
+        self.acted.release()
+        return super().sample_actions(obs, rng)
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        self.packs.append(id(self))
+        for _ in range(2 * FRAGMENT_LENGTH):
+            assert self.acted.acquire(timeout=self.PATIENCE_S), "nobody acts while this batch is packed"
+        return super().postprocess(batch)
+
+
+def test_a_worker_that_records_ahead_plays_on_while_it_packs() -> None:
+    make_env = partial(make_vector_env, EnvConfig(COUNTING_ENV, {}, None), NUM_ENVS)
+    config = replace(PLAIN, fragment_length=FRAGMENT_LENGTH, sample_async=True)
+    worker = RolloutWorker(make_env, WaitingPolicy, GREEDY, config, 0, seed=0)
+    worker.sample(0)  # waits for the acts of two fragments
+    worker.stop()
+    assert len(WaitingPolicy.acts) == 2 * FRAGMENT_LENGTH, "one fragment ahead, and no more"
+    assert not set(WaitingPolicy.acts) & set(WaitingPolicy.packs), "a policy is never shared between threads"
+
+
+def test_epsilon_goes_by_the_steps_ahead() -> None:
+    annealed = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 1000), 0, NUM_ENVS)
+    make_env = partial(make_vector_env, EnvConfig(ENDLESS_ENV, {}, None), NUM_ENVS)
+    config = replace(PLAIN, fragment_length=1, sample_async=True)
+    worker = RolloutWorker(make_env, StepPolicy, annealed, config, 0, seed=0)
+    clocks = [0, NUM_ENVS, 2 * NUM_ENVS]
+    epsilons = [worker.sample(clock)[1].epsilons[0] for clock in clocks]
+    worker.stop()
+    assert epsilons == pytest.approx([1 - clock / 1000 for clock in clocks])
 
 
 def test_the_error_of_an_env_surfaces() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -14,9 +15,10 @@ from rlexp.rollout.exploration import ConstantEpsilon
 from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import RolloutConfig, RolloutWorker
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 from tests.envs import ENDLESS_ENV
+from tests.rollout_settings import PLAIN
 from tests.unit.optimizers.scripted import HeldPool
 from tests.unit.rollout.policies import StepPolicy
 
@@ -49,7 +51,7 @@ class RecordingPool(InlineTaskPool):
 
 def make_worker(index: int) -> RolloutWorker:
     make_env = partial(make_vector_env, EnvConfig(ENDLESS_ENV, {}, None), 1)
-    config = RolloutConfig(FRAGMENT_LENGTH, n_step=1, gamma=0.9, clip_rewards=False)
+    config = replace(PLAIN, fragment_length=FRAGMENT_LENGTH)
     return RolloutWorker(make_env, StepPolicy, ConstantEpsilon((0.0,)), config, index, seed=0)
 
 

@@ -1,0 +1,61 @@
+"""EnvConfig: which env is played and how it is prepared, as an experiment says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlexp.config.common import CommonConfig
+from rlexp.config.dqn import DQNConfig
+
+
+@dataclass(frozen=True)
+class FrameConfig:
+    """How the frames of envs that show images, bytes ``[H, W, C]``, are prepared.
+
+    Atari games under ``deepmind`` get all of :mod:`rlexp.envs.atari`. Any other image is scaled to ``dim``,
+    and made grey under ``rllib`` if asked for. What bytes mean to the network is the torso's affair.
+    """
+
+    preprocessing: Literal["deepmind", "rllib"]
+    dim: int
+    """Height and width in pixels."""
+    grayscale: bool
+    """Make frames grey; for ``rllib``, ``deepmind`` always makes Atari frames grey."""
+    framestack: bool
+    """Show the last 4 frames; for Atari under ``deepmind``."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which env, and how it is made."""
+
+    env: str
+    """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), or ``package.module:Class``."""
+    env_config: Mapping[str, Any]
+    """Keyword arguments of the env."""
+    horizon: int | None
+    """Steps after which an episode is cut (a truncation); never longer than the env's own limit."""
+    imports: tuple[str, ...] = ()
+    """Modules to import first: they register envs."""
+    frames: FrameConfig | None = None
+    """How images are prepared; None: as the env gives them."""
+    discretize_actions: int | None = None
+    """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
+
+
+def env_config_of(env: str, config: CommonConfig, imports: tuple[str, ...]) -> EnvConfig:
+    """Return how ``env`` is made for an experiment with ``config`` that imports the modules ``imports``."""
+    frames = None
+    if config.preprocessor_pref is not None:
+        model = config.model
+        frames = FrameConfig(config.preprocessor_pref, model.dim, model.grayscale, model.framestack)
+    return EnvConfig(
+        env=env,
+        env_config=config.env_config,
+        horizon=config.horizon,
+        imports=imports,
+        frames=frames,
+        discretize_actions=config.discretize_actions if isinstance(config, DQNConfig) else None,
+    )

@@ -1,0 +1,75 @@
+"""What the name of an env stands for: a class of the user's own, or an entry of Gymnasium's registry."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from rlexp.config.env_ids import is_known
+from rlexp.config.env_names import GYMNASIUM_IDS
+from rlexp.errors import UsageError
+
+Env = gym.Env[Any, Any]
+WHERE_MODULES_ARE = "it is looked for in the folder where rlexp is started and among the installed packages"
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules that register envs; raises UsageError where one cannot be imported."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
+
+
+def find_class(name: str) -> Callable[..., Env] | None:
+    """Return the class that ``package.module:Class`` names, or None where the name is a Gymnasium id."""
+    module_name, colon, class_name = name.partition(":")
+    if not colon or not class_name.isidentifier() or "/" in module_name:
+        return None
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        message = f"env {name}: module {module_name} cannot be imported: {error}"
+        raise UsageError(message, WHERE_MODULES_ARE) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        close = difflib.get_close_matches(class_name, dir(module), n=1)
+        raise UsageError(
+            f"env {name}: module {module_name} has no {class_name}", f"did you mean {close[0]}?" if close else None
+        )
+    return found if callable(found) else None
+
+
+def find_spec(name: str) -> EnvSpec:
+    """Return the entry of Gymnasium's registry; raises UsageError with a suggestion where there is none."""
+    module_name, colon, env_id = name.rpartition(":")
+    try:
+        if colon:
+            importlib.import_module(module_name)
+        elif _is_ale_id(env_id):
+            _register_ale_ids(env_id)
+        return gym.spec(env_id)
+    except (ImportError, gym.error.Error) as error:
+        close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}?" if close else "a Gymnasium id or package.module:Class is wanted"
+        raise UsageError(f"env {name} is not known to Gymnasium: {error}", hint) from error
+
+
+def _is_ale_id(env_id: str) -> bool:
+    return is_known(env_id) and env_id not in GYMNASIUM_IDS and env_id not in gym.registry
+
+
+def _register_ale_ids(env_id: str) -> None:
+    """Import the Arcade Learning Environment, which registers its games; raises UsageError where it is missing."""
+    try:
+        ale = importlib.import_module("ale_py")
+        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # every game would print a banner of two lines
+    except ImportError as error:
+        message = f"env {env_id} needs the Arcade Learning Environment: {error}"
+        raise UsageError(message, "pip install 'rlexp[atari]'") from error

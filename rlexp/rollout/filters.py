@@ -1,0 +1,160 @@
+"""Running mean and deviation of observations: how ``MeanStdFilter`` standardises what a policy sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlexp.policy import Policy, Weights
+from rlexp.sample_batch import Array, SampleBatch
+
+LARGEST_DEVIATION = 10.0
+"""Standardised observations are cut here: the first move of an element that stood still would be without bounds."""
+SMALLEST_SCALE = 1e-8
+"""Added to each deviation, so that an element that never moved is divided by something."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """How many observations were seen, and per element their mean and squared deviations; float64 throughout.
+
+    Sums of squares are never taken from each other: values with a large mean keep their variance.
+    """
+
+    count: int
+    mean: Array
+    """Mean ``[...]``."""
+    squares: Array
+    """Sum of the squared deviations from the mean ``[...]``."""
+
+    @staticmethod
+    def none(shape: tuple[int, ...]) -> Moments:
+        """Return the moments of no observations of ``shape``."""
+        return Moments(0, np.zeros(shape), np.zeros(shape))
+
+    @staticmethod
+    def of(observations: Array) -> Moments:
+        """Return the moments of ``observations [N, ...]``, N > 0."""
+        mean = observations.mean(axis=0, dtype=np.float64)
+        return Moments(len(observations), mean, np.square(observations - mean).sum(axis=0))
+
+    def merged(self, other: Moments) -> Moments:
+        """Return the moments of both sets of observations together (Chan et al. 1979, equation 2.1)."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        share = other.count / count
+        difference = other.mean - self.mean
+        squares = self.squares + other.squares + np.square(difference) * (self.count * share)
+        return Moments(count, self.mean + difference * share, squares)
+
+    @property
+    def deviation(self) -> Array:
+        """Standard deviation ``[...]`` of the sample; 1 before there are two observations."""
+        return np.sqrt(self.squares / (self.count - 1)) if self.count > 1 else np.ones_like(self.mean)
+
+    def standardise(self, obs: Array) -> Array:
+        """Return ``obs [B, ...]`` in deviations from the mean, as float32; as they are before anything was seen."""
+        if self.count == 0:
+            return obs.astype(np.float32)
+        standardised = (obs - self.mean) / (self.deviation + SMALLEST_SCALE)
+        return standardised.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION).astype(np.float32)
+
+
+class MeanStdFilter:
+    """Standardises what one worker observes; owned by its recorder.
+
+    It goes by its own observations, each of which counts before it is standardised, until it is given
+    moments that all workers share; from then on by the newest of those alone. What a worker observes
+    reaches the shared moments through ``drain``, so that nothing counts twice.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        """Begin with ``moments``: none, or those of a checkpoint."""
+        self._moments = moments
+        self._is_shared = False
+        self._observed = Moments.none(moments.mean.shape)
+
+    def __call__(self, obs: Array) -> Array:
+        """Observe ``obs [M, ...]`` and return them standardised."""
+        new = Moments.of(obs)
+        self._observed = self._observed.merged(new)
+        if not self._is_shared:
+            self._moments = self._moments.merged(new)
+        return self._moments.standardise(obs)
+
+    def share(self, moments: Moments) -> None:
+        """Go by ``moments`` of all workers from now on."""
+        self._moments = moments
+        self._is_shared = True
+
+    def drain(self) -> Moments:
+        """Return the moments of what was observed since the last call."""
+        observed, self._observed = self._observed, Moments.none(self._observed.mean.shape)
+        return observed
+
+
+class ObservedMoments:
+    """What the workers of an agent have observed: shared by all, or of each by itself; part of its checkpoints."""
+
+    def __init__(self, num_workers: int, shape: tuple[int, ...], shared: bool) -> None:
+        """Begin with nothing seen, for observations of ``shape``."""
+        self.shared = shared
+        self._moments = [Moments.none(shape)] * (1 if shared else max(num_workers, 1))
+
+    def of_worker(self, worker_index: int) -> Moments:
+        """Return what the filter of this worker goes by."""
+        return self._moments[0 if self.shared else worker_index]
+
+    def add(self, worker_index: int, observed: Moments) -> None:
+        """Count what a worker has observed."""
+        index = 0 if self.shared else worker_index
+        self._moments[index] = self._moments[index].merged(observed)
+
+    def of_all(self) -> Moments:
+        """Return the moments of everything that was observed: what evaluations go by."""
+        return _merge(self._moments)
+
+    def state(self) -> dict[str, Array]:
+        """Return arrays for a checkpoint: ``count [W]``, ``mean [W, ...]``, ``squares [W, ...]``."""
+        return {
+            "count": np.array([moments.count for moments in self._moments]),
+            "mean": np.stack([moments.mean for moments in self._moments]),
+            "squares": np.stack([moments.squares for moments in self._moments]),
+        }
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Go on from ``state``; where it is of another number of filters, each begins with everything observed."""
+        rows = zip(state["count"].tolist(), state["mean"], state["squares"], strict=True)
+        loaded = [Moments(count, mean, squares) for count, mean, squares in rows]
+        same_number = len(loaded) == len(self._moments)
+        self._moments = loaded if same_number else [_merge(loaded)] * len(self._moments)
+
+
+class StandardisingPolicy:
+    """A policy that sees observations through fixed moments: how evaluations play."""
+
+    def __init__(self, policy: Policy, moments: Moments) -> None:
+        self._policy = policy
+        self._moments = moments
+
+    def compute_actions(self, obs: Array) -> Array:
+        return self._policy.compute_actions(self._moments.standardise(obs))
+
+    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+        return self._policy.sample_actions(self._moments.standardise(obs), rng)
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return self._policy.postprocess(batch)
+
+    def set_weights(self, weights: Weights) -> None:
+        self._policy.set_weights(weights)
+
+
+def _merge(parts: Sequence[Moments]) -> Moments:
+    total, *others = parts
+    for part in others:
+        total = total.merged(part)
+    return total

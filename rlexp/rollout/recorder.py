@@ -1,0 +1,152 @@
+"""Steps a vector env with a policy and records what happens: fragments, before they become transitions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from rlexp.policy import Policy, Weights
+from rlexp.rollout.episodes import EpisodeCounter, Episodes
+from rlexp.rollout.exploration import EpsilonSchedule, explore
+from rlexp.rollout.filters import MeanStdFilter, Moments
+from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.rewards import clip_rewards
+from rlexp.rollout.settings import RolloutConfig
+from rlexp.sample_batch import Array
+from rlexp.seeding import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A fragment and what is known about it."""
+
+    fragment: Fragment
+    episodes: Episodes
+    """The episodes that ended in it."""
+    epsilons: Array
+    """ε per env ``[M]`` at its last step."""
+    observed: Moments | None
+    """Moments of its raw observations; None without a filter."""
+    weights_version: int
+    """Learner updates behind the weights that acted."""
+    seconds: float
+    """How long it took."""
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps that were no resets."""
+        return int(np.count_nonzero(self.fragment.valid))
+
+
+class Recorder(Protocol):
+    """Delivers fragment after fragment; weights and filters change between two of them."""
+
+    def record(self, num_steps_sampled: int) -> Recording:
+        """Return the next fragment; ``num_steps_sampled`` is the clock of ε."""
+        ...
+
+    def set_weights(self, version: int, weights: Weights) -> None:
+        """Act with ``weights``; ``version`` counts the learner's updates behind them."""
+        ...
+
+    def set_filter(self, moments: Moments) -> None:
+        """Standardise observations by ``moments`` of all workers."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way and close the envs; idempotent."""
+        ...
+
+
+class FragmentRecorder:
+    """A Recorder that records when it is asked to; owns the vector env and the policy that acts in it."""
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        policy: Policy,
+        epsilon_schedule: EpsilonSchedule,
+        config: RolloutConfig,
+        worker_index: int,
+        seed: int,
+    ) -> None:
+        self._env = env
+        self._policy = policy
+        self._num_actions = int(env.single_action_space.n)  # type: ignore[attr-defined]
+        self._epsilon_schedule = epsilon_schedule
+        self._config = config
+        self._rng = np.random.default_rng(derive_seed(seed, "worker", worker_index, "exploration"))
+        self._filter = None if config.observation_filter is None else MeanStdFilter(config.observation_filter)
+        self._weights_version = 0
+        self._episodes = EpisodeCounter(env.num_envs)
+        first_obs, _ = env.reset(seed=derive_seed(seed, "worker", worker_index, "env"))
+        self._obs = self._seen(first_obs)
+
+    def record(self, num_steps_sampled: int) -> Recording:
+        started = time.perf_counter()
+        num_envs = self._env.num_envs
+        fragment = self._empty_fragment()
+        rewards = np.empty(fragment.actions.shape)
+        episodes: list[Episodes] = []
+        for t in range(fragment.num_steps):
+            epsilons = self._epsilon_schedule.epsilons(num_steps_sampled + t * num_envs)
+            actions = self._act(epsilons)
+            fragment.obs[t] = self._obs
+            fragment.actions[t] = actions
+            fragment.valid[t] = ~self._episodes.resetting
+            next_obs, rewards[t], terminated, truncated, infos = self._env.step(actions)
+            fragment.terminated[t] = terminated
+            fragment.truncated[t] = truncated
+            finished = self._episodes.add(rewards[t], terminated | truncated, infos)
+            if finished is not None:
+                episodes.append(Episodes(finished.returns, finished.lengths, epsilons[finished.envs]))
+            self._obs = self._seen(next_obs)
+        fragment.obs[-1] = self._obs
+        return Recording(
+            fragment=replace(fragment, rewards=clip_rewards(rewards, self._config.clip_rewards).astype(np.float32)),
+            episodes=Episodes.join(episodes),
+            epsilons=epsilons,
+            observed=None if self._filter is None else self._filter.drain(),
+            weights_version=self._weights_version,
+            seconds=time.perf_counter() - started,
+        )
+
+    def set_weights(self, version: int, weights: Weights) -> None:
+        self._policy.set_weights(weights)
+        self._weights_version = version
+
+    def set_filter(self, moments: Moments) -> None:
+        assert self._filter is not None
+        self._filter.share(moments)
+
+    def stop(self) -> None:
+        self._env.close()
+
+    def _act(self, epsilons: Array) -> Array:
+        if not self._config.explore:
+            return self._policy.compute_actions(self._obs)
+        actions = self._policy.sample_actions(self._obs, self._rng)
+        return explore(actions, epsilons, self._num_actions, self._rng)
+
+    def _seen(self, obs: Array) -> Array:
+        return obs if self._filter is None else self._filter(obs)
+
+    def _empty_fragment(self) -> Fragment:
+        shape = (self._config.fragment_length, self._env.num_envs)
+        return Fragment(
+            obs=np.empty((shape[0] + 1, *self._obs.shape), self._observation_dtype()),
+            actions=np.empty(shape, np.int64),
+            rewards=np.empty(shape, np.float32),
+            terminated=np.empty(shape, bool),
+            truncated=np.empty(shape, bool),
+            valid=np.empty(shape, bool),
+        )
+
+    def _observation_dtype(self) -> np.dtype[Any]:
+        space = self._env.single_observation_space
+        is_float = self._filter is not None or np.issubdtype(space.dtype, np.floating)
+        return np.dtype(np.float32) if is_float or space.dtype is None else space.dtype

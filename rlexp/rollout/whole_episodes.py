@@ -1,0 +1,73 @@
+"""Whole episodes (``batch_mode: complete_episodes``): steps wait in the worker until their episode has ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rlexp.errors import TrialError
+from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.n_step import n_step_transitions
+from rlexp.sample_batch import Array, SampleBatch
+
+MAX_WAITING_BYTES = 2**31
+"""Observations that may wait in a worker: its bound where neither the env nor ``horizon`` ends an episode."""
+
+
+class EpisodeAccumulator:
+    """Turns fragments into the transitions of whole episodes; owned by one worker.
+
+    The stream of all envs waits together and each env has its own cut, behind its last ended episode.
+    What lies before it is sent as soon as it is ``min_steps`` steps of all envs together; the rest waits
+    on, at most an episode per env (which ``horizon`` bounds) and a fragment. Every episode is sent once.
+    """
+
+    def __init__(self, n_step: int, gamma: float, min_steps: int) -> None:
+        self._n_step = n_step
+        self._gamma = gamma
+        self._min_steps = min_steps
+        self._waiting: list[Fragment] = []
+        self._waiting_bytes = 0
+        self._finished_steps = 0
+        self._open_steps: Array = np.zeros(1, np.int64)
+
+    def push(self, fragment: Fragment) -> SampleBatch | None:
+        """Return the transitions of all ended episodes, or None while they are fewer than ``min_steps`` steps.
+
+        Raises TrialError when what waits grows beyond MAX_WAITING_BYTES.
+        """
+        self._waiting.append(fragment)
+        self._count(fragment)
+        batch = self._send() if self._finished_steps >= self._min_steps else None
+        if self._waiting_bytes > MAX_WAITING_BYTES:
+            raise TrialError(
+                f"batch_mode complete_episodes holds {self._waiting_bytes / 1e9:.1f} GB of steps back in a worker, "
+                "because their episodes do not end",
+                "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
+            )
+        return batch
+
+    def _count(self, fragment: Fragment) -> None:
+        finished, ended = before_last_end(fragment)
+        num_finished = np.count_nonzero(fragment.valid & finished, axis=0)
+        num_open = np.count_nonzero(fragment.valid & ~finished, axis=0)
+        self._finished_steps += int(num_finished.sum() + np.where(ended, self._open_steps, 0).sum())
+        self._open_steps = np.where(ended, 0, self._open_steps) + num_open
+        self._waiting_bytes += fragment.obs.nbytes
+
+    def _send(self) -> SampleBatch:
+        stream = Fragment.join(self._waiting)
+        finished, _ = before_last_end(stream)
+        per_env = np.count_nonzero(finished, axis=0)
+        sent = replace(stream, valid=stream.valid & finished)
+        rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
+        self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.obs.nbytes, 0
+        return n_step_transitions(sent, int(per_env.max()), self._n_step, self._gamma)
+
+
+def before_last_end(fragment: Fragment) -> tuple[Array, Array]:
+    """Return which steps ``[T, M]`` lie up to their env's last end of an episode, and which envs ``[M]`` have one."""
+    ends = fragment.terminated | fragment.truncated
+    finished: Array = np.logical_or.accumulate(ends[::-1])[::-1]
+    return finished, finished[0]

@@ -1,0 +1,63 @@
+"""Agents in one thread on envs whose every step is known, to see what reaches their workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.checkpoint import Checkpoint
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.model import ModelConfig
+from rlexp.rollout.worker import FragmentInfo
+from rlexp.sample_batch import OBS, Array, SampleBatch
+from rlexp.task_pool import Actor, InlineTaskPool, Resources
+from tests.envs import COUNTING_ENV
+
+NUM_ENVS = 2
+SMALL: Mapping[str, Any] = {
+    "model": ModelConfig(fcnet_hiddens=(8,)),
+    "hiddens": (8,),
+    "num_envs_per_worker": NUM_ENVS,
+    "sample_batch_size": 10,
+    "buffer_size": 1000,
+    "learning_starts": 32,
+    "timesteps_per_iteration": 60,
+    "min_iter_time_s": 0.0,
+}
+
+
+class PlacementPool(InlineTaskPool):
+    """An inline pool that remembers what each actor reserved."""
+
+    def __init__(self) -> None:
+        self.placed: dict[str, Resources] = {}
+
+    def place(self, name: str, resources: Resources, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Actor[Any]:
+        self.placed[name] = resources
+        return super().place(name, resources, make, *args, **kwargs)
+
+
+def make_agent(env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, **changes: Any) -> DQNAgent:
+    return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), PlacementPool(), 0, checkpoint)
+
+
+def poll(agent: DQNAgent, num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:
+    """Return the next sample of each of the agent's workers."""
+    samples = agent.source.poll(num_steps_sampled) or agent.source.poll(num_steps_sampled)
+    return [(agent.pool.get(sample.batch, 1.0), sample.info) for sample in samples]
+
+
+def sample(polls: int, env: str = COUNTING_ENV, **changes: Any) -> list[tuple[SampleBatch, FragmentInfo]]:
+    """Return what the workers of a new agent deliver."""
+    agent = make_agent(env, **changes)
+    try:
+        return [delivered for _ in range(polls) for delivered in poll(agent)]
+    finally:
+        agent.stop()
+
+
+def rows(samples: list[tuple[SampleBatch, FragmentInfo]], column: str = OBS) -> Array:
+    return np.concatenate([batch[column] for batch, _ in samples])

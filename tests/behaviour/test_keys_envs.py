@@ -1,0 +1,195 @@
+"""The keys that say which env is played and what the agent sees of it; each test fails if its key is ignored."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.evaluation import evaluate_checkpoint
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.model import ModelConfig
+from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
+from rlexp.errors import UsageError
+from rlexp.models import QNetworkConfig
+from rlexp.task_pool import InlineTaskPool
+from tests.envs import ENDLESS_ENV, PIXEL_ENV
+
+REPOSITORY = Path(__file__).parents[2]
+TINY: Mapping[str, Any] = {
+    "hiddens": (8,),
+    "train_batch_size": 8,
+    "learning_starts": 8,
+    "buffer_size": 200,
+    "timesteps_per_iteration": 40,
+    "min_iter_time_s": 0.0,
+}
+SMALL_FILTERS = ((4, (8, 8), 8), (4, (2, 2), 2))
+"""Make a small network of any image."""
+
+
+def make_agent(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> DQNAgent:
+    config = DQNConfig(**{**TINY, **keys}, model=ModelConfig(**{"fcnet_hiddens": (8,), **(model or {})}))
+    return DQNAgent(env, config, InlineTaskPool(), seed=0)
+
+
+def observed(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> tuple[int, ...]:
+    """Return the shape of what the agent sees, which is what its workers' envs show."""
+    agent = make_agent(env, {"conv_filters": SMALL_FILTERS, **(model or {})}, **keys)
+    vector = make_vector_env(agent.env_config, 1)
+    obs, _ = vector.reset(seed=0)
+    network: QNetworkConfig = agent.network_config()
+    agent.stop()
+    vector.close()
+    assert obs.shape[1:] == network.observation_shape
+    assert obs.dtype == np.uint8
+    return network.observation_shape
+
+
+@pytest.mark.key("preprocessor_pref")
+@pytest.mark.parametrize(
+    ("preference", "shape"), [("deepmind", (84, 84, 4)), ("rllib", (84, 84, 3)), (None, (210, 160, 3))]
+)
+def test_the_preprocessor_preference_decides_what_is_seen_of_a_game(
+    preference: str | None, shape: tuple[int, ...]
+) -> None:
+    assert observed("PongNoFrameskip-v4", preprocessor_pref=preference) == shape
+
+
+@pytest.mark.key("model.dim")
+@pytest.mark.parametrize(("dim", "shape"), [(42, (42, 42, 4)), (20, (20, 20, 4))])
+def test_dim_is_the_side_of_a_games_frames(dim: int, shape: tuple[int, ...]) -> None:
+    assert observed("PongNoFrameskip-v4", {"dim": dim}) == shape
+
+
+@pytest.mark.key("model.dim")
+@pytest.mark.parametrize(("preference", "side"), [("deepmind", 24), ("rllib", 24), (None, 10)])
+def test_dim_is_the_side_of_any_image_unless_it_is_to_stay_as_it_is(preference: str | None, side: int) -> None:
+    assert observed(PIXEL_ENV, {"dim": 24}, preprocessor_pref=preference) == (side, side, 3)
+
+
+@pytest.mark.key("model.grayscale")
+@pytest.mark.parametrize(
+    ("preference", "grayscale", "channels"), [("rllib", True, 1), ("rllib", False, 3), ("deepmind", False, 4)]
+)
+def test_grayscale_makes_frames_grey(preference: str, grayscale: bool, channels: int) -> None:
+    seen = observed("PongNoFrameskip-v4", {"grayscale": grayscale}, preprocessor_pref=preference)
+    assert seen == (84, 84, channels)
+
+
+@pytest.mark.key("model.framestack")
+@pytest.mark.parametrize(("preference", "channels"), [("deepmind", 1), ("rllib", 3)])
+def test_without_framestack_one_frame_is_seen(preference: str, channels: int) -> None:
+    seen = observed("PongNoFrameskip-v4", {"framestack": False}, preprocessor_pref=preference)
+    assert seen == (84, 84, channels)
+
+
+@pytest.mark.key("discretize_actions")
+@pytest.mark.parametrize("bins", [3, 5])
+def test_pendulum_trains_with_its_torques_divided(bins: int) -> None:
+    agent = make_agent("Pendulum-v1", discretize_actions=bins)
+    row = agent.train()
+    assert agent.network_config().num_actions == bins
+    assert row["info"]["num_steps_trained"] > 0
+    agent.stop()
+
+
+@pytest.mark.key("discretize_actions")
+def test_without_it_continuous_actions_are_refused() -> None:
+    with pytest.raises(UsageError, match="Discrete action space"):
+        make_agent("Pendulum-v1")
+
+
+@pytest.mark.key("horizon")
+def test_the_horizon_cuts_episodes() -> None:
+    agent = make_agent(ENDLESS_ENV, horizon=7)
+    row = agent.train()
+    assert row["episode_len_mean"] == row["episode_reward_max"] == 7.0
+    agent.stop()
+
+
+@pytest.mark.key("env_config")
+def test_the_env_config_reaches_the_env() -> None:
+    assert observed(PIXEL_ENV, env_config={"size": 16}, preprocessor_pref=None) == (16, 16, 3)
+
+
+REGISTERS = """
+import gymnasium
+gymnasium.register("Registered-v0", "tests.envs:CountingEnv")
+"""
+
+
+@pytest.fixture
+def registering_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "registers_an_env.py").write_text(REGISTERS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "registers_an_env", raising=False)
+    monkeypatch.setattr("gymnasium.envs.registration.registry", {})
+    return "registers_an_env"
+
+
+def test_modules_are_imported_before_an_env_is_made(registering_module: str) -> None:
+    config = DQNConfig()
+    with pytest.raises(UsageError, match="Registered-v0 is not known"):
+        make_env(env_config_of("Registered-v0", config, ()))
+    make_vector_env(env_config_of("Registered-v0", config, (registering_module,)), 1).close()
+
+
+def test_a_module_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(UsageError, match="--import no_such_module") as caught:
+        make_env(EnvConfig("CartPole-v1", {}, None, imports=("no_such_module",)))
+    assert caught.value.exit_code == 2
+
+
+IMPORTING = """
+registered:
+  run: DQN
+  env: Registered-v0
+  stop: {training_iteration: 1}
+  checkpoint_at_end: true
+  config:
+    num_workers: 1
+    num_cpus_per_worker: 0.5
+    num_cpus_for_driver: 0.5
+    timesteps_per_iteration: 40
+    min_iter_time_s: 0
+    learning_starts: 8
+    buffer_size: 200
+    train_batch_size: 8
+    seed: 3
+    model: {fcnet_hiddens: [8]}
+    hiddens: [8]
+"""
+
+
+@pytest.mark.ray
+def test_what_a_module_registers_trains_in_processes_of_its_own_resumes_and_is_evaluated(
+    tmp_path: Path, registering_module: str
+) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(IMPORTING, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [
+        sys.executable,
+        "-m",
+        "rlexp.cli",
+        "run",
+        file,
+        "--import",
+        registering_module,
+        "--out",
+        tmp_path / "out",
+    ]
+    done = subprocess.run(
+        [*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    checkpoint = next((tmp_path / "out").glob("*/*/checkpoint_*"))
+    assert len(evaluate_checkpoint(checkpoint, num_episodes=2, seed=0).returns) == 2

@@ -1,0 +1,296 @@
+"""The keys that say what workers record and send; each test fails where its key is accepted and ignored."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlexp.agents.dqn import agent as dqn_agent
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.evaluation import evaluate_checkpoint
+from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.checkpoint import read_checkpoint
+from rlexp.config.dqn import DQNConfig
+from rlexp.errors import TrialError, UsageError
+from rlexp.rollout import whole_episodes
+from rlexp.rollout.filters import LARGEST_DEVIATION
+from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
+from tests.behaviour.rollout_agents import NUM_ENVS, make_agent, poll, rows, sample
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
+from tests.unit.rollout.policies import ZeroPolicy
+
+MEAN_STD: dict[str, Any] = {"observation_filter": "MeanStdFilter"}
+
+
+@pytest.mark.key("sample_batch_size", "num_envs_per_worker")
+@pytest.mark.parametrize(("length", "num_envs"), [(4, 1), (6, 3)])
+def test_a_fragment_is_so_many_steps_of_so_many_envs(length: int, num_envs: int) -> None:
+    ((batch, info),) = sample(1, ENDLESS_ENV, sample_batch_size=length, num_envs_per_worker=num_envs)
+    assert info.num_env_steps == length * num_envs
+    assert len(set(batch[OBS][:, 0].tolist())) == num_envs
+
+
+@pytest.mark.key("n_step", "gamma")
+@pytest.mark.parametrize(("n_step", "gamma"), [(1, 0.9), (3, 0.9), (3, 0.5)])
+def test_rewards_are_folded_over_n_steps_with_gamma(n_step: int, gamma: float) -> None:
+    samples = sample(4, n_step=n_step, gamma=gamma)
+    for obs, reward, discount in zip(*(rows(samples, name) for name in (OBS, REWARDS, DISCOUNTS)), strict=True):
+        episode, step = int(obs[1]), int(obs[2])
+        m = min(n_step, episode_length(episode) - step)
+        assert reward == pytest.approx(sum(gamma**k * (step + k + 1) for k in range(m)))
+        terminated = step + m == episode_length(episode) and episode_terminates(episode)
+        assert discount == pytest.approx(0.0 if terminated else gamma**m)
+
+
+def unfinished(observations: Array) -> list[tuple[int, int]]:
+    """Return the (env, episode) pairs of which ``observations`` hold some steps, but not all."""
+    steps = Counter((int(env), int(episode)) for env, episode, _ in observations)
+    return [pair for pair, count in steps.items() if count != episode_length(pair[1])]
+
+
+@pytest.mark.key("batch_mode")
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("length", [1, 4, 25])
+def test_complete_episodes_are_sent_whole_and_once(length: int, n_step: int) -> None:
+    # Ten env steps per episode on the way: what one batch leaves, a later one must bring.
+    samples = sample(30, batch_mode="complete_episodes", sample_batch_size=length, n_step=n_step)
+    for batch, info in samples:
+        assert unfinished(batch[OBS]) == []
+        assert batch.count == info.num_rows >= length * NUM_ENVS
+    everything = [tuple(row) for row in rows(samples).astype(int).tolist()]
+    assert len(set(everything)) == len(everything)
+    for env in {env for env, _, _ in everything}:
+        episodes = sorted({episode for each, episode, _ in everything if each == env})
+        assert episodes == list(range(len(episodes)))
+
+
+@pytest.mark.key("batch_mode")
+def test_truncated_fragments_are_sent_as_they_are() -> None:
+    samples = sample(3, batch_mode="truncate_episodes", sample_batch_size=4)
+    assert [bool(unfinished(batch[OBS])) for batch, _ in samples] == [False, True, True]
+
+
+@pytest.mark.key("batch_mode", "n_step")
+def test_both_modes_fold_the_same_transitions() -> None:
+    whole = sample(6, batch_mode="complete_episodes", n_step=3)
+    steps = sample(12, batch_mode="truncate_episodes", n_step=3)
+    columns = (OBS, REWARDS, DISCOUNTS, NEW_OBS)
+
+    def transitions(samples: Any) -> set[tuple[float, ...]]:
+        return {tuple(np.hstack(row).tolist()) for row in zip(*(rows(samples, name) for name in columns), strict=True)}
+
+    assert transitions(whole) <= transitions(steps)
+
+
+@pytest.mark.key("batch_mode", "horizon")
+def test_horizon_ends_the_episodes_that_are_waited_for() -> None:
+    ((batch, info),) = sample(1, ENDLESS_ENV, batch_mode="complete_episodes", horizon=7, sample_batch_size=3)
+    assert np.bincount(batch[OBS][:, 2].astype(int)).tolist() == [NUM_ENVS] * 7
+    assert info.num_env_steps == 3 * 3 * NUM_ENVS - NUM_ENVS, "the reset after the seventh step is no step"
+
+
+@pytest.mark.key("batch_mode")
+def test_steps_whose_episodes_never_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 10_000)
+    with pytest.raises(TrialError, match="their episodes do not end"):
+        sample(1, ENDLESS_ENV, batch_mode="complete_episodes")
+
+
+def recorder_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("recorder")]
+
+
+@pytest.mark.key("sample_async")
+@pytest.mark.parametrize(("sample_async", "versions"), [(False, [0, 1, 2, 3]), (True, [0, 0, 1, 2])])
+def test_a_worker_that_records_ahead_acts_with_weights_a_fragment_older(
+    sample_async: bool, versions: list[int]
+) -> None:
+    agent = make_agent(sample_async=sample_async)
+    acted_with = []
+    for version in range(1, 5):
+        acted_with.append(poll(agent)[0][1].weights_version)
+        agent.source.publish(version, agent.learner.get_weights())
+    assert acted_with == versions
+    assert len(recorder_threads()) == sample_async
+    agent.stop()
+    assert recorder_threads() == []
+
+
+@pytest.mark.key("sample_async")
+@pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
+def test_recording_ahead_loses_and_changes_nothing(batch_mode: str) -> None:
+    changes: dict[str, Any] = {"batch_mode": batch_mode, "n_step": 3, "explore": False}
+    in_turn, ahead = (sample(6, sample_async=sample_async, **changes) for sample_async in (False, True))
+    for column in (OBS, REWARDS, DISCOUNTS, NEW_OBS):
+        np.testing.assert_array_equal(rows(in_turn, column), rows(ahead, column))
+    assert [info.num_env_steps for _, info in in_turn] == [info.num_env_steps for _, info in ahead]
+
+
+@pytest.mark.key("sample_async", "seed")
+def test_recording_ahead_is_reproducible() -> None:
+    weights = []
+    for _ in range(2):
+        agent = make_agent(sample_async=True, **MEAN_STD)
+        for _ in range(2):
+            agent.train()
+        agent.stop()
+        weights.append({name: array.tobytes() for name, array in agent.learner.get_weights().items()})
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.key("sample_async")
+def test_the_error_of_an_env_surfaces_from_the_thread() -> None:
+    agent = make_agent(RAISING_ENV, sample_async=True, sample_batch_size=3)
+    poll(agent)
+    with pytest.raises(RuntimeError, match="raises at its fifth step"):
+        poll(agent)
+    agent.stop()
+    agent.stop()
+    assert recorder_threads() == []
+
+
+def standardised(observations: Array, seen: Array) -> Array:
+    """Return observations in deviations from the mean of everything in ``seen [N, D]``."""
+    seen = seen.astype(np.float64)
+    scale = seen.std(axis=0, ddof=1) + 1e-8
+    return ((observations - seen.mean(axis=0)) / scale).clip(-LARGEST_DEVIATION, LARGEST_DEVIATION)
+
+
+@pytest.mark.key("observation_filter")
+def test_observations_are_standardised_by_all_that_were_seen_before() -> None:
+    raw, filtered = (rows(sample(2, ENDLESS_ENV, num_envs_per_worker=3, **changes)) for changes in ({}, MEAN_STD))
+    assert filtered.dtype == np.float32
+    for step in range(1, 20):
+        now, so_far = slice(3 * step, 3 * step + 3), slice(0, 3 * step + 3)
+        np.testing.assert_allclose(filtered[now], standardised(raw[now], raw[so_far]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.key("observation_filter")
+def test_the_policy_acts_on_what_the_replay_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Array] = []
+    policy = ZeroPolicy()
+    monkeypatch.setattr(policy, "sample_actions", lambda obs, rng: (seen.append(obs), np.zeros(len(obs), np.int64))[1])
+    monkeypatch.setattr(dqn_agent, "DQNPolicy", lambda *args: policy)
+    np.testing.assert_array_equal(rows(sample(1, ENDLESS_ENV, **MEAN_STD)), np.concatenate(seen))
+
+
+def endless_observations(env_ids: Array, last_step: int) -> Array:
+    """Return what the envs have shown up to a step, in any order."""
+    return np.array([(env_id, 0, step) for env_id in env_ids for step in range(last_step + 1)])
+
+
+@pytest.mark.key("observation_filter", "synchronize_filters")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("synchronize", [True, False])
+def test_filters_are_merged_over_the_workers_after_an_iteration(num_workers: int, synchronize: bool) -> None:
+    ids = [batch[OBS][:NUM_ENVS, 0] for batch, _ in sample(1, ENDLESS_ENV, num_workers=num_workers)]
+    agent = make_agent(ENDLESS_ENV, num_workers=num_workers, synchronize_filters=synchronize, **MEAN_STD)
+    length = agent.config.sample_batch_size
+    agent.train()
+    delivered = agent.optimizer.counters.num_steps_sampled // (NUM_ENVS * len(ids))
+    if num_workers:
+        poll(agent)  # was under way when the filters were merged
+    fragments = poll(agent)
+    agent.stop()
+    start = delivered + (length if num_workers else 0)
+    for mine, (batch, _) in zip(ids, fragments, strict=True):
+        found = batch[OBS].reshape(length, NUM_ENVS, 3)
+        # The first observation of a fragment was seen, and so standardised, at the end of the one before.
+        for t in range(1, length):
+            raw = np.array([(env_id, 0, start + t) for env_id in mine])
+            seen = (np.concatenate(ids), delivered) if synchronize else (mine, start + t)
+            np.testing.assert_allclose(found[t], standardised(raw, endless_observations(*seen)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.key("observation_filter")
+@pytest.mark.parametrize("synchronize", [True, False])
+def test_checkpoints_hold_the_filters_and_workers_go_on_with_them(synchronize: bool, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {**MEAN_STD, "num_workers": 2, "synchronize_filters": synchronize}
+    agent = make_agent(ENDLESS_ENV, **changes)
+    agent.train()
+    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    agent.stop()
+    kept = checkpoint.arrays["filters"]
+    ids = [batch[OBS][:NUM_ENVS, 0] for batch, _ in sample(1, ENDLESS_ENV, num_workers=2)]
+    groups = [np.concatenate(ids)] if synchronize else ids
+    last_step = agent.optimizer.counters.num_steps_sampled // (2 * NUM_ENVS)
+    for row, group in enumerate(groups):
+        seen = endless_observations(group, last_step)
+        assert kept["count"][row] == len(seen)
+        np.testing.assert_allclose(kept["mean"][row], seen.mean(axis=0))
+        np.testing.assert_allclose(kept["squares"][row] / (len(seen) - 1), seen.var(axis=0, ddof=1))
+    restored = make_agent(ENDLESS_ENV, checkpoint, **changes)
+    first = poll(restored)[0][0][OBS][:NUM_ENVS]
+    restored.stop()
+    raw = np.array([(env_id, 0, 0) for env_id in ids[0]])
+    expected = standardised(raw, np.concatenate([endless_observations(groups[0], last_step), raw]))
+    np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-4)
+
+
+class WatchingPolicy(ZeroPolicy):
+    """Remembers what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Array] = []
+
+    def compute_actions(self, obs: Array) -> Array:
+        self.seen.append(obs)
+        return super().compute_actions(obs)
+
+
+@pytest.mark.key("observation_filter")
+@pytest.mark.parametrize("synchronize", [True, False])
+def test_evaluations_see_what_training_saw(synchronize: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make_agent(synchronize_filters=synchronize, num_workers=2, **MEAN_STD)
+    agent.train()
+    experiment = {"name": "e", "run": "DQN", "env": COUNTING_ENV, "config": agent.config.model_dump(mode="json")}
+    path = agent.save(tmp_path / "checkpoint_000001", {"experiment": experiment})
+    policies = [WatchingPolicy(), WatchingPolicy()]
+    monkeypatch.setattr(DQNAgent, "make_policy", lambda *args, **kwargs: policies[0])
+    agent.evaluate(2)
+    agent.stop()
+    monkeypatch.setattr(DQNAgent, "make_policy", lambda *args, **kwargs: policies[1])
+    evaluate_checkpoint(path, 2, seed=0)
+    kept = read_checkpoint(path).arrays["filters"]
+    counts = kept["count"][:, None]
+    mean = (counts * kept["mean"]).sum(axis=0) / counts.sum()
+    squares = (kept["squares"] + counts * (kept["mean"] - mean) ** 2).sum(axis=0)
+    for policy in policies:
+        for step in range(3):
+            expected = ((0, step) - mean[1:]) / np.sqrt(squares[1:] / (counts.sum() - 1))
+            np.testing.assert_allclose(policy.seen[step][0, 1:], expected, rtol=1e-4)
+
+
+@pytest.mark.key("observation_filter")
+def test_images_are_not_filtered() -> None:
+    images = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    with pytest.raises(UsageError, match=r"MeanStdFilter does not suit images"):
+        ObservationFilters(DQNConfig(observation_filter="MeanStdFilter"), images, {})
+    assert ObservationFilters(DQNConfig(), images, {}).of_worker(0) is None
+
+
+@pytest.mark.key("clip_rewards")
+@pytest.mark.parametrize(
+    ("clip_rewards", "low", "high"), [(None, 1, 12), (False, 1, 12), (True, 1, 1), (2.5, 1, 2.5), ((4, 8), 4, 8)]
+)
+def test_the_learner_sees_clipped_rewards_and_the_results_whole_ones(
+    clip_rewards: Any, low: float, high: float
+) -> None:
+    samples = sample(3, clip_rewards=clip_rewards)
+    np.testing.assert_allclose(rows(samples, REWARDS), (rows(samples)[:, 2] + 1).clip(low, high))
+    assert {value for _, info in samples for value in info.episodes.returns.tolist()} == {6.0, 28.0, 78.0}
+
+
+@pytest.mark.key("clip_rewards", "preprocessor_pref")
+@pytest.mark.parametrize(("preprocessor_pref", "largest"), [("deepmind", 1), ("rllib", 12), (None, 12)])
+def test_null_clips_by_sign_where_games_are_prepared_as_deepmind_did(
+    preprocessor_pref: Any, largest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dqn_agent, "is_atari", lambda env: env == COUNTING_ENV)
+    assert rows(sample(3, preprocessor_pref=preprocessor_pref), REWARDS).max() == largest

@@ -1,0 +1,100 @@
+"""The keys that say how many workers there are and what each reserves; each test fails where its key is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from rlexp.config.experiment import DQNExperiment
+from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
+from rlexp.tuning.trainable import placement
+from tests.behaviour.rollout_agents import SMALL, PlacementPool, make_agent, poll
+from tests.envs import COUNTING_ENV
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Give torch its threads back after the test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def placed(**changes: Any) -> dict[str, Resources]:
+    agent = make_agent(**changes)
+    assert isinstance(agent.pool, PlacementPool)
+    agent.stop()
+    return agent.pool.placed
+
+
+def bundles(**changes: Any) -> list[dict[str, float]]:
+    experiment = DQNExperiment.model_validate(
+        {"name": "e", "run": "DQN", "env": COUNTING_ENV, "config": {**SMALL, **changes}}
+    )
+    return list(placement(experiment).bundles)
+
+
+@pytest.mark.key("num_workers")
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_so_many_workers_play(num_workers: int) -> None:
+    agent = make_agent(num_workers=num_workers)
+    assert sorted(info.worker_index for _, info in poll(agent)) == list(range(max(num_workers, 1)))
+    agent.stop()
+    assert len(placed(num_workers=num_workers)) == num_workers
+    assert len(bundles(num_workers=num_workers)) == 1 + num_workers
+
+
+@pytest.mark.key("num_cpus_per_worker", "num_gpus_per_worker", "custom_resources_per_worker")
+def test_each_worker_reserves_what_it_is_given() -> None:
+    given = {
+        "num_workers": 2,
+        "num_cpus_per_worker": 0.5,
+        "num_gpus_per_worker": 0.25,
+        "custom_resources_per_worker": {"licence": 2.0},
+    }
+    assert placed(**given) == dict.fromkeys(("worker-0", "worker-1"), Resources(0.5, 0.25, {"licence": 2.0}))
+    assert bundles(**given)[1:] == [{"CPU": 0.5, "GPU": 0.25, "licence": 2.0}] * 2
+
+
+@pytest.mark.key("custom_resources_per_worker")
+def test_a_worker_may_reserve_nothing_but_a_resource_of_its_own() -> None:
+    given = {"num_workers": 1, "num_cpus_per_worker": 0.0, "custom_resources_per_worker": {"licence": 1.0}}
+    assert bundles(**given)[1:] == [{"licence": 1.0}]
+    assert bundles(num_workers=1, num_cpus_per_worker=0.0) == bundles(num_workers=0)
+
+
+@pytest.mark.key("custom_resources_per_worker")
+def test_ray_is_asked_for_all_that_an_actor_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    asked: list[dict[str, Any]] = []
+
+    class Remote:
+        """Stands for an actor class that Ray was given."""
+
+        def remote(self) -> None:
+            return None
+
+    monkeypatch.setattr(ray, "remote", lambda **options: (asked.append(options), lambda make: Remote())[1])
+    RayTaskPool().place("worker-0", Resources(0.5, 0.25, {"licence": 2.0}), InlineTaskPool)
+    assert asked == [{"num_cpus": 0.5, "num_gpus": 0.25, "resources": {"licence": 2.0}, "max_restarts": 0}]
+
+
+@pytest.mark.key("num_cpus_for_driver")
+@pytest.mark.usefixtures("threads")
+def test_the_driver_reserves_cpus_and_learns_with_as_many_threads() -> None:
+    assert bundles(num_cpus_for_driver=3)[0] == {"CPU": 3}
+    make_agent(num_cpus_for_driver=3).stop()
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.key("num_threads_per_worker")
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("given", "threads_used"), [(None, 1), (1, 1), (2, 2)])
+def test_a_worker_acts_with_so_many_threads(given: int | None, threads_used: int) -> None:
+    # Workers are placed in this process, after the driver set its own threads.
+    make_agent(num_workers=1, num_threads_per_worker=given, num_cpus_for_driver=4).stop()
+    assert torch.get_num_threads() == threads_used

@@ -1,0 +1,253 @@
+"""Atari as in Mnih et al. 2015: on a scripted game whose every frame is known, and on real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, FrameConfig, is_atari, make_env, make_vector_env
+from rlexp.envs.atari import MAX_NOOPS, NoopStarts, SkippedFrames, deepmind_env
+from rlexp.errors import UsageError
+
+FRAMES = FrameConfig("deepmind", 84, grayscale=False, framestack=True)
+SINGLE = FrameConfig("deepmind", 2, grayscale=False, framestack=False)
+NOOP, FIRE, UP = range(3)
+
+
+class ScriptedGame(gym.Env[Any, Any]):
+    """Three lives of LIFE frames each; every frame pays 1 and is as bright as its number; fire is a button."""
+
+    LIFE = 100
+
+    def __init__(self, frameskip: int = 4, meanings: tuple[str, ...] = ("NOOP", "FIRE", "UP")) -> None:
+        self.observation_space = Box(0, 255, (2, 2), np.uint8)
+        self.action_space = Discrete(3)
+        self.spec = EnvSpec("Scripted-v0", kwargs={"frameskip": frameskip})
+        self.actions: list[int] = []
+        self.resets = 0
+        self._meanings = meanings
+        self._frame = 0
+
+    def get_action_meanings(self) -> list[str]:
+        return list(self._meanings)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._frame, self.actions = 0, []
+        self.resets += 1
+        return self._observation(), {"lives": 3}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._frame += 1
+        self.actions.append(int(action))
+        lives = 3 - self._frame // self.LIFE
+        return self._observation(), 1.0, lives == 0, False, {"lives": lives}
+
+    def _observation(self) -> Any:
+        # Odd frames are dark: sprites that flicker.
+        return np.full((2, 2), self._frame % 256 if self._frame % 2 == 0 else 0, np.uint8)
+
+
+def play(env: gym.Env[Any, Any], action: int = UP) -> tuple[list[float], list[dict[str, Any]]]:
+    """Play until a game is over, resetting after each episode; return the episodes' returns and all infos."""
+    returns, infos = [0.0], []
+    for _ in range(2000):
+        _, reward, terminated, truncated, info = env.step(action)
+        returns[-1] += float(reward)
+        infos.append(info)
+        if terminated or truncated:
+            _, info = env.reset()
+            infos.append(info)
+            returns.append(0.0)
+        if any(info[GAME_OVER] for info in infos[-2:]):
+            return returns[:-1], infos
+    raise AssertionError("the game has no end")
+
+
+def test_an_episode_is_a_life_and_a_score_is_of_the_whole_game() -> None:
+    game = ScriptedGame(meanings=("NOOP", "RIGHT", "UP"))
+    env = deepmind_env(game, SINGLE, horizon=None)
+    env.reset(seed=1)
+    noops = len(game.actions)
+    returns, infos = play(env)
+    # The step that begins a later life is a no-op, whose reward no episode has.
+    assert returns == [100 - noops, 99, 99]
+    over = [info for info in infos if info[GAME_OVER]]
+    assert [(info[GAME_SCORE], info[GAME_STEPS]) for info in over] == [(300 - noops, 300 - noops)]
+    assert all(info[GAME_SCORE] == info[GAME_STEPS] == 0 for info in infos if not info[GAME_OVER])
+    assert game.resets == 2, "a life lost is no reset"
+
+
+def test_fire_begins_every_life_where_the_game_has_it() -> None:
+    game = ScriptedGame()
+    env = deepmind_env(game, SINGLE, horizon=None)
+    env.reset(seed=1)
+    assert game.actions[-2:] == [FIRE, UP]
+    assert set(game.actions[:-2]) == {NOOP}
+    terminated = False
+    while not terminated:
+        _, _, terminated, _, _ = env.step(NOOP)
+    env.reset()
+    assert game.actions[-3:] == [NOOP, FIRE, UP]
+
+
+def test_a_game_that_ends_while_an_episode_begins_is_reported_too() -> None:
+    class OneFrameLives(ScriptedGame):
+        LIFE = MAX_NOOPS + 3
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, info["lives"] == 2 and action == FIRE, False, info
+
+    env = deepmind_env(OneFrameLives(), SINGLE, horizon=None)
+    env.reset(seed=0)
+    terminated = False
+    while not terminated:
+        _, _, terminated, _, info = env.step(NOOP)
+        assert not info[GAME_OVER]
+    _, info = env.reset()
+    assert info[GAME_OVER]
+    assert info[GAME_SCORE] > 0
+
+
+def test_the_horizon_cuts_a_game_not_a_life() -> None:
+    game = ScriptedGame(meanings=("NOOP", "RIGHT", "UP"))
+    env = deepmind_env(game, SINGLE, horizon=150)
+    env.reset(seed=1)
+    _, infos = play(env)
+    assert [info[GAME_STEPS] for info in infos if info[GAME_OVER]] == [150]
+
+
+def test_games_begin_after_a_random_number_of_noops() -> None:
+    game = ScriptedGame()
+    env = NoopStarts(game)
+    env.reset(seed=3)
+    counts = [len(game.actions)]
+    for _ in range(200):
+        env.reset()
+        counts.append(len(game.actions))
+    assert set(counts) == set(range(1, MAX_NOOPS + 1))
+    again = ScriptedGame()
+    NoopStarts(again).reset(seed=3)
+    assert len(again.actions) == counts[0]
+
+
+def test_an_action_lasts_four_frames_of_which_the_last_two_are_seen() -> None:
+    game = ScriptedGame(frameskip=1)
+    env = SkippedFrames(game)
+    env.reset(seed=0)
+    for step in range(1, 4):
+        obs, reward, *_ = env.step(UP)
+        assert reward == 4.0
+        assert (obs == 4 * step).all()
+    obs, *_ = env.step(UP)
+    game._frame += 1
+    obs, *_ = env.step(UP)
+    assert (obs == 20).all(), "the brighter of frames 20 and 21, of which the later one is dark"
+
+
+@pytest.mark.parametrize(("frameskip", "frames_per_step"), [(1, 4), (4, 1), (3, 1)])
+def test_frames_are_skipped_unless_the_env_does(frameskip: int, frames_per_step: int) -> None:
+    game = ScriptedGame(frameskip=frameskip)
+    env = deepmind_env(game, SINGLE, horizon=None)
+    env.reset(seed=0)
+    before = len(game.actions)
+    env.step(UP)
+    assert len(game.actions) - before == frames_per_step
+
+
+def test_the_skipping_stops_where_the_game_does() -> None:
+    game = ScriptedGame(frameskip=1)
+    env = SkippedFrames(game)
+    env.reset()
+    game._frame = 3 * game.LIFE - 2
+    _, reward, terminated, _, _ = env.step(UP)
+    assert (reward, terminated) == (2.0, True)
+
+
+def test_in_a_vector_env_the_games_are_told_for_every_env() -> None:
+    def make() -> gym.Env[Any, Any]:
+        return deepmind_env(ScriptedGame(meanings=("NOOP", "RIGHT", "UP")), SINGLE, horizon=None)
+
+    vector = SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    vector.reset(seed=0)
+    games = []
+    for _ in range(320):
+        _, _, _, _, infos = vector.step(np.array([UP, UP]))
+        assert infos[GAME_OVER].dtype == bool
+        games += infos[GAME_SCORE][infos[GAME_OVER]].tolist()
+    assert len(games) == 2
+    assert all(300 - MAX_NOOPS <= score < 300 for score in games)
+
+
+@pytest.mark.parametrize("env", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])
+def test_a_real_game_shows_four_grey_frames(env: str) -> None:
+    vector = make_vector_env(EnvConfig(env, {}, None, frames=FRAMES), 2)
+    obs, _ = vector.reset(seed=0)
+    assert obs.shape == (2, 84, 84, 4)
+    assert obs.dtype == np.uint8
+    assert len(np.unique(obs)) > 3
+    for _ in range(4):
+        obs, _, _, _, infos = vector.step(np.array([0, 1]))
+    assert infos[GAME_OVER].tolist() == [False, False]
+    assert (obs[..., 0] != obs[..., 3]).any()
+    vector.close()
+
+
+def test_a_life_of_breakout_is_an_episode() -> None:
+    env = make_env(EnvConfig("BreakoutNoFrameskip-v4", {}, None, frames=FRAMES))
+    env.reset(seed=0)
+    returns, infos = play(env, action=NOOP)
+    assert len(returns) == 5
+    assert [info["lives"] for info in infos if info[GAME_OVER]] == [0]
+
+
+def test_the_same_seed_is_the_same_game() -> None:
+    def stream(seed: int) -> list[bytes]:
+        env = make_env(EnvConfig("PongNoFrameskip-v4", {}, None, frames=FRAMES))
+        obs, _ = env.reset(seed=seed)
+        return [obs.tobytes(), *(env.step(step % 6)[0].tobytes() for step in range(60))]
+
+    assert stream(1) == stream(1) != stream(2)
+
+
+def test_videos_can_be_made_of_what_the_agent_plays() -> None:
+    env = make_env(EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES), render_mode="rgb_array")
+    env.reset(seed=0)
+    picture = env.render()
+    assert isinstance(picture, np.ndarray)
+    assert picture.shape == (210, 160, 3)
+
+
+def test_the_memory_of_a_game_is_a_vector() -> None:
+    vector = make_vector_env(EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES), 1)
+    assert vector.single_observation_space.shape == (128,)
+
+
+def test_continuous_actions_are_refused() -> None:
+    config = EnvConfig("ALE/Pong-v5", {"continuous": True}, None, frames=FRAMES)
+    with pytest.raises(UsageError, match="continuous actions") as caught:
+        make_env(config)
+    assert caught.value.hint == "preprocessor_pref: null"
+
+
+def test_games_are_known_by_their_ids() -> None:
+    assert is_atari("ALE/Pong-v5")
+    assert is_atari("BreakoutNoFrameskip-v4")
+    assert not is_atari("CartPole-v1")
+    assert not is_atari("tests.envs:ImageEnv")
+
+
+def test_without_the_emulator_its_users_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
+    monkeypatch.setattr(gym.envs.registration, "registry", {})
+    monkeypatch.setattr(gym, "registry", {})
+    with pytest.raises(UsageError, match=r"ALE/Pong-v5 needs the Arcade Learning Environment") as caught:
+        make_env(EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES))
+    assert caught.value.hint == "pip install 'rlexp[atari]'"

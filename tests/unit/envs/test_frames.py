@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.envs import EnvConfig, FrameConfig, make_env, make_vector_env
+from rlexp.envs.frames import AreaMean, ScaledFrames, StackedFrames
+from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, PixelEnv
+
+
+def frames(preprocessing: str, dim: int = 4, grayscale: bool = False) -> FrameConfig:
+    return FrameConfig(preprocessing, dim, grayscale, framestack=True)  # type: ignore[arg-type]
+
+
+def slow_area_mean(values: list[int], dim: int) -> list[float]:
+    """Cut every value into dim parts: a new pixel is the mean of len(values) neighbouring parts."""
+    parts = [value for value in values for _ in range(dim)]
+    size = len(values)
+    return [float(Fraction(sum(parts[i * size : (i + 1) * size]), size)) for i in range(dim)]
+
+
+@given(values=st.lists(st.integers(0, 255), min_size=1, max_size=40), dim=st.integers(1, 40))
+def test_a_scaled_pixel_is_the_mean_of_what_it_covers(values: list[int], dim: int) -> None:
+    scaled = AreaMean(len(values), dim)(np.array(values, np.uint8))
+    np.testing.assert_allclose(scaled, slow_area_mean(values, dim), atol=1e-3)
+
+
+def test_rows_and_columns_are_scaled_and_channels_stay_apart() -> None:
+    env = ScaledFrames(PixelEnv(size=8), dim=4, grayscale=False)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space == Box(0, 255, (4, 4, 3), np.uint8)
+    assert obs.dtype == np.uint8
+    dark, bright = [0, 0, 0], [200, 100, 50]
+    assert obs[0].tolist() in ([dark, dark, bright, bright], [bright, bright, dark, dark])
+    assert (obs == obs[0]).all()
+
+
+def test_a_size_that_is_no_divisor_mixes_neighbours() -> None:
+    obs, _ = ScaledFrames(PixelEnv(size=2), dim=3, grayscale=False).reset(seed=0)
+    assert sorted(obs[0, :, 0].tolist()) == [0, 100, 200]
+
+
+def test_grey_weighs_the_colours() -> None:
+    obs, _ = ScaledFrames(PixelEnv(size=4), dim=4, grayscale=True).reset(seed=0)
+    assert obs.shape == (4, 4, 1)
+    assert set(obs.reshape(-1).tolist()) == {0, round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)}
+
+
+class NumberedFrames(gym.Env[np.ndarray, int]):
+    """Frame k is k everywhere."""
+
+    observation_space = Box(0, 255, (1, 1, 2), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[np.ndarray, dict[str, object]]:
+        self.now = 10
+        return np.full((1, 1, 2), self.now, np.uint8), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+        self.now += 1
+        return np.full((1, 1, 2), self.now, np.uint8), 0.0, False, False, {}
+
+
+def test_a_stack_holds_the_last_four_frames_and_begins_with_the_first_one() -> None:
+    env = StackedFrames(NumberedFrames())
+    obs, _ = env.reset()
+    seen = [obs[0, 0, ::2].tolist()]
+    first = obs
+    for _ in range(5):
+        obs, *_ = env.step(0)
+        assert obs.shape == env.observation_space.shape == (1, 1, 8)
+        seen.append(obs[0, 0, 1::2].tolist())
+    assert seen[:3] == [[10, 10, 10, 10], [10, 10, 10, 11], [10, 10, 11, 12]]
+    assert seen[-1] == [12, 13, 14, 15]
+    assert first[0, 0].tolist() == [10] * 8, "what was handed out stays as it was"
+    assert env.reset()[0][0, 0].tolist() == [10] * 8
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (frames("deepmind", dim=6), (6, 6, 3)),
+        (frames("deepmind", dim=6, grayscale=True), (6, 6, 3)),
+        (frames("rllib", dim=6), (6, 6, 3)),
+        (frames("rllib", dim=6, grayscale=True), (6, 6, 1)),
+        (None, (10, 10, 3)),
+    ],
+)
+def test_images_of_other_envs_are_scaled(config: FrameConfig | None, shape: tuple[int, ...]) -> None:
+    single = make_env(EnvConfig(PIXEL_ENV, {}, None, frames=config))
+    vector = make_vector_env(EnvConfig(PIXEL_ENV, {}, None, frames=config), 2)
+    obs, _ = vector.reset(seed=0)
+    assert single.observation_space.shape == vector.single_observation_space.shape == shape
+    assert obs.shape == (2, *shape)
+    assert obs.dtype == np.uint8
+
+
+def test_what_is_no_image_is_left_alone() -> None:
+    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None, frames=frames("rllib")), 1)
+    assert vector.single_observation_space.shape == (3,)
+
+
+def test_an_image_of_the_right_size_stays_as_it_is() -> None:
+    vector = make_vector_env(EnvConfig(IMAGE_ENV, {}, None, frames=frames("rllib", dim=84)), 1)
+    assert vector.single_observation_space == Box(0, 255, (84, 84, 3), np.uint8)
