@@ -18,6 +18,7 @@ RAISING_ENV = "tests.envs:RaisingEnv"
 CONTINUOUS_ENV = "tests.envs:ContinuousEnv"
 IMAGE_ENV = "tests.envs:ImageEnv"
 ENDLESS_ENV = "tests.envs:EndlessEnv"
+FILMED_ENV = "tests.envs:FilmedEnv"
 PIXEL_ENV = "tests.envs:PixelEnv"
 
 EPISODE_LENGTHS = (3, 7, 12)
@@ -188,3 +189,20 @@ class PixelEnv(gym.Env[Any, Any]):
         half = self._size // 2
         picture[:, self._side * half : (self._side + 1) * half] = (200, 100, 50)
         return picture
+
+
+class FilmedEnv(EndlessEnv):
+    """Ends after ten steps; renders a picture that grows brighter with each."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (as in Gymnasium's envs)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, self._step >= 10, False, info
+
+    def render(self) -> Array:
+        return np.full((32, 32, 3), 20 * self._step, np.uint8)

@@ -18,12 +18,12 @@ from rlexp.agents.replay_states import packed_states, unpacked_states
 from rlexp.agents.results import IterationReport
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.config.common import CommonConfig
-from rlexp.envs import EnvConfig, env_config_of, make_vector_env
+from rlexp.envs import EnvConfig, env_config_of, make_filmed_env, make_vector_env
 from rlexp.errors import TrialError
 from rlexp.metrics.episodes import EpisodeWindow
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import Acting, ExploringPolicy, play_episodes
+from rlexp.rollout.evaluation import Acting, ExploringPolicy, film_episode, play_episodes
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
@@ -34,6 +34,10 @@ STALL_TIMEOUT_S = 600.0
 """Training that gets no new sample for so long is given up: every worker hangs."""
 MAX_EVALUATION_ENVS = 8
 """Envs of an evaluation that step side by side, at most."""
+MAX_FILM_FRAMES = 5000
+"""Frames of a video, at most."""
+DEFAULT_FPS = 30
+"""Frames a second of an env that does not say."""
 MAX_EVALUATION_STEPS = 1_000_000
 """Bound of an evaluation, in steps of its vector env."""
 
@@ -109,6 +113,10 @@ class Agent(ABC, Generic[ConfigT]):
         """Return whether checkpoints hold what replay holds."""
 
     @abstractmethod
+    def reports_timing(self) -> bool:
+        """Return whether results tell where the optimizer's time goes."""
+
+    @abstractmethod
     def epsilons(self) -> list[Array]:
         """Return ε of the envs of each worker ``[M]``, as of the steps sampled so far."""
 
@@ -145,18 +153,29 @@ class Agent(ABC, Generic[ConfigT]):
 
         Returns their returns ``[num_episodes]`` and lengths ``[num_episodes]``.
         """
-        policy = self.make_policy(self.config, self.observation_space, self.action_space)
-        with self.optimizer.paused():
-            policy.set_weights(self.learner.get_weights())
         seed = derive_seed(self.seed, "evaluation", self._iteration)
-        acting = self._explored(self.filters.applied_to(policy), seed)
+        acting = self._evaluated_policy(seed)
         env = make_vector_env(self._evaluation_env_config(), min(num_episodes, MAX_EVALUATION_ENVS))
         try:
             return play_episodes(acting, env, num_episodes, seed, MAX_EVALUATION_STEPS)
         finally:
             env.close()
 
-    def _explored(self, policy: Policy, seed: int) -> Acting:
+    def film(self) -> tuple[list[Array], float]:
+        """Return the pictures of one evaluation episode, and how many make a second."""
+        seed = derive_seed(self.seed, "film", self._iteration)
+        env = make_filmed_env(self._evaluation_env_config())
+        try:
+            pictures = film_episode(self._evaluated_policy(seed), env, seed, MAX_FILM_FRAMES)
+            return pictures, float(env.metadata.get("render_fps") or DEFAULT_FPS)
+        finally:
+            env.close()
+
+    def _evaluated_policy(self, seed: int) -> Acting:
+        made = self.make_policy(self.config, self.observation_space, self.action_space)
+        with self.optimizer.paused():
+            made.set_weights(self.learner.get_weights())
+        policy = self.filters.applied_to(made)
         if not self.config.evaluation_config.explore:
             return policy
         assert isinstance(self.action_space, gym.spaces.Discrete)
@@ -253,7 +272,7 @@ class Agent(ABC, Generic[ConfigT]):
             "episode_reward_max": reported.reward_max,
             "episode_reward_mean_all": everybody.reward_mean,
             "episode_len_mean": reported.len_mean,
-            "info": report.info(),
+            "info": report.info(self.reports_timing()),
         }
 
     def _restore_counters(self, state: Mapping[str, Any]) -> None:

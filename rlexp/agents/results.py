@@ -26,8 +26,8 @@ class IterationReport:
     epsilons: Sequence[Array]
     """ε of each worker's envs, ``[M]`` each."""
 
-    def info(self) -> dict[str, Any]:
-        """Return the figures under RLlib's names, and those it never told."""
+    def info(self, timing: bool) -> dict[str, Any]:
+        """Return the figures under RLlib's names, and those it never told; ``timing_s`` only where it is wanted."""
         stats, seconds = self.stats, max(self.elapsed_s, 1e-9)
         fills = [shard.size / shard.capacity for shard in stats.shards]
         busy_s = sum(info.sample_time_s for info in self.infos)
@@ -51,7 +51,7 @@ class IterationReport:
             "bottleneck": stats.bottleneck,
             "learner": dict(stats.learner),
         }
-        return info | self._epsilons() | ({"timing_s": dict(stats.timing_s)} if stats.timing_s else {})
+        return info | self._epsilons() | ({"timing_s": dict(stats.timing_s)} if timing else {})
 
     def _epsilons(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     """Processes that replay is split over, so that storing and drawing do not wait for one another."""
 
     debug: bool = False
-    """Report the queues and the time of each movement among the results."""
+    """Report the seconds that the driver spends on each movement among the results, as ``info/timing_s``."""
 
     sample_queue_depth: Count = 2
     """Calls to sample in flight per worker. With 2 a worker starts the next fragment while the last one is stored; more

@@ -88,8 +88,8 @@ class DQNConfig(CommonConfig):
     """Temperature of ``soft_q``: towards 0 it acts greedily, the higher the more evenly it draws."""
 
     discretize_actions: Annotated[Whole, Field(ge=2)] | None = None
-    """Actions per dimension that stand for an env's continuous ones, evenly spread over their range. Null: the env must
-    have discrete actions."""
+    """Actions per dimension that stand for an env's continuous ones, evenly spread over their range, both
+    bounds included. Null: the env must have discrete actions."""
 
     learning_starts: CountOrZero = 1000
     """Transitions that replay must hold before the learner starts; split evenly over the shards."""
@@ -122,7 +122,8 @@ class DQNConfig(CommonConfig):
     """Added to each absolute TD error, so that no transition's priority is 0."""
 
     compress_observations: bool = True
-    """Keep observations in replay compressed (LZ4), each frame once; lossless."""
+    """Keep observations of 1 kB or more, as images are, compressed (LZ4) in replay; lossless. Smaller ones are kept as
+    they are."""
 
     store_buffer_in_checkpoints: bool = False
     """Write the replay buffer into checkpoints, so that a resumed run goes on as if it had never stopped."""

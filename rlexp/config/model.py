@@ -23,7 +23,8 @@ class ModelConfig(KeyGroup):
     conv_filters: ConvFilters = None
     """Convolutions that see an image: a list of [channels, kernel, stride], a kernel being one side or [height, width].
 
-    Null: [16, 8, 4], [32, 4, 2] and, with the whole of what is left for a kernel, 256 channels.
+    All but the last pad with zeros. Null: [16, 8, 4], or [16, 4, 2] up to 42 pixels, [32, 4, 2] and, with the whole of
+    what is left for a kernel, 256 channels.
     """
 
     conv_activation: Activation = "relu"
@@ -36,13 +37,14 @@ class ModelConfig(KeyGroup):
     """Activation after each of the ``post_fcnet_hiddens`` layers."""
 
     dim: Count = 84
-    """Height and width in pixels that Atari frames are scaled to."""
+    """Height and width in pixels that Atari frames and other images (bytes, [height, width, channels]) are scaled to;
+    with ``preprocessor_pref: null`` they keep their size."""
 
     grayscale: bool = False
-    """With ``preprocessor_pref: rllib``: make frames grey. ``deepmind`` always does."""
+    """With ``preprocessor_pref: rllib``: make frames grey. ``deepmind`` always does so with Atari."""
 
     framestack: bool = True
-    """With ``preprocessor_pref: deepmind``: let the network see the last 4 frames, not only the last."""
+    """With ``preprocessor_pref: deepmind``: show the last 4 frames of an Atari game, not only the last."""
 
     zero_mean: bool = True
     """With ``preprocessor_pref: rllib``: pixels lie between -1 and 1; else between 0 and 1."""

@@ -3,7 +3,7 @@
 from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
-from rlexp.envs.make import make_env, make_vector_env
+from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
 from rlexp.envs.spaces import check_spaces
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "env_config_of",
     "is_atari",
     "make_env",
+    "make_filmed_env",
     "make_vector_env",
 ]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rlexp.config.common import CommonConfig
 from rlexp.config.dqn import DQNConfig
+from rlexp.config.env_ids import is_atari
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class EnvConfig:
     """How images are prepared; None: as the env gives them."""
     discretize_actions: int | None = None
     """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
+
+    @property
+    def is_deepmind_atari(self) -> bool:
+        """Whether it is an Atari game to be prepared as in Mnih et al. 2015; a game's memory cannot be."""
+        deepmind = self.frames is not None and self.frames.preprocessing == "deepmind"
+        return deepmind and is_atari(self.env) and self.env_config.get("obs_type") != "ram"
 
 
 def env_config_of(env: str, config: CommonConfig, imports: tuple[str, ...]) -> EnvConfig:

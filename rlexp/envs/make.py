@@ -10,7 +10,6 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari import deepmind_env
 from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig
@@ -22,6 +21,7 @@ from rlexp.errors import UsageError
 Env = gym.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
 
+PICTURE_RANK = 3
 NOT_NATIVE = ("jax", "ale_py")
 """Entry points of vector envs that are not used: Gymnasium's own need jax, those of Atari do not render."""
 
@@ -34,7 +34,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     import_modules(config.imports)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
     try:
-        if config.frames is not None and _is_deepmind(config):
+        if config.frames is not None and config.is_deepmind_atari:
             game = _registered_env(config, None, kwargs | {"obs_type": "grayscale"})
             return deepmind_env(game, config.frames, config.horizon)
         user_class = find_class(config.env)
@@ -66,14 +66,20 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     return flatten_observations(vector)
 
 
-def _is_deepmind(config: EnvConfig) -> bool:
-    """Return whether the env is a game to be prepared as in Mnih et al. 2015; its memory cannot be."""
-    assert config.frames is not None
-    return (
-        config.frames.preprocessing == "deepmind"
-        and is_atari(config.env)
-        and config.env_config.get("obs_type") != "ram"
-    )
+def make_filmed_env(config: EnvConfig) -> Vector:
+    """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError where it cannot render."""
+    try:
+        vector = SyncVectorEnv(
+            [lambda: make_env(config, render_mode="rgb_array")], autoreset_mode=AutoresetMode.NEXT_STEP
+        )
+        vector.reset(seed=0)
+        picture = vector.render()[0]
+    except (UsageError, gym.error.Error, AssertionError, TypeError) as error:
+        raise UsageError(f"env {config.env} cannot be filmed: {error}", _remedy(error)) from error
+    if getattr(picture, "ndim", 0) != PICTURE_RANK:
+        vector.close()
+        raise UsageError(f"env {config.env} renders no pictures", "set monitor: false")
+    return flatten_observations(vector)
 
 
 def _registered_env(config: EnvConfig, horizon: int | None, kwargs: dict[str, Any]) -> Env:

@@ -35,6 +35,26 @@ class ExploringPolicy:
         return explore(actions, np.full(len(actions), self._epsilon), self._num_actions, self._rng)
 
 
+def film_episode(policy: Acting, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> list[Array]:
+    """Return the pictures ``[H, W, 3]`` of one episode of an env that renders; at most ``max_frames`` of them."""
+    episodes = EpisodeCounter(1)
+    obs, _ = env.reset(seed=seed)
+    pictures = [_picture(env)]
+    while len(pictures) < max_frames:
+        obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
+        pictures.append(_picture(env))
+        if episodes.add(rewards, terminated | truncated, infos) is not None:
+            break
+    return pictures
+
+
+def _picture(env: VectorEnv[Any, Any, Any]) -> Array:
+    rendered = env.render()
+    assert rendered is not None
+    picture: Array = np.asarray(rendered[0])
+    return picture
+
+
 def play_episodes(
     policy: Acting, env: VectorEnv[Any, Any, Any], num_episodes: int, seed: int, max_steps: int
 ) -> tuple[Array, Array]:

@@ -57,7 +57,8 @@ def draw_softmax(values: Array, temperature: float, rng: np.random.Generator) ->
 
     Adding Gumbel noise and taking the largest draws from a softmax (Gumbel 1954), without a sum that could overflow.
     """
-    logits = (values - values.max(axis=1, keepdims=True)).astype(np.float64) / temperature
+    with np.errstate(over="ignore"):  # near temperature 0, all but the best are at -inf: never drawn
+        logits = (values - values.max(axis=1, keepdims=True)).astype(np.float64) / temperature
     actions: Array = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     return actions
 

@@ -44,7 +44,7 @@ def n_step_transitions(stream: Fragment, num_starts: int, n_step: int, gamma: fl
     folded = np.zeros(shape, np.intp)
     alive = stream.valid[:num_starts].copy()
     bootstraps = np.ones(shape, bool)
-    for k in range(n_step):
+    for k in range(min(n_step, stream.num_steps)):
         # Starts so late that the stream does not reach k steps further are no longer alive.
         window, starts = slice(k, k + num_starts), slice(0, stream.num_steps - k)
         returns[starts] += np.where(alive[starts], np.float32(gamma**k) * stream.rewards[window], np.float32(0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.trial import Trial
-from rlexp.envs import EnvConfig, check_spaces, env_config_of, make_env
+from rlexp.envs import EnvConfig, check_spaces, env_config_of, make_env, make_filmed_env
 from rlexp.errors import ResumeError
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
@@ -18,6 +18,7 @@ from rlexp.tuning.ray_session import RaySession, set_ray_environment
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
 from rlexp.tuning.run_record import RUN_FILE, Status, read_run_record
 from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.videos import require_video_extra
 
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
@@ -83,6 +84,8 @@ def check_envs(trials: Sequence[Trial], imports: tuple[str, ...]) -> None:
             env = make_env(env_config)
             check_spaces(env_config.env, env.observation_space, env.action_space)
             env.close()
+            if trial.experiment.config.monitor:
+                make_filmed_env(env_config).close()
 
 
 def _machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
@@ -92,6 +95,8 @@ def _machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
     check_envs(trials, imports)
     for trial in trials:
         starting_point(trial)
+    if any(trial.experiment.config.monitor for trial in trials):
+        require_video_extra()
     return machine
 
 

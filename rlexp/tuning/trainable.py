@@ -22,6 +22,7 @@ from rlexp.errors import RlexpError
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.recorders import flatten
 from rlexp.tuning.retention import keep_best
+from rlexp.tuning.videos import FOLDER, write_video
 
 ERROR_FILE = "error.txt"
 """In the trial's directory: the error in one line, then the traceback."""
@@ -112,6 +113,9 @@ class ExperimentTrainable(tune.Trainable):
             "metrics": row,
         }
         path = self._agent.save(directory, metadata)
+        if experiment.config.monitor:
+            pictures, fps = self._agent.film()
+            write_video(self._directory / FOLDER / f"iteration_{iteration:06d}.mp4", pictures, fps)
         if experiment.keep_checkpoints_num is not None:
             keep_best(self._directory, experiment.keep_checkpoints_num, experiment.checkpoint_score_attr)
         return str(path)

@@ -17,9 +17,11 @@ from rlexp.agents.evaluation import evaluate_checkpoint
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
-from rlexp.errors import UsageError
+from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
 from rlexp.task_pool import InlineTaskPool
+from rlexp.tuning.display.quiet import QuietDisplay
+from rlexp.tuning.experiment_run import resume_run
 from tests.envs import ENDLESS_ENV, PIXEL_ENV
 
 REPOSITORY = Path(__file__).parents[2]
@@ -170,26 +172,20 @@ registered:
 
 
 @pytest.mark.ray
-def test_what_a_module_registers_trains_in_processes_of_its_own_resumes_and_is_evaluated(
+def test_what_a_module_registers_trains_in_other_processes_resumes_and_is_evaluated(
     tmp_path: Path, registering_module: str
 ) -> None:
     file = tmp_path / "experiment.yaml"
     file.write_text(IMPORTING, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [
-        sys.executable,
-        "-m",
-        "rlexp.cli",
-        "run",
-        file,
-        "--import",
-        registering_module,
-        "--out",
-        tmp_path / "out",
-    ]
+    run = tmp_path / "out" / "run"
+    command = [sys.executable, "-m", "rlexp.cli", "run", file, "--import", registering_module]
+    command += ["--out", run.parent, "--name", run.name]
     done = subprocess.run(
         [*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    checkpoint = next((tmp_path / "out").glob("*/*/checkpoint_*"))
+    with pytest.raises(ResumeError, match="reached its stop"):  # so the resolved file, with its env, was understood
+        resume_run(run, QuietDisplay(sys.stdout), debug=False)
+    checkpoint = next(run.glob("*/checkpoint_*"))
     assert len(evaluate_checkpoint(checkpoint, num_episodes=2, seed=0).returns) == 2

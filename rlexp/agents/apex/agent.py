@@ -20,6 +20,9 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
 
     target_counts_trained = True
 
+    def reports_timing(self) -> bool:
+        return self.config.optimizer.debug
+
     def make_optimizer(self) -> PolicyOptimizer:
         settings = self.config.optimizer
         self.source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)

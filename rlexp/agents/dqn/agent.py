@@ -101,6 +101,9 @@ class DQNAgentBase(Agent[DQNConfigT]):
     def stores_replay(self) -> bool:
         return self.config.store_buffer_in_checkpoints
 
+    def reports_timing(self) -> bool:
+        return False
+
     def epsilons(self) -> list[Array]:
         now = self.optimizer.counters.num_steps_sampled
         return [self.epsilon_schedule(index).epsilons(now) for index in range(max(self.config.num_workers, 1))]

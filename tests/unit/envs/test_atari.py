@@ -237,6 +237,13 @@ def test_continuous_actions_are_refused() -> None:
     assert caught.value.hint == "preprocessor_pref: null"
 
 
+def test_rewards_are_those_of_deepmind_where_frames_are() -> None:
+    assert EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES).is_deepmind_atari
+    assert not EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES).is_deepmind_atari
+    assert not EnvConfig("ALE/Pong-v5", {}, None, frames=None).is_deepmind_atari
+    assert not EnvConfig("CartPole-v1", {}, None, frames=FRAMES).is_deepmind_atari
+
+
 def test_games_are_known_by_their_ids() -> None:
     assert is_atari("ALE/Pong-v5")
     assert is_atari("BreakoutNoFrameskip-v4")

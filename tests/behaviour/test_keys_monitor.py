@@ -1,0 +1,43 @@
+"""``monitor: true`` leaves a video of an evaluation episode with each checkpoint."""
+
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.config.dqn import DQNConfig
+from rlexp.envs import make_filmed_env
+from rlexp.errors import UsageError
+from rlexp.task_pool import InlineTaskPool
+from rlexp.tuning.videos import write_video
+from tests.envs import COUNTING_ENV, FILMED_ENV
+
+
+def read_video(path: Path) -> list[np.ndarray]:
+    frames = imageio_ffmpeg.read_frames(str(path))
+    width, height = next(frames)["size"]
+    return [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]
+
+
+@pytest.mark.key("monitor")
+def test_a_video_shows_every_step_of_an_episode(tmp_path: Path) -> None:
+    agent = DQNAgent(FILMED_ENV, DQNConfig(), InlineTaskPool(), 0)
+    pictures, fps = agent.film()
+    agent.stop()
+    write_video(tmp_path / "videos" / "film.mp4", pictures, fps)
+    frames = read_video(tmp_path / "videos" / "film.mp4")
+    # FilmedEnv lasts ten steps and grows brighter with each.
+    assert len(frames) == 11
+    brightness = [float(frame.mean()) for frame in frames]
+    assert brightness == sorted(brightness)
+    assert brightness[-1] - brightness[0] > 100
+
+
+@pytest.mark.key("monitor")
+def test_an_env_that_cannot_render_is_refused() -> None:
+    agent = DQNAgent(COUNTING_ENV, DQNConfig(), InlineTaskPool(), 0)
+    with pytest.raises(UsageError, match="filmed|pictures"):
+        make_filmed_env(agent.env_config)
+    agent.stop()
