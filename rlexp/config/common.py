@@ -70,7 +70,10 @@ class CommonConfig(KeyGroup):
 
     preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
     """How Atari games are prepared: ``deepmind`` (Mnih et al. 2015: grey 84x84 frames, no-op starts, the maximum of two
-    frames, a life as an episode), ``rllib`` (scaled and centred frames, nothing else), null (as the env gives them)."""
+    frames, a life as an episode), ``rllib`` (scaled and centred frames, nothing else), null (as the env gives them).
+
+    Images of other envs are scaled to ``model.dim``, unless null.
+    """
 
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
     """``MeanStdFilter`` standardises observations by the mean and deviation of all seen so far."""

@@ -15,7 +15,7 @@ from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.registry import find_class, find_spec, import_modules
-from rlexp.envs.spaces import check_spaces, flatten_observations
+from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
 from rlexp.errors import UsageError
 
 Env = gym.Env[Any, Any]
@@ -89,6 +89,7 @@ def _registered_env(config: EnvConfig, horizon: int | None, kwargs: dict[str, An
 
 def _prepared(env: Env, config: EnvConfig) -> Env:
     """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
+    check_layout(config.env, env.observation_space)
     if config.frames is not None and is_image(env.observation_space):
         grayscale = config.frames.grayscale and config.frames.preprocessing == "rllib"
         env = ScaledFrames(env, config.frames.dim, grayscale=grayscale)

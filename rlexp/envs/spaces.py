@@ -11,6 +11,9 @@ from gymnasium.wrappers.vector import FlattenObservation
 
 from rlexp.errors import UsageError
 
+MOST_CHANNELS_FIRST = 4
+"""An image of so few rows, and more columns and channels, is one with its channels first."""
+
 
 def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
     """Wrap ``vector`` so that its observations are vectors, or else images ``[H, W, C]``.
@@ -38,3 +41,13 @@ def check_spaces(env: str, observation_space: Space[Any], action_space: Space[An
         )
     if not observation_space.is_np_flattenable:
         raise UsageError(f"env {env} has observations {observation_space}, which cannot be laid out as a vector")
+
+
+def check_layout(env: str, observation_space: Space[Any]) -> None:
+    """Raise UsageError where ``env`` shows images with the channels first: they would be taken for very low ones."""
+    shape = observation_space.shape
+    if shape is not None and len(shape) == 3 and shape[0] <= MOST_CHANNELS_FIRST < min(shape[1:]):
+        raise UsageError(
+            f"env {env} has image observations {shape}, which look like [channels, height, width]",
+            "wrap the env so that they are [height, width, channels]",
+        )

@@ -90,6 +90,7 @@ def check_envs(trials: Sequence[Trial], imports: tuple[str, ...]) -> None:
 
 def _machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
     """Return this machine; raises where it cannot hold a trial, or the trial's env or starting point is not there."""
+    set_ray_environment()  # before an env is made: its module may import ray
     machine = this_machine()
     check_fits(trials, machine)
     check_envs(trials, imports)
@@ -104,7 +105,6 @@ def _run(
     trials: Sequence[Trial], directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
 ) -> int:
     """Run ``trials`` in a Ray of their own; return the exit code."""
-    set_ray_environment()
     try:
         with display:
             display.start(directory.path, trials)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ FILTERS = ((4, (4, 4), 2), (5, (5, 5), 1))
 """For the 10 pixels of a PixelEnv."""
 
 
-def network_for(env: str, preprocessor_pref: str | None = None, **model: Any) -> QNetwork:
+def network_for(env: str, preprocessor_pref: Literal["deepmind", "rllib"] | None = None, **model: Any) -> QNetwork:
     """Return the network that an agent's learner and policies have, with weights that depend on their shapes only."""
     config = DQNConfig(preprocessor_pref=preprocessor_pref, hiddens=(8,), model=ModelConfig(**model))
     vector = make_vector_env(env_config_of(env, config, ()), 1)

@@ -159,7 +159,8 @@ def standardised(observations: Array, seen: Array) -> Array:
     """Return observations in deviations from the mean of everything in ``seen [N, D]``."""
     seen = seen.astype(np.float64)
     scale = seen.std(axis=0, ddof=1) + 1e-8
-    return ((observations - seen.mean(axis=0)) / scale).clip(-LARGEST_DEVIATION, LARGEST_DEVIATION)
+    deviations: Array = (observations - seen.mean(axis=0)) / scale
+    return deviations.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION)
 
 
 @pytest.mark.key("observation_filter")
@@ -171,13 +172,22 @@ def test_observations_are_standardised_by_all_that_were_seen_before() -> None:
         np.testing.assert_allclose(filtered[now], standardised(raw[now], raw[so_far]), rtol=1e-4, atol=1e-5)
 
 
+class WatchingPolicy(ZeroPolicy):
+    """Remembers what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Array] = []
+
+    def compute_actions(self, obs: Array) -> Array:
+        self.seen.append(obs)
+        return super().compute_actions(obs)
+
+
 @pytest.mark.key("observation_filter")
 def test_the_policy_acts_on_what_the_replay_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Array] = []
-    policy = ZeroPolicy()
-    monkeypatch.setattr(policy, "sample_actions", lambda obs, rng: (seen.append(obs), np.zeros(len(obs), np.int64))[1])
+    policy = WatchingPolicy()
     monkeypatch.setattr(dqn_agent, "DQNPolicy", lambda *args: policy)
-    np.testing.assert_array_equal(rows(sample(1, ENDLESS_ENV, **MEAN_STD)), np.concatenate(seen))
+    np.testing.assert_array_equal(rows(sample(1, ENDLESS_ENV, **MEAN_STD)), np.concatenate(policy.seen))
 
 
 def endless_observations(env_ids: Array, last_step: int) -> Array:
@@ -231,17 +241,6 @@ def test_checkpoints_hold_the_filters_and_workers_go_on_with_them(synchronize: b
     raw = np.array([(env_id, 0, 0) for env_id in ids[0]])
     expected = standardised(raw, np.concatenate([endless_observations(groups[0], last_step), raw]))
     np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-4)
-
-
-class WatchingPolicy(ZeroPolicy):
-    """Remembers what it saw."""
-
-    def __init__(self) -> None:
-        self.seen: list[Array] = []
-
-    def compute_actions(self, obs: Array) -> Array:
-        self.seen.append(obs)
-        return super().compute_actions(obs)
 
 
 @pytest.mark.key("observation_filter")

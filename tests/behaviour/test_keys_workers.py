@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -78,7 +78,11 @@ def test_ray_is_asked_for_all_that_an_actor_reserves(monkeypatch: pytest.MonkeyP
         def remote(self) -> None:
             return None
 
-    monkeypatch.setattr(ray, "remote", lambda **options: (asked.append(options), lambda make: Remote())[1])
+    def remote(**options: Any) -> Callable[[Any], Remote]:
+        asked.append(options)
+        return lambda make: Remote()
+
+    monkeypatch.setattr(ray, "remote", remote)
     RayTaskPool().place("worker-0", Resources(0.5, 0.25, {"licence": 2.0}), InlineTaskPool)
     assert asked == [{"num_cpus": 0.5, "num_gpus": 0.25, "resources": {"licence": 2.0}, "max_restarts": 0}]
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Sequence
 
-from rlexp.envs import EnvConfig, check_spaces, make_vector_env
+from rlexp.envs import EnvConfig, FrameConfig, check_spaces, make_env, make_vector_env
 from rlexp.errors import UsageError
-from tests.envs import IMAGE_ENV
+from tests.envs import IMAGE_ENV, ImageEnv
 
 VECTOR = Box(-1.0, 1.0, (3,), np.float32)
 
@@ -37,6 +37,18 @@ def test_continuous_actions_are_told_the_key_that_makes_them_discrete() -> None:
         check_spaces("Maze-v0", VECTOR, Box(-1.0, 1.0, (2,), np.float32))
     assert caught.value.hint is not None
     assert "discretize_actions" in caught.value.hint
+
+
+class ChannelsFirst(ImageEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (3, 84, 84), np.uint8)
+
+
+@pytest.mark.parametrize("frames", [None, FrameConfig("rllib", 42, grayscale=False, framestack=True)])
+def test_images_with_their_channels_first_are_refused(frames: FrameConfig | None) -> None:
+    with pytest.raises(UsageError, match=r"\(3, 84, 84\), which look like \[channels, height, width\]"):
+        make_env(EnvConfig("tests.unit.envs.test_spaces:ChannelsFirst", {}, None, frames=frames))
 
 
 @pytest.mark.parametrize("observation_space", [Graph(VECTOR, None), Sequence(VECTOR)])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.models import QNetwork, QNetworkConfig, TorsoConfig, torso_config_of
-from rlexp.models.torsos import ACTIVATIONS, mlp
+from rlexp.models.torsos import ACTIVATIONS, VectorTorso, mlp
 from tests.networks import PLAIN_HEAD
 
 
@@ -58,6 +58,7 @@ def test_layers_have_the_sizes_and_activations_asked_for() -> None:
     network = make_network(torso=torso_of(fcnet_hiddens=(8, 5), fcnet_activation="swish"))
     sizes = [(layer.in_features, layer.out_features) for layer in network.modules() if isinstance(layer, nn.Linear)]
     assert sizes == [(3, 8), (8, 5), (5, 8), (8, 4), (5, 8), (8, 1)]
+    assert isinstance(network.torso, VectorTorso)
     assert [type(layer) for layer in network.torso][1::2] == [nn.SiLU, nn.SiLU]
     assert [type(layer) for layer in network.advantage_head] == [nn.Linear, nn.ReLU, nn.Linear]
 

@@ -1,0 +1,26 @@
+"""An env that fails. Its module imports ray, as a user's may, before the driver has set a Ray of its own up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ray  # noqa: F401
+
+from tests.envs import Array, EndlessEnv
+
+
+class FailsOnceEnv(EndlessEnv):
+    """Raises at its hundredth step and leaves the file ``failed``; where that is there already, only if ``always``."""
+
+    def __init__(self, failed: str, always: bool = False) -> None:
+        super().__init__()
+        self._failed, self._always = Path(failed), always
+        self._steps_left = 100
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._steps_left -= 1
+        if self._steps_left == 0 and (self._always or not self._failed.exists()):
+            self._failed.touch()
+            raise RuntimeError("this env fails")
+        return super().step(action)

@@ -1,0 +1,152 @@
+"""Agents of both kinds that learn in this process, and what their learners were given and did with it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.dqn.agent import DQNAgent, DQNAgentBase
+from rlexp.checkpoint import Checkpoint
+from rlexp.config.apex import ApexConfig
+from rlexp.config.dqn import DQNConfig
+from rlexp.models import QNetwork
+from rlexp.policy import LearnResult
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
+from rlexp.task_pool import Actor, Lane
+from tests.behaviour.rollout_agents import PlacementPool
+from tests.envs import ENDLESS_ENV
+
+STEPS = 20
+"""Env steps of a fragment of the agents here."""
+TINY: Mapping[str, Any] = {
+    "model": {"fcnet_hiddens": [8]},
+    "hiddens": [8],
+    "num_workers": 0,
+    "num_envs_per_worker": 2,
+    "sample_batch_size": STEPS // 2,
+    "n_step": 1,
+    "lr": 1e-3,
+    "buffer_size": 1000,
+    "learning_starts": 40,
+    "train_batch_size": 16,
+    "timesteps_per_iteration": 200,
+    "min_iter_time_s": 0.0,
+}
+ONE_SHARD: Mapping[str, Any] = {"num_replay_buffer_shards": 1, "learner_queue_depth": 2, "sample_queue_depth": 1}
+
+TDErrors = Callable[[SampleBatch], Array]
+
+
+class CountingPool(PlacementPool):
+    """An inline pool that lets the learner's thread run where others wait, and counts the calls of its lanes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self._never = threading.Event()
+
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
+        self.calls[method.__name__] += 1
+        super().start(lane, actor, method, args)
+
+    def wait(self, timeout: float) -> bool:
+        self._never.wait(min(timeout, 0.001))
+        return True
+
+
+def make_dqn(env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | None = None, **changes: Any) -> DQNAgent:
+    config = DQNConfig.model_validate({**TINY, **changes})
+    return DQNAgent(env, config, PlacementPool(), seed, checkpoint)
+
+
+def make_apex(env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
+    optimizer = {**ONE_SHARD, **changes.pop("optimizer", {})}
+    config = ApexConfig.model_validate({**TINY, **changes, "optimizer": optimizer})
+    return ApexAgent(env, config, CountingPool(), seed, checkpoint)
+
+
+MAKERS: Mapping[str, Callable[..., DQNAgentBase[Any]]] = {"DQN": make_dqn, "APEX": make_apex}
+both_agents = pytest.mark.parametrize("run", sorted(MAKERS))
+
+
+@dataclass(frozen=True)
+class Update:
+    """One call of ``learn_on_batch``, with the learner's state on both sides of it."""
+
+    batch: SampleBatch
+    result: LearnResult
+    before: Mapping[str, Array]
+    after: Mapping[str, Array]
+
+    @property
+    def num_steps_sampled(self) -> int:
+        """What the learner knew of, when it began."""
+        return int(self.after["counters"][0])
+
+    @property
+    def num_steps_trained(self) -> int:
+        """Rows trained before it."""
+        return int(self.before["counters"][1])
+
+    def largest_change(self) -> float:
+        """Return by how much the update moved the parameter that it moved most."""
+        names = [name for name in self.before if name.startswith("network.")]
+        return max(float(abs(self.after[name] - self.before[name]).max()) for name in names)
+
+
+def watched(agent: Agent[Any], td_errors: TDErrors | None = None) -> list[Update]:
+    """Return a list that fills with the agent's updates; the learner reports ``td_errors`` instead of its own."""
+    updates: list[Update] = []
+    learn_on_batch = agent.learner.learn_on_batch
+
+    def learn(batch: SampleBatch) -> LearnResult:
+        before = agent.learner.state_dict()
+        result = learn_on_batch(batch)
+        if td_errors is not None:
+            result = LearnResult(td_errors(batch), result.stats)
+        updates.append(Update(batch, result, before, agent.learner.state_dict()))
+        return result
+
+    agent.learner.learn_on_batch = learn  # type: ignore[method-assign]
+    return updates
+
+
+def train_until(agent: Agent[Any], updates: list[Update], count: int) -> None:
+    """Train until ``count`` updates were watched, then stop the agent."""
+    while len(updates) < count:
+        agent.train(lambda: len(updates) >= count)
+    agent.stop()
+
+
+def updates_of(agent: Agent[Any], count: int, td_errors: TDErrors | None = None) -> list[Update]:
+    """Return the first ``count`` updates of a new agent, which is stopped then."""
+    updates = watched(agent, td_errors)
+    train_until(agent, updates, count)
+    return updates[:count]
+
+
+def network_of(agent: DQNAgentBase[Any], state: Mapping[str, Array], prefix: str) -> QNetwork:
+    """Return the network whose weights stand under ``prefix`` in a learner's state, without noise."""
+    network = QNetwork(agent.network_config()).eval()
+    weights = {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}
+    network.load_state_dict(weights)
+    return network
+
+
+def absolute_td_errors(batch: SampleBatch, online: QNetwork, target: QNetwork, selector: QNetwork) -> Array:
+    """Return ``|r + discount * q_target[argmax q_selector] - q_online[a]|`` of the rows of ``batch [B]``."""
+    rows = np.arange(len(batch))
+    with torch.no_grad():
+        q_tm1 = online(torch.tensor(batch[OBS])).numpy()
+        q_t, q_t_selector = (network(torch.tensor(batch[NEW_OBS])).numpy() for network in (target, selector))
+    target_tm1 = batch[REWARDS] + batch[DISCOUNTS] * q_t[rows, q_t_selector.argmax(axis=1)]
+    return np.asarray(abs(target_tm1 - q_tm1[rows, batch[ACTIONS]]))

@@ -1,0 +1,231 @@
+"""The keys that stand beside ``config:``; each test fails where its key is accepted and ignored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
+from rlexp.errors import ResumeError
+from rlexp.tuning.retention import keep_best
+from tests.behaviour.inline_trials import assigned, rows_of, trials_of
+
+REPOSITORY = Path(__file__).parents[2]
+NEVER = 10**9
+
+
+def iterations_with_checkpoints(directory: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("checkpoint_")) for path in list_checkpoints(directory))
+
+
+@pytest.mark.key("stop")
+@pytest.mark.parametrize(
+    ("stop", "iterations"),
+    [
+        ({"training_iteration": 3}, 3),
+        ({"timesteps_total": 600}, 3),
+        ({"training_iteration": 9, "info/num_steps_sampled": 400}, 2),
+    ],
+)
+def test_the_first_metric_to_reach_its_number_stops_a_trial(
+    stop: dict[str, float], iterations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with assigned(tmp_path, stop=stop) as assignment:
+        rows = rows_of(assignment, monkeypatch)
+    assert [row["done"] for row in rows] == [False] * (iterations - 1) + [True]
+
+
+@pytest.mark.key("checkpoint_freq", "checkpoint_at_end")
+@pytest.mark.parametrize(
+    ("freq", "at_end", "written"), [(0, False, []), (2, False, [2, 4]), (0, True, [5]), (2, True, [2, 4, 5])]
+)
+def test_checkpoints_are_written_at_their_period_and_at_the_end(
+    freq: int, at_end: bool, written: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"checkpoint_freq": freq, "checkpoint_at_end": at_end, "stop": {"training_iteration": 5}}
+    with assigned(tmp_path, **keys) as assignment:
+        rows_of(assignment, monkeypatch)
+    assert iterations_with_checkpoints(assignment.directory) == written
+
+
+@pytest.mark.key("keep_checkpoints_num", "checkpoint_score_attr")
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ({}, [1, 2, 3, 4, 5]),
+        ({"keep_checkpoints_num": 2}, [4, 5]),
+        ({"keep_checkpoints_num": 2, "checkpoint_score_attr": "timesteps_total"}, [4, 5]),
+        ({"keep_checkpoints_num": 2, "checkpoint_score_attr": "min-timesteps_total"}, [1, 2, 5]),
+    ],
+)
+def test_the_best_checkpoints_and_the_newest_are_kept(
+    keys: dict[str, Any], kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with assigned(tmp_path, checkpoint_freq=1, stop={"training_iteration": 5}, **keys) as assignment:
+        rows_of(assignment, monkeypatch)
+    assert iterations_with_checkpoints(assignment.directory) == kept
+
+
+def write_scored(directory: Path, scores: list[float | None]) -> None:
+    """Write checkpoints 1, 2 and so on with a mean reward each."""
+    for number, score in enumerate(scores, start=1):
+        metrics = {"episode_reward_mean": score, "info": {"learner": {"loss": score}}}
+        arrays = {"weights": {"w": np.zeros(1)}}
+        write_checkpoint(checkpoint_directory(directory, number), arrays, {}, {"metrics": metrics})
+
+
+@pytest.mark.key("keep_checkpoints_num", "checkpoint_score_attr")
+@pytest.mark.parametrize(
+    ("count", "attribute", "kept"),
+    [
+        (1, "episode_reward_mean", [2, 6]),
+        (2, "episode_reward_mean", [2, 5, 6]),
+        (1, "min-episode_reward_mean", [4, 6]),
+        (2, "min-info/learner/loss", [1, 4, 6]),
+        (6, "episode_reward_mean", [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_the_best_by_a_metric_are_kept_and_those_without_it_are_the_worst(
+    count: int, attribute: str, kept: list[int], tmp_path: Path
+) -> None:
+    write_scored(tmp_path, [2.0, 9.0, None, -1.0, 7.0, float("nan")])
+    keep_best(tmp_path, count, attribute)
+    assert iterations_with_checkpoints(tmp_path) == kept
+
+
+def test_a_damaged_checkpoint_is_the_first_to_go(tmp_path: Path) -> None:
+    write_scored(tmp_path, [9.0, 1.0, 2.0])
+    (checkpoint_directory(tmp_path, 1) / "manifest.json").write_text("{")
+    keep_best(tmp_path, 2, "episode_reward_mean")
+    assert iterations_with_checkpoints(tmp_path) == [2, 3]
+
+
+@pytest.mark.key("time_budget_s")
+def test_a_trial_ends_when_the_time_is_over_even_within_an_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"timesteps_per_iteration": NEVER, "learning_starts": 1000}
+    with assigned(tmp_path, config, time_budget_s=1.0) as assignment:
+        began = time.time()
+        assert assignment.deadline_s == pytest.approx(began + 1.0, abs=0.5)
+        (row,) = rows_of(assignment, monkeypatch)
+    assert row["done"]
+    assert row["timesteps_total"] < NEVER
+    assert time.time() >= assignment.deadline_s
+
+
+@pytest.mark.key("time_budget_s")
+def test_without_a_budget_there_is_no_deadline(tmp_path: Path) -> None:
+    with assigned(tmp_path, time_budget_s=None) as assignment:
+        assert assignment.deadline_s is None
+
+
+@pytest.mark.key("restore")
+def test_a_trial_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    with assigned(tmp_path / "first", checkpoint_at_end=True, stop={"training_iteration": 2}) as first:
+        rows_of(first, monkeypatch)
+    (path,) = list_checkpoints(first.directory)
+    keys = {"restore": str(path), "checkpoint_at_end": True, "stop": {"training_iteration": 3}}
+    with assigned(tmp_path / "second", {"lr": 1e-12}, **keys) as second:
+        (row,) = rows_of(second, monkeypatch)
+    assert (row["training_iteration"], row["timesteps_total"]) == (3, 600)
+    before, after = (read_checkpoint(each).arrays["weights"] for each in (path, *list_checkpoints(second.directory)))
+    for name, array in before.items():
+        np.testing.assert_allclose(after[name], array, atol=1e-7)
+
+
+@pytest.mark.key("restore")
+def test_a_checkpoint_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match="there is nothing at"), assigned(tmp_path, restore=str(tmp_path / "absent")):
+        pass
+
+
+def weights_after_training(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    folder.mkdir()
+    with assigned(folder, {"seed": seed}, checkpoint_at_end=True, stop={"training_iteration": 2}) as assignment:
+        rows_of(assignment, monkeypatch)
+    (path,) = list_checkpoints(assignment.directory)
+    return {name: array.tobytes() for name, array in read_checkpoint(path).arrays["weights"].items()}
+
+
+@pytest.mark.key("seed")
+def test_the_same_file_gives_the_same_weights_and_another_seed_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = (
+        weights_after_training(tmp_path / f"{number}", seed, monkeypatch) for number, seed in enumerate((3, 3, 4))
+    )
+    assert first == again
+    assert all(first[name] != other[name] for name in first)
+
+
+@pytest.mark.key("num_samples")
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_each_variant_runs_so_often_with_other_seeds(num_samples: int, tmp_path: Path) -> None:
+    trials = trials_of(tmp_path, {"gamma": {"grid_search": [0.9, 0.99]}}, num_samples=num_samples)
+    assert len(trials) == 2 * num_samples
+    for gamma in (0.9, 0.99):
+        seeds = {trial.experiment.config.seed for trial in trials if trial.experiment.config.gamma == gamma}
+        assert len(seeds) == num_samples
+
+
+PROCESSES = """
+patient:
+  run: DQN
+  env: tests.behaviour.failing_env:FailsOnceEnv
+  num_samples: 2
+  max_failures: 1
+  checkpoint_freq: 1
+  keep_checkpoints_num: 1
+  stop: {{training_iteration: 4}}
+  config: {{SMALL, env_config: {{failed: {flag}}}}}
+impatient:
+  run: APEX
+  env: tests.behaviour.failing_env:FailsOnceEnv
+  checkpoint_freq: 1
+  stop: {{training_iteration: 4}}
+  config: {{SMALL, num_workers: 0, env_config: {{failed: {flag}, always: true}}}}
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.key("max_failures", "run", "env", "name", "num_samples", "stop", "checkpoint_freq")
+def test_trials_that_fail_start_again_as_often_as_they_may(tmp_path: Path) -> None:
+    small = {
+        "sample_batch_size": 10,
+        "timesteps_per_iteration": 40,
+        "min_iter_time_s": 0,
+        "buffer_size": 1000,
+        "learning_starts": 40,
+        "train_batch_size": 8,
+        "num_cpus_for_driver": 0.5,
+        "seed": 3,
+        "horizon": 20,
+    }
+    text = PROCESSES.format(flag=tmp_path / "failed").replace("SMALL", json.dumps(small)[1:-1])
+    (tmp_path / "failing.yaml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "rlexp.cli", "run", str(tmp_path / "failing.yaml"), "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 1, done.stderr
+    run = json.loads((tmp_path / "failing" / "run.json").read_text())
+    assert [trial["status"] for trial in run["trials"]] == ["TERMINATED", "TERMINATED", "ERROR"]
+    assert (tmp_path / "failed").exists()
+    patient, impatient = run["trials"][:2], run["trials"][2]
+    assert len({trial["seed"] for trial in patient}) == 2
+    for trial in patient:
+        folder = tmp_path / "failing" / trial["directory"]
+        rows = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+        assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4], "it goes on from its last checkpoint"
+        assert iterations_with_checkpoints(folder) == [4]
+        assert "-DQN-" in trial["directory"]
+    assert "-APEX-" in impatient["directory"]
+    assert "this env fails" in (tmp_path / "failing" / impatient["directory"] / "error.txt").read_text()

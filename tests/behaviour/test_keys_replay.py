@@ -1,0 +1,207 @@
+"""The keys that say what replay holds and what is drawn from it; each test fails where its key is ignored."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.agents.dqn.agent import DQNAgentBase
+from rlexp.checkpoint import read_checkpoint
+from rlexp.replay.ring import STORAGE_PREFIX
+from rlexp.sample_batch import OBS, WEIGHTS, Array, SampleBatch
+from tests.behaviour.learning_agents import (
+    MAKERS,
+    Update,
+    absolute_td_errors,
+    both_agents,
+    make_dqn,
+    network_of,
+    updates_of,
+    watched,
+)
+from tests.envs import IDENTITY_ENV
+
+SURPRISING, DULL = 16.0, 1.0
+"""TD errors of two kinds of rows."""
+
+
+def states(agent: DQNAgentBase[Any]) -> list[dict[str, Any]]:
+    with agent.optimizer.paused():
+        return agent.optimizer.replay_states()
+
+
+@pytest.mark.key("buffer_size")
+@pytest.mark.parametrize("buffer_size", [100, 300])
+def test_replay_holds_the_newest_rows(buffer_size: int) -> None:
+    agent = make_dqn(buffer_size=buffer_size, num_envs_per_worker=1, sample_batch_size=20)
+    ages = [update.num_steps_sampled - update.batch[OBS][:, 2].min() for update in updates_of(agent, 40)]
+    assert 0.8 * buffer_size < max(ages) <= buffer_size
+    assert agent.optimizer.stats().shards[0].size == buffer_size
+
+
+@pytest.mark.key("buffer_size", "optimizer.num_replay_buffer_shards")
+def test_shards_hold_it_together() -> None:
+    agent = MAKERS["APEX"](buffer_size=100, optimizer={"num_replay_buffer_shards": 2}, learning_starts=2)
+    agent.train(lambda: agent.optimizer.counters.num_steps_sampled >= 600)
+    assert [shard.size for shard in agent.optimizer.stats().shards] == [50, 50]
+    agent.stop()
+
+
+@pytest.mark.key("learning_starts")
+@both_agents
+@pytest.mark.parametrize("learning_starts", [41, 200])
+def test_learning_starts_with_so_many_rows(run: str, learning_starts: int) -> None:
+    (first,) = updates_of(MAKERS[run](learning_starts=learning_starts), 1)
+    assert first.num_steps_sampled >= learning_starts
+    if run == "DQN":
+        assert first.num_steps_sampled == math.ceil(learning_starts / 20) * 20
+
+
+def surprise(batch: SampleBatch) -> Array:
+    """Return TD errors by which the rows of one observation are surprising and all others dull."""
+    return np.where(batch[OBS][:, 0] == 1, SURPRISING, DULL)
+
+
+def by_surprise(run: str = "DQN", count: int = 60, **changes: Any) -> list[Update]:
+    """Return updates on IdentityEnv, whose four observations are equally frequent."""
+    return updates_of(
+        MAKERS[run](IDENTITY_ENV, train_batch_size=64, worker_side_prioritization=False, **changes), count, surprise
+    )
+
+
+@pytest.mark.key("prioritized_replay")
+@both_agents
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_surprising_rows_are_drawn_more_often(run: str, prioritized: bool) -> None:
+    updates = by_surprise(run, prioritized_replay=prioritized, prioritized_replay_alpha=1.0)[30:]
+    share = np.mean([(update.batch[OBS][:, 0] == 1).mean() for update in updates])
+    weights = np.concatenate([update.batch[WEIGHTS] for update in updates])
+    if prioritized:
+        assert share > 0.4
+        assert weights.min() < 0.5
+    else:
+        assert share == pytest.approx(0.25, abs=0.06)
+        assert (weights == 1.0).all()
+
+
+def priorities_after(td_error: float, **changes: Any) -> Array:
+    """Return p^alpha of the rows of the last update, after which each had a TD error of ``td_error``."""
+    agent = make_dqn(**changes)
+    updates = watched(agent, lambda batch: np.full(len(batch), td_error))
+    agent.train(lambda: len(updates) >= 3)
+    (state,) = states(agent)
+    agent.stop()
+    return np.asarray(state["priorities_to_alpha"][updates[-1].batch["keys"]])
+
+
+@pytest.mark.key("prioritized_replay_alpha")
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_alpha_is_the_exponent_of_the_priorities(alpha: float) -> None:
+    assert priorities_after(9.0, prioritized_replay_alpha=alpha) == pytest.approx(9.0**alpha, rel=1e-5)
+
+
+@pytest.mark.key("prioritized_replay_eps")
+@pytest.mark.parametrize("eps", [1e-6, 0.25])
+def test_eps_is_the_priority_of_a_row_without_surprise(eps: float) -> None:
+    assert priorities_after(0.0, prioritized_replay_alpha=1.0, prioritized_replay_eps=eps) == pytest.approx(eps)
+
+
+def stored_rows(state: dict[str, Any]) -> SampleBatch:
+    return SampleBatch(
+        {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
+    )
+
+
+@pytest.mark.key("worker_side_prioritization")
+@both_agents
+@pytest.mark.parametrize("worker_side", [True, False])
+def test_workers_give_new_rows_their_first_priority(run: str, worker_side: bool) -> None:
+    changes = {"prioritized_replay_alpha": 1.0, "learning_starts": 1000}
+    agent = MAKERS[run]("CartPole-v1", worker_side_prioritization=worker_side, **changes)
+    agent.train()
+    (state,) = states(agent)
+    network = network_of(agent, agent.learner.state_dict(), "network.")
+    agent.stop()
+    first = state["priorities_to_alpha"]
+    expected = absolute_td_errors(stored_rows(state), network, network, network) if worker_side else np.ones(len(first))
+    np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-5)
+
+
+def betas(updates: list[Update]) -> list[tuple[int, float]]:
+    """Return the trained steps before each update and the beta of its weights, where a surprising row was drawn.
+
+    With alpha 1 a surprising row has the weight (DULL / SURPRISING)^beta.
+    """
+    lightest = [(update.num_steps_trained, float(update.batch[WEIGHTS].min())) for update in updates]
+    return [(trained, -math.log(weight) / math.log(SURPRISING)) for trained, weight in lightest if weight < 1.0]
+
+
+@pytest.mark.key("prioritized_replay_beta")
+@both_agents
+@pytest.mark.parametrize("beta", [0.3, 1.0])
+def test_beta_is_the_exponent_of_the_weights(run: str, beta: float) -> None:
+    changes = {"prioritized_replay_beta": beta, "final_prioritized_replay_beta": None}
+    found = betas(by_surprise(run, 20, prioritized_replay_alpha=1.0, **changes))
+    assert len(found) > 5
+    assert [each for _, each in found] == pytest.approx([beta] * len(found), rel=1e-3)
+
+
+ANNEALED = {"prioritized_replay_beta": 0.2, "final_prioritized_replay_beta": 0.8}
+
+
+@pytest.mark.key(
+    "final_prioritized_replay_beta",
+    "beta_annealing_fraction",
+    "schedule_max_timesteps",
+    "prioritized_replay_beta_annealing_timesteps",
+)
+@pytest.mark.parametrize(
+    ("changes", "timesteps"),
+    [
+        ({"beta_annealing_fraction": 0.5, "schedule_max_timesteps": 2000}, 1000),
+        ({"beta_annealing_fraction": 0.25, "schedule_max_timesteps": 2000}, 500),
+        ({"beta_annealing_fraction": 0.5, "schedule_max_timesteps": 4000}, 2000),
+        ({"prioritized_replay_beta_annealing_timesteps": 800}, 800),
+    ],
+)
+def test_beta_goes_to_its_final_value_over_trained_steps(changes: dict[str, Any], timesteps: int) -> None:
+    found = betas(by_surprise(count=40, prioritized_replay_alpha=1.0, **ANNEALED, **changes))
+    assert found[0][0] < timesteps < found[-1][0]
+    for trained, beta in found:
+        assert beta == pytest.approx(0.2 + 0.6 * min(trained / timesteps, 1.0), rel=1e-3)
+
+
+@pytest.mark.key("final_prioritized_replay_beta")
+@pytest.mark.parametrize(("final", "beta"), [(None, 0.2), (0.8, 0.8)])
+def test_apex_ends_at_the_final_beta(final: float | None, beta: float) -> None:
+    changes = {**ANNEALED, "final_prioritized_replay_beta": final, "prioritized_replay_beta_annealing_timesteps": 100}
+    found = betas(by_surprise("APEX", 30, prioritized_replay_alpha=1.0, **changes))
+    assert found[-1][1] == pytest.approx(beta, rel=1e-3)
+
+
+@pytest.mark.key("store_buffer_in_checkpoints")
+@both_agents
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_checkpoint_holds_the_replay(run: str, stored: bool, tmp_path: Path) -> None:
+    changes = {"store_buffer_in_checkpoints": stored}
+    agent = MAKERS[run]("CartPole-v1", **changes)
+    updates = watched(agent)
+    agent.train(lambda: len(updates) >= 5)
+    before = states(agent)
+    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    agent.stop()
+    restored = MAKERS[run]("CartPole-v1", checkpoint=checkpoint, **changes)
+    after = restored.optimizer.replay_states()
+    restored.stop()
+    if not stored:
+        assert [state["num_added"] for state in after] == [0]
+        return
+    assert len(np.unique(before[0]["priorities_to_alpha"])) > 5
+    for old, new in zip(before, after, strict=True):
+        assert old.keys() == new.keys()
+        for name, value in old.items():
+            np.testing.assert_equal(new[name], value)
