@@ -41,7 +41,7 @@ class CommonConfig(KeyGroup):
     """Resources with names of the cluster's own that are reserved for a rollout worker."""
 
     num_threads_per_worker: Count | None = None
-    """Threads that the forward pass of a rollout worker may use. Null: 1."""
+    """Threads that the forward pass of a rollout worker may use, where it has a process of its own. Null: 1."""
 
     num_cpus_for_driver: PositiveOrZero = 1.0
     """CPUs reserved for the process that learns and drives the workers."""

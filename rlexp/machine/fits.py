@@ -38,6 +38,10 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
         parts = f"{config.num_gpus:g} learner + {config.num_workers} workers x {config.num_gpus_per_worker:g}"
         message = f"{experiment.name} needs {_count(gpus, 'GPU')} ({parts}), this machine has {machine.gpus or 'none'}"
         yield Problem("", message, f"{_gpu_hint(config)}, or --fit" if not machine.gpus else "--fit")
+    for name, amount in config.custom_resources_per_worker.items():
+        if amount * config.num_workers > 0:
+            message = f"{experiment.name} needs {amount:g} {name} for each worker, which this machine does not have"
+            yield Problem("", message, "remove custom_resources_per_worker: only a cluster can declare such resources")
     memory = replay_bytes(experiment)
     if memory is not None and memory > machine.memory_total:
         message = f"{experiment.name} may need {_gib(memory)} for replay, this machine has {_gib(machine.memory_total)}"

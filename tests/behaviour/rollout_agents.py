@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.dqn import DQNConfig
@@ -44,7 +45,7 @@ def make_agent(env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, **
     return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), PlacementPool(), 0, checkpoint)
 
 
-def poll(agent: DQNAgent, num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:
+def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:
     """Return the next sample of each of the agent's workers."""
     samples = agent.source.poll(num_steps_sampled) or agent.source.poll(num_steps_sampled)
     return [(agent.pool.get(sample.batch, 1.0), sample.info) for sample in samples]

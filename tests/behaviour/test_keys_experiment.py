@@ -49,7 +49,7 @@ def test_the_first_metric_to_reach_its_number_stops_a_trial(
 def test_checkpoints_are_written_at_their_period_and_at_the_end(
     freq: int, at_end: bool, written: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"checkpoint_freq": freq, "checkpoint_at_end": at_end, "stop": {"training_iteration": 5}}
+    keys: dict[str, Any] = {"checkpoint_freq": freq, "checkpoint_at_end": at_end, "stop": {"training_iteration": 5}}
     with assigned(tmp_path, **keys) as assignment:
         rows_of(assignment, monkeypatch)
     assert iterations_with_checkpoints(assignment.directory) == written
@@ -114,6 +114,7 @@ def test_a_trial_ends_when_the_time_is_over_even_within_an_iteration(
     config = {"timesteps_per_iteration": NEVER, "learning_starts": 1000}
     with assigned(tmp_path, config, time_budget_s=1.0) as assignment:
         began = time.time()
+        assert assignment.deadline_s is not None
         assert assignment.deadline_s == pytest.approx(began + 1.0, abs=0.5)
         (row,) = rows_of(assignment, monkeypatch)
     assert row["done"]
@@ -134,7 +135,7 @@ def test_a_trial_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     with assigned(tmp_path / "first", checkpoint_at_end=True, stop={"training_iteration": 2}) as first:
         rows_of(first, monkeypatch)
     (path,) = list_checkpoints(first.directory)
-    keys = {"restore": str(path), "checkpoint_at_end": True, "stop": {"training_iteration": 3}}
+    keys: dict[str, Any] = {"restore": str(path), "checkpoint_at_end": True, "stop": {"training_iteration": 3}}
     with assigned(tmp_path / "second", {"lr": 1e-12}, **keys) as second:
         (row,) = rows_of(second, monkeypatch)
     assert (row["training_iteration"], row["timesteps_total"]) == (3, 600)
@@ -198,7 +199,7 @@ impatient:
 
 
 @pytest.mark.ray
-@pytest.mark.key("max_failures", "run", "env", "name", "num_samples", "stop", "checkpoint_freq")
+@pytest.mark.key("max_failures", "run", "env", "num_samples", "stop", "checkpoint_freq")
 def test_trials_that_fail_start_again_as_often_as_they_may(tmp_path: Path) -> None:
     small = {
         "sample_batch_size": 10,
@@ -221,6 +222,8 @@ def test_trials_that_fail_start_again_as_often_as_they_may(tmp_path: Path) -> No
     assert (tmp_path / "failed").exists()
     patient, impatient = run["trials"][:2], run["trials"][2]
     assert len({trial["seed"] for trial in patient}) == 2
+    resolved = (tmp_path / "failing" / "resolved.yaml").read_text()
+    assert [line for line in resolved.splitlines() if line[:1].isalpha()] == ["patient:", "impatient:"]
     for trial in patient:
         folder = tmp_path / "failing" / trial["directory"]
         rows = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]

@@ -31,7 +31,7 @@ from tests.envs import ENDLESS_ENV, IDENTITY_ENV
 BETA_1 = 0.9
 """Adam's decay of its first moment, which is (1 - BETA_1) times the gradient after the first update."""
 NEVER = 10**9
-GREEDY = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
+GREEDY: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
 
 
 def expected_td_errors(agent: DQNAgent, update: Update, double_q: bool) -> Array:
@@ -127,7 +127,7 @@ def test_values_are_means_over_the_atoms(num_atoms: int, v_min: float, v_max: fl
 
 @pytest.mark.key("v_max", "v_min", "num_atoms")
 def test_returns_beyond_the_outermost_atom_count_as_it() -> None:
-    changes = {**GREEDY, "lr": 0.02, "gamma": 0.0, "train_batch_size": 64}
+    changes: dict[str, Any] = {**GREEDY, "lr": 0.02, "gamma": 0.0, "train_batch_size": 64}
     learned = {}
     for v_max in (0.5, 2.0):
         agent = make_dqn(ENDLESS_ENV, num_atoms=5, v_min=0.0, v_max=v_max, **changes)  # which pays 1
@@ -154,13 +154,14 @@ def test_lr_is_how_far_the_first_update_goes(run: str, lr: float) -> None:
 @pytest.mark.key("lr_schedule")
 @both_agents
 def test_the_lr_schedule_goes_by_the_steps_sampled_and_takes_the_place_of_lr(run: str) -> None:
-    schedule = [[100, 1e-2], [200, 1e-3], [300, 1e-3], [301, 1e-12]]
+    timesteps, rates = [100, 200, 300, 301], [1e-2, 1e-3, 1e-3, 1e-12]
+    schedule = list(zip(timesteps, rates, strict=True))
     agent = MAKERS[run](lr=1.0, lr_schedule=schedule, timesteps_per_iteration=STEPS)
     updates = updates_of(agent, 20)
     for update in updates:
         # In APEX more may be sampled while the update is under way.
         counters = (update.before["counters"][0], update.after["counters"][0])
-        highest, lowest = (float(np.interp(sampled, *zip(*schedule, strict=True))) for sampled in counters)
+        highest, lowest = (float(np.interp(sampled, timesteps, rates)) for sampled in counters)
         assert lowest * 0.999 <= update.result.stats["lr"] <= highest * 1.001
         assert update.largest_change() < 8 * highest  # Adam goes further than lr where gradients agree
     assert updates[0].largest_change() > 1e-3

@@ -128,3 +128,22 @@ def test_an_agent_learns_from_pixels() -> None:
         agent.train()
     assert agent.evaluate(40)[0].mean() == 1.0
     agent.stop()
+
+
+@pytest.mark.key("model.fcnet_hiddens")
+def test_fcnet_hiddens_are_the_sizes_of_the_torsos_layers() -> None:
+    assert shapes(network_for(COUNTING_ENV, fcnet_hiddens=(7, 5))) == [(7, 3), (5, 7)]
+    assert shapes(network_for(COUNTING_ENV, fcnet_hiddens=())) == []
+
+
+@pytest.mark.key("model.fcnet_activation")
+def test_fcnet_activation_is_what_follows_each_of_them() -> None:
+    obs = torch.randn((64, 3), generator=torch.Generator().manual_seed(0)) * 10
+    features = {
+        name: network_for(COUNTING_ENV, fcnet_hiddens=(6,), fcnet_activation=name).torso(obs)
+        for name in ("tanh", "relu", "linear")
+    }
+    assert features["tanh"].abs().max() <= 1.0
+    assert features["relu"].min() == 0.0
+    assert torch.allclose(features["linear"].clamp(min=0), features["relu"])
+    assert torch.allclose(features["linear"].tanh(), features["tanh"])

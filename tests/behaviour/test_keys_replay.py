@@ -150,7 +150,7 @@ def test_beta_is_the_exponent_of_the_weights(run: str, beta: float) -> None:
     assert [each for _, each in found] == pytest.approx([beta] * len(found), rel=1e-3)
 
 
-ANNEALED = {"prioritized_replay_beta": 0.2, "final_prioritized_replay_beta": 0.8}
+ANNEALED: dict[str, Any] = {"prioritized_replay_beta": 0.2, "final_prioritized_replay_beta": 0.8}
 
 
 @pytest.mark.key(

@@ -30,8 +30,8 @@ class PayingEnv(EndlessEnv):
         self._pay = pay
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        obs, _, *ended = super().step(action)
-        return obs, self._pay, ended[0], ended[1], ended[2]
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, self._pay, terminated, truncated, info
 
 
 @pytest.mark.key("training_intensity")
@@ -65,20 +65,20 @@ def test_an_iteration_is_so_many_steps(run: str, timesteps: int) -> None:
 
 
 @pytest.mark.key("min_iter_time_s")
-@pytest.mark.parametrize("seconds", [0.1, 0.3])
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
 def test_an_iteration_lasts_at_least_so_long(seconds: float) -> None:
     agent = make_dqn(min_iter_time_s=seconds, timesteps_per_iteration=STEPS, learning_starts=1000)
     row = agent.train()
-    assert row["time_this_iter_s"] >= seconds
-    assert row["timesteps_this_iter"] > STEPS
     agent.stop()
+    assert row["time_this_iter_s"] >= seconds
+    assert (row["timesteps_this_iter"] > STEPS) == (seconds > 0.0)
 
 
 @pytest.mark.key("metrics_smoothing_episodes")
 @pytest.mark.parametrize(("window", "mean", "lowest"), [(1, 28.0, 28.0), (2, 17.0, 6.0), (100, 17.0, 6.0)])
 def test_results_are_taken_over_the_newest_episodes(window: int, mean: float, lowest: float) -> None:
     # 11 steps of a CountingEnv are an episode of 3 steps that returns 6, a reset, and one of 7 that returns 28.
-    fragment = {"num_envs_per_worker": 1, "sample_batch_size": 11, "timesteps_per_iteration": 10}
+    fragment: dict[str, Any] = {"num_envs_per_worker": 1, "sample_batch_size": 11, "timesteps_per_iteration": 10}
     agent = make_dqn(COUNTING_ENV, metrics_smoothing_episodes=window, **fragment)
     row = agent.train()
     agent.stop()
@@ -144,7 +144,7 @@ def test_evaluation_episodes_have_a_horizon_of_their_own(given: int | None, play
 
 @pytest.mark.key("evaluation_config.env_config")
 def test_evaluations_lay_their_env_config_over_that_of_training() -> None:
-    env_config = {"env_config": {"pay": 2.0}, "horizon": 5, "evaluation_interval": 1}
+    env_config: dict[str, Any] = {"env_config": {"pay": 2.0}, "horizon": 5, "evaluation_interval": 1}
     for evaluation, paid in (({}, 10.0), ({"env_config": {"pay": 7.0}}, 35.0)):
         agent = make_dqn(PAYING_ENV, evaluation_config=evaluation, **env_config)
         row = agent.train()
@@ -263,7 +263,6 @@ def test_dqn_which_has_no_debug_does_not() -> None:
     agent.stop()
 
 
-@pytest.mark.key("optimizer_class")
 @pytest.mark.parametrize(
     ("run", "name", "right"),
     [

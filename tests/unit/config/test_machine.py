@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.experiment import AGENTS
+from rlexp.config.dqn import DQNConfig
+from rlexp.config.experiment import AGENTS, DQNExperiment
 from rlexp.config.trial import Trial
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine
@@ -123,3 +124,12 @@ def test_replay_that_no_memory_could_hold() -> None:
     with pytest.raises(ResourceError) as caught:
         check_fits([Trial(0, "0", game, {}, 0)], TWO_CPUS)
     assert caught.value.message == "pong may need 52.6 GiB for replay, this machine has 8.0 GiB"
+
+
+def test_resources_that_only_a_cluster_has_are_refused() -> None:
+    config = DQNConfig(num_workers=1, custom_resources_per_worker={"rack": 2.0})
+    experiment = DQNExperiment(name="racked", run="DQN", env="CartPole-v1", config=config)
+    trial = Trial(0, "00000", experiment, {}, 0)
+    machine = Machine(cpus=8, gpus=0, memory_total=2**40, memory_available=2**40)
+    with pytest.raises(ResourceError, match="racked needs 2 rack for each worker"):
+        check_fits([trial], machine)

@@ -204,6 +204,31 @@ def test_a_worker_that_records_ahead_plays_on_while_it_packs() -> None:
     assert not set(WaitingPolicy.acts) & set(WaitingPolicy.packs), "a policy is never shared between threads"
 
 
+def test_both_policies_of_a_worker_that_records_ahead_get_new_weights() -> None:
+    policies: list[StepPolicy] = []
+
+    def make_policy() -> StepPolicy:
+        policies.append(StepPolicy())
+        return policies[-1]
+
+    make_env = partial(make_vector_env, EnvConfig(COUNTING_ENV, {}, None), NUM_ENVS)
+    worker = RolloutWorker(make_env, make_policy, GREEDY, replace(PLAIN, sample_async=True), 0, seed=0)
+    weights = {"layer": np.ones(3)}
+    worker.set_weights(1, weights)
+    worker.sample(0)
+    worker.stop()
+    assert [policy.weights_given for policy in policies] == [[weights]] * 2
+
+
+def test_epsilon_falls_while_a_call_waits_for_whole_episodes() -> None:
+    annealed = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 1000), 0, NUM_ENVS)
+    make_env = partial(make_vector_env, EnvConfig(COUNTING_ENV, {}, None), NUM_ENVS)
+    config = replace(PLAIN, fragment_length=1, batch_mode="complete_episodes")
+    _, info = RolloutWorker(make_env, StepPolicy, annealed, config, 0, seed=0).sample(500)
+    assert info.num_env_steps == NUM_ENVS * 3
+    assert info.epsilons == pytest.approx(np.full(NUM_ENVS, 1 - (500 + NUM_ENVS * 2) / 1000))
+
+
 def test_epsilon_goes_by_the_steps_ahead() -> None:
     annealed = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 1000), 0, NUM_ENVS)
     make_env = partial(make_vector_env, EnvConfig(ENDLESS_ENV, {}, None), NUM_ENVS)

@@ -71,3 +71,12 @@ def test_memory_is_free_again_once_episodes_have_ended(monkeypatch: pytest.Monke
     steps = [make_steps(0, [1] * 400, [GOES_ON, TRUNCATED] * 200)]
     accumulator = EpisodeAccumulator(1, 0.9, 1)
     assert all(accumulator.push(make_fragment(steps, t, t + 4)) is not None for t in range(0, 400, 4))
+
+
+def test_an_episode_over_many_fragments_counts_with_all_its_steps() -> None:
+    steps = [make_steps(0, [1] * 5, [GOES_ON] * 4 + [TERMINATED])]
+    accumulator = EpisodeAccumulator(1, 0.9, min_steps=5)
+    batches = [accumulator.push(make_fragment(steps, t, t + 1)) for t in range(5)]
+    assert batches[:4] == [None] * 4
+    assert batches[4] is not None
+    assert batches[4].count == 5
