@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from rlexp.tuning.ray_session import RaySession, set_ray_environment
+
+# Before any test module imports ray, which reads its environment then.
+set_ray_environment()
+
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A Ray with four logical CPUs, started at the first test that needs one."""
-    from rlexp.tuning.ray_session import RaySession, set_ray_environment
-
-    set_ray_environment()
     with RaySession(num_cpus=4, num_gpus=0, debug=False):
         yield

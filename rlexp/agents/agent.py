@@ -6,24 +6,22 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
-import numpy as np
 
+from rlexp.agents.evaluator import Evaluator, evaluation_figures
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.replay_states import packed_states, unpacked_states
 from rlexp.agents.results import IterationReport
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.config.common import CommonConfig
-from rlexp.envs import EnvConfig, env_config_of, make_filmed_env, make_vector_env
+from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import TrialError
 from rlexp.metrics.episodes import EpisodeWindow
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import Acting, ExploringPolicy, film_episode, play_episodes
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
@@ -32,14 +30,6 @@ from rlexp.task_pool import TaskPool
 
 STALL_TIMEOUT_S = 600.0
 """Training that gets no new sample for so long is given up: every worker hangs."""
-MAX_EVALUATION_ENVS = 8
-"""Envs of an evaluation that step side by side, at most."""
-MAX_FILM_FRAMES = 5000
-"""Frames of a video, at most."""
-DEFAULT_FPS = 30
-"""Frames a second of an env that does not say."""
-MAX_EVALUATION_STEPS = 1_000_000
-"""Bound of an evaluation, in steps of its vector env."""
 
 ConfigT = TypeVar("ConfigT", bound=CommonConfig)
 
@@ -154,53 +144,27 @@ class Agent(ABC, Generic[ConfigT]):
         Returns their returns ``[num_episodes]`` and lengths ``[num_episodes]``.
         """
         seed = derive_seed(self.seed, "evaluation", self._iteration)
-        acting = self._evaluated_policy(seed)
-        env = make_vector_env(self._evaluation_env_config(), min(num_episodes, MAX_EVALUATION_ENVS))
-        try:
-            return play_episodes(acting, env, num_episodes, seed, MAX_EVALUATION_STEPS)
-        finally:
-            env.close()
+        return self._evaluator().play(self._current_policy(), num_episodes, seed)
 
     def film(self) -> tuple[list[Array], float]:
         """Return the pictures of one evaluation episode, and how many make a second."""
-        seed = derive_seed(self.seed, "film", self._iteration)
-        env = make_filmed_env(self._evaluation_env_config())
-        try:
-            pictures = film_episode(self._evaluated_policy(seed), env, seed, MAX_FILM_FRAMES)
-            return pictures, float(env.metadata.get("render_fps") or DEFAULT_FPS)
-        finally:
-            env.close()
+        return self._evaluator().film(self._current_policy(), derive_seed(self.seed, "film", self._iteration))
 
-    def _evaluated_policy(self, seed: int) -> Acting:
-        made = self.make_policy(self.config, self.observation_space, self.action_space)
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, self.evaluation_epsilon())
+
+    def _current_policy(self) -> Policy:
+        policy = self.make_policy(self.config, self.observation_space, self.action_space)
         with self.optimizer.paused():
-            made.set_weights(self.learner.get_weights())
-        policy = self.filters.applied_to(made)
-        if not self.config.evaluation_config.explore:
-            return policy
-        assert isinstance(self.action_space, gym.spaces.Discrete)
-        num_actions, rng = int(self.action_space.n), np.random.default_rng(seed)
-        return ExploringPolicy(policy, self.evaluation_epsilon(), num_actions, rng)
-
-    def _evaluation_env_config(self) -> EnvConfig:
-        evaluation = self.config.evaluation_config
-        env_config = {**self.env_config.env_config, **evaluation.env_config}
-        return replace(self.env_config, env_config=env_config, horizon=evaluation.horizon or self.env_config.horizon)
+            policy.set_weights(self.learner.get_weights())
+        return self.filters.applied_to(policy)
 
     def _evaluation_when_due(self) -> dict[str, Any]:
         """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration."""
         interval = self.config.evaluation_interval
         if not interval or self._iteration % interval:
             return {}
-        returns, lengths = self.evaluate(self.config.evaluation_num_episodes)
-        figures = {
-            "episode_reward_mean": float(returns.mean()),
-            "episode_reward_min": float(returns.min()),
-            "episode_reward_max": float(returns.max()),
-            "episode_len_mean": float(lengths.mean()),
-            "episodes_this_iter": len(returns),
-        }
-        return {"evaluation": figures}
+        return {"evaluation": evaluation_figures(*self.evaluate(self.config.evaluation_num_episodes))}
 
     def save(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises."""

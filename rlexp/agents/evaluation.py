@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from rlexp.agents.agent import MAX_EVALUATION_STEPS
+from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint
@@ -19,9 +19,6 @@ from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import play_episodes
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
-
-NUM_ENVS = 8
-"""Envs that play side by side."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,13 @@ def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
     experiment = _experiment_of(checkpoint, path)
     imports = tuple(checkpoint.metadata.get("imports", ()))
     env_config = env_config_of(experiment.env, experiment.config, imports)
-    env = make_vector_env(env_config, min(num_episodes, NUM_ENVS))
+    env = make_vector_env(env_config, min(num_episodes, MAX_ENVS))
     try:
         observation_space, action_space = env.single_observation_space, env.single_action_space
         policy = AGENTS[experiment.run].make_policy(experiment.config, observation_space, action_space)
         policy.set_weights(checkpoint.arrays["weights"])
         policy = ObservationFilters(experiment.config, observation_space, checkpoint.arrays).applied_to(policy)
-        returns, lengths = play_episodes(
-            policy, env, num_episodes, derive_seed(seed, "evaluation"), MAX_EVALUATION_STEPS
-        )
+        returns, lengths = play_episodes(policy, env, num_episodes, derive_seed(seed, "evaluation"), MAX_STEPS)
     finally:
         env.close()
     interval = bootstrap_interval(returns, np.random.default_rng(seed))

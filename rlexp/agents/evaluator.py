@@ -1,0 +1,75 @@
+"""Evaluation episodes of an agent, as ``evaluation_config`` has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlexp.config.evaluation import EvaluationConfig
+from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
+from rlexp.policy import Policy
+from rlexp.rollout.evaluation import Acting, ExploringPolicy, film_episode, play_episodes
+from rlexp.sample_batch import Array
+
+MAX_ENVS = 8
+"""Envs of an evaluation that step side by side, at most."""
+MAX_STEPS = 1_000_000
+"""Bound of an evaluation, in steps of its vector env."""
+MAX_FILM_FRAMES = 5000
+"""Frames of a video, at most."""
+DEFAULT_FPS = 30
+"""Frames a second of an env that does not say."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Plays and films episodes with the policies that an agent gives it; makes envs of its own each time."""
+
+    training_env: EnvConfig
+    config: EvaluationConfig
+    action_space: gym.Space[Any]
+    epsilon: float
+    """ε of the episodes, where they explore."""
+
+    def play(self, policy: Policy, num_episodes: int, seed: int) -> tuple[Array, Array]:
+        """Return the returns ``[num_episodes]`` and lengths ``[num_episodes]`` of whole episodes."""
+        env = make_vector_env(self._env_config(), min(num_episodes, MAX_ENVS))
+        try:
+            return play_episodes(self._acting(policy, seed), env, num_episodes, seed, MAX_STEPS)
+        finally:
+            env.close()
+
+    def film(self, policy: Policy, seed: int) -> tuple[list[Array], float]:
+        """Return the pictures of one episode, and how many make a second."""
+        env = make_filmed_env(self._env_config())
+        try:
+            pictures = film_episode(self._acting(policy, seed), env, seed, MAX_FILM_FRAMES)
+            return pictures, float(env.metadata.get("render_fps") or DEFAULT_FPS)
+        finally:
+            env.close()
+
+    def _acting(self, policy: Policy, seed: int) -> Acting:
+        if not self.config.explore:
+            return policy
+        assert isinstance(self.action_space, gym.spaces.Discrete)
+        return ExploringPolicy(policy, self.epsilon, int(self.action_space.n), np.random.default_rng(seed))
+
+    def _env_config(self) -> EnvConfig:
+        env_config = {**self.training_env.env_config, **self.config.env_config}
+        return replace(
+            self.training_env, env_config=env_config, horizon=self.config.horizon or self.training_env.horizon
+        )
+
+
+def evaluation_figures(returns: Array, lengths: Array) -> dict[str, Any]:
+    """Return what a row of results says under ``evaluation`` about episodes ``[N]``."""
+    return {
+        "episode_reward_mean": float(returns.mean()),
+        "episode_reward_min": float(returns.min()),
+        "episode_reward_max": float(returns.max()),
+        "episode_len_mean": float(lengths.mean()),
+        "episodes_this_iter": len(returns),
+    }
