@@ -130,7 +130,7 @@ def run(
         return check(files, overrides, seed, imports, allow_unknown, fit, as_json, debug)
     plan = load_plan(files, overrides or (), seed, _load_options(imports, allow_unknown, fit))
     refuse_untrainable(plan)
-    check_fits(plan.trials, this_machine())
+    check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
     print_notices(plan)
     from rlexp.tuning.display import choose_display
     from rlexp.tuning.experiment_run import RunOptions, run_plan

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-RED, YELLOW, CYAN, BOLD, DIM = "31", "33", "36", "1", "2"
+RED, YELLOW, CYAN, BOLD = "31", "33", "36", "1"
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
