@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from rlexp.config.dqn import DQNConfig, OptimizerConfig
 from rlexp.config.fields import Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
@@ -47,6 +48,11 @@ class ApexConfig(DQNConfig):
     worker_side_prioritization: bool = True
     n_step: Count = 3
     target_network_update_freq: Count = 500_000
+
+    replay_storage: Literal["auto", "actors", "local"] = "auto"
+    """Where the replay shards are: ``actors``, each in a process of its own; ``local``, in the learner's process, which
+    sends nothing and takes its core for it. ``auto``: actors where this machine has a core for each of them beside
+    those of the workers and the learner."""
 
     final_prioritized_replay_beta: PositiveFraction | None = None
     """Exponent of the importance-sampling weights at the end of its schedule. Null: constant, as in Ape-X."""

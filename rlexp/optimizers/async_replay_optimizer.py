@@ -28,6 +28,8 @@ STATE_TIMEOUT_S = 600.0
 """Bound of the wait for all that a shard holds."""
 STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""
+QUEUE_SHARE_WAITED = 0.5
+"""Of the time for which the learner has batches, what a step may wait: replay in this process wakes nobody."""
 
 BUSY_WAIT_SHARE = 0.2
 """A learner that waits for data less than this is busy."""
@@ -90,8 +92,9 @@ class AsyncReplayOptimizer:
     def step(self) -> None:
         """Wait for something to arrive, then move everything on: the four movements of Ape-X."""
         with self._stopwatch.lap("wait"):
-            if not self._pool.wait(STEP_TIMEOUT_S):
-                self._learner_thread.wait_for_output(STEP_TIMEOUT_S)
+            timeout = self._longest_wait_s()
+            if not self._pool.wait(timeout):
+                self._learner_thread.wait_for_output(timeout)
         with self._stopwatch.lap("store_samples"):
             self._store_samples()
         with self._stopwatch.lap("feed_learner"):
@@ -160,7 +163,16 @@ class AsyncReplayOptimizer:
                 self._starved.discard(shard)
         self._learner_thread.learner.observe_progress(self.counters.num_steps_sampled)
 
+    def _longest_wait_s(self) -> float:
+        queued_s = self._learner_thread.queue_time_s
+        return min(STEP_TIMEOUT_S, QUEUE_SHARE_WAITED * queued_s) if queued_s else STEP_TIMEOUT_S
+
     def _feed_learner(self) -> None:
+        self._queue_batches()
+        self._ask_for_batches()
+        self._queue_batches()  # a shard in this process has answered already
+
+    def _queue_batches(self) -> None:
         for call in self._replay_calls.completed():
             batch: SampleBatch | None = self._pool.get(call.ref, GET_TIMEOUT_S)
             if batch is None:  # still below learning_starts: ask again once the shard was given more
@@ -168,6 +180,8 @@ class AsyncReplayOptimizer:
             else:
                 self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
                 self._learner_thread.put(call.actor, batch)
+
+    def _ask_for_batches(self) -> None:
         beta = self._beta.value(self.counters.num_steps_trained)
         while self._batches_on_their_way() < self._learner_thread.queue_capacity and self._may_train():
             shard = next(filter(self._may_replay, self._turns), None)

@@ -51,6 +51,7 @@ class LearnerThread:
         self.queue_capacity = queue_capacity
         self.last_stats: Mapping[str, float] = {}
         self.wait_time_s = 0.0
+        self._last_update_s = 0.0
         self._in_queue: queue.Queue[tuple[Actor[ReplayShard], SampleBatch]] = queue.Queue()
         self._out_queue: queue.SimpleQueue[LearnerOutput] = queue.SimpleQueue()
         self._has_output = threading.Event()
@@ -75,6 +76,11 @@ class LearnerThread:
     def queue_size(self) -> int:
         """Batches that wait."""
         return self._in_queue.qsize()
+
+    @property
+    def queue_time_s(self) -> float:
+        """Seconds of learning that wait, if each batch takes as long as the last one did."""
+        return self.queue_size * self._last_update_s
 
     def wait_for_output(self, timeout: float) -> None:
         """Return once an update has ended whose output was not taken yet, or after ``timeout`` seconds."""
@@ -143,14 +149,16 @@ class LearnerThread:
                 self._parked = False
 
     def _learn_once(self) -> None:
-        started = time.perf_counter()
+        waited_from = time.perf_counter()
         try:
             shard, batch = self._in_queue.get(timeout=IDLE_WAIT_S)
         except queue.Empty:
             return
         finally:
-            self.wait_time_s += time.perf_counter() - started
+            learned_from = time.perf_counter()
+            self.wait_time_s += learned_from - waited_from
         result = self.learner.learn_on_batch(batch)
+        self._last_update_s = time.perf_counter() - learned_from
         self.last_stats = result.stats
         self._out_queue.put(LearnerOutput(shard, batch[KEYS], result.td_errors))
         self._has_output.set()

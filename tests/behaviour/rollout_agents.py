@@ -31,12 +31,14 @@ SMALL: Mapping[str, Any] = {
 
 
 class PlacementPool(InlineTaskPool):
-    """An inline pool that remembers what each actor reserved."""
+    """An inline pool that remembers what each actor reserved; None: it was to stay in this process."""
 
     def __init__(self) -> None:
-        self.placed: dict[str, Resources] = {}
+        self.placed: dict[str, Resources | None] = {}
 
-    def place(self, name: str, resources: Resources, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Actor[Any]:
+    def place(
+        self, name: str, resources: Resources | None, make: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Actor[Any]:
         self.placed[name] = resources
         return super().place(name, resources, make, *args, **kwargs)
 

@@ -41,10 +41,25 @@ def ray_pool() -> RayTaskPool:
     return RayTaskPool()
 
 
-@pytest.fixture(params=[InlineTaskPool, pytest.param(ray_pool, marks=pytest.mark.ray)])
+class RayTaskPoolOfOneProcess(RayTaskPool):
+    """Keeps here what is placed anywhere, as small machines do with replay."""
+
+    def place(  # type: ignore[override]
+        self, name: str, resources: Resources | None, make: Callable[..., Ledger], *args: object
+    ) -> Actor[Ledger]:
+        return super().place(name, None, make, *args)
+
+
+@pytest.fixture(
+    params=[
+        InlineTaskPool,
+        pytest.param(ray_pool, marks=pytest.mark.ray),
+        pytest.param(RayTaskPoolOfOneProcess, marks=pytest.mark.ray),
+    ]
+)
 def pool(request: pytest.FixtureRequest) -> Iterator[TaskPool]:
     make: Callable[[], TaskPool] = request.param
-    if make is ray_pool:
+    if make is not InlineTaskPool:
         request.getfixturevalue("ray_session")
     pool = make()
     yield pool
@@ -180,3 +195,14 @@ def test_a_stopped_pool_has_ended_its_actors() -> None:
 
     with pytest.raises(RayActorError):
         ask_until_it_is_dead()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_an_object_here_is_given_what_calls_elsewhere_returned() -> None:
+    pool = ray_pool()
+    there, here = place(pool, 1), pool.place("ledger", None, Ledger, 2)
+    total = pool.call(there, Ledger.add, 10)
+    assert pool.get(pool.call(here, Ledger.add, total), DEADLINE_S) == 13
+    assert (there.is_here, here.is_here) == (False, True)
+    pool.stop()

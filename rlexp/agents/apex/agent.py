@@ -6,13 +6,14 @@ import numpy as np
 
 from rlexp.agents.dqn.agent import DQNAgentBase
 from rlexp.config.apex import ApexConfig
+from rlexp.machine import available_cpus
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.replay import ReplayShard
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Resources
+from rlexp.task_pool import Actor, Resources
 
 
 class ApexAgent(DQNAgentBase[ApexConfig]):
@@ -26,17 +27,6 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
     def make_optimizer(self) -> PolicyOptimizer:
         settings = self.config.optimizer
         self.source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)
-        num_shards = settings.num_replay_buffer_shards
-        shards = [
-            self.pool.place(
-                f"replay-{index}",
-                Resources(cpus=0, gpus=0),
-                ReplayShard,
-                self.replay_config(num_shards),
-                derive_seed(self.seed, "replay", index),
-            )
-            for index in range(num_shards)
-        ]
         depths = QueueDepths(
             replay=settings.replay_queue_depth,
             store=settings.sample_queue_depth * max(self.config.num_workers, 1),
@@ -44,7 +34,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         optimizer = AsyncReplayOptimizer(
             self.pool,
             self.source,
-            shards,
+            self._place_shards(),
             LearnerThread(self.learner, settings.learner_queue_depth),
             depths,
             self.beta_schedule(),
@@ -53,3 +43,25 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         )
         optimizer.start()
         return optimizer
+
+    def _place_shards(self) -> list[Actor[ReplayShard]]:
+        num_shards = self.config.optimizer.num_replay_buffer_shards
+        # An actor reserves nothing, so that none can wait for room that its trial does not have.
+        resources = None if self._replays_here() else Resources(cpus=0, gpus=0)
+        return [
+            self.pool.place(
+                f"replay-{index}",
+                resources,
+                ReplayShard,
+                self.replay_config(num_shards),
+                derive_seed(self.seed, "replay", index),
+            )
+            for index in range(num_shards)
+        ]
+
+    def _replays_here(self) -> bool:
+        """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
+        if self.config.replay_storage != "auto":
+            return self.config.replay_storage == "local"
+        processes = self.config.num_workers + self.config.optimizer.num_replay_buffer_shards + 1
+        return available_cpus() < processes

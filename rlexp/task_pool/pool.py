@@ -1,0 +1,123 @@
+"""The protocol of all task pools, and the calls in flight of one purpose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, eq=False)
+class Actor(Generic[A]):
+    """A placed object. Only the pool that placed it looks inside."""
+
+    name: str
+    handle: Any
+    is_here: bool = True
+    """Whether it is in this process: then calls to it run at once, in the caller's thread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ref(Generic[R]):
+    """A value that a pool holds. Only that pool looks inside."""
+
+    handle: Any
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an actor reserves while it lives; 0 CPUs means that it shares what the others leave."""
+
+    cpus: float
+    gpus: float
+    custom: Mapping[str, float] = field(default_factory=dict)
+    """Amounts of the cluster's own resources, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Completed(Generic[A, R]):
+    """A finished call: the actor that ran it and its result, or one ref per part of a tuple."""
+
+    actor: Actor[A]
+    refs: tuple[Ref[Any], ...]
+
+    @property
+    def ref(self) -> Ref[R]:
+        """The result of a call with one return value."""
+        return self.refs[0]
+
+
+class TaskPool(Protocol):
+    """Places objects, calls them, and waits for them. Owned by one thread, which also stops it."""
+
+    def place(
+        self, name: str, resources: Resources | None, make: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> Actor[A]:
+        """Construct ``make(*args, **kwargs)`` where this pool runs things, without ``resources`` in this process.
+
+        ``make`` is a class.
+        """
+        ...
+
+    def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
+        """Start one call that nobody waits for in a lane; calls to one actor run in the order made.
+
+        A call that fails raises where its result is asked for, or here if the actor is in this process.
+        """
+        ...
+
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
+        """Start one call of a lane (see ``Lane.submit``)."""
+        ...
+
+    def put(self, value: R) -> Ref[R]:
+        """Hold a value so that it is sent once and shared by all who get its ref."""
+        ...
+
+    def get(self, ref: Ref[R], timeout: float) -> R:
+        """Return a value within ``timeout`` seconds; raises TimeoutError, or what the call raised."""
+        ...
+
+    def wait(self, timeout: float) -> bool:
+        """Return once a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
+        ...
+
+    def stop(self) -> None:
+        """End every placed object; idempotent."""
+        ...
+
+
+class Lane:
+    """The calls of one purpose (sampling, replaying, ...): what is in flight, and what has come back."""
+
+    def __init__(self, pool: TaskPool, num_returns: int = 1) -> None:
+        """Calls of this lane return a tuple of ``num_returns`` parts, each with a ref of its own."""
+        self.num_returns = num_returns
+        self._pool = pool
+        self._in_flight: Counter[Actor[Any]] = Counter()
+        self._completed: list[Completed[Any, Any]] = []
+
+    def submit(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> None:
+        """Start ``method`` on ``actor``; its result appears in ``completed``."""
+        self._in_flight[actor] += 1
+        self._pool.start(self, actor, method, args)
+
+    def in_flight(self, actor: Actor[Any]) -> int:
+        """Calls on ``actor`` that have not been returned by ``completed`` yet."""
+        return self._in_flight[actor]
+
+    def completed(self) -> list[Completed[Any, Any]]:
+        """Return what has finished since the last call, oldest first; never blocks."""
+        done, self._completed = self._completed, []
+        for call in done:
+            self._in_flight[call.actor] -= 1
+        return done
+
+    def deliver(self, call: Completed[Any, Any]) -> None:
+        """Take a finished call from the pool."""
+        self._completed.append(call)
