@@ -31,11 +31,21 @@ class Policy(Protocol):
         """Return the greedy actions ``[B]`` for observations ``obs [B, ...]``."""
         ...
 
-    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+    def sample_actions(
+        self, obs: Array, epsilons: Array, resetting: Array, rng: np.random.Generator
+    ) -> tuple[Array, Array | None]:
         """Return the actions ``[B]`` that the policy explores with by itself: drawn from its values, or with noise.
 
-        A policy that leaves exploration to its worker's ε returns the greedy ones.
+        ``epsilons [B]`` is how much the worker explores; the envs ``resetting [B]`` begin an episode instead of
+        acting. A policy that leaves exploration to its worker's ε returns the greedy actions.
+
+        With them comes what ``postprocess`` wants to know of ``obs`` again, such as values ``[B, A]``: it finds
+        them as OUTPUTS and NEW_OUTPUTS of its rows. None where it wants nothing.
         """
+        ...
+
+    def outputs(self, obs: Array) -> Array | None:
+        """Return the second part of ``sample_actions`` for observations that nobody acts on yet."""
         ...
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:

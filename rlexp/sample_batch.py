@@ -18,6 +18,10 @@ NEW_OBS = "new_obs"
 TD_ERRORS = "td_errors"
 WEIGHTS = "weights"
 KEYS = "keys"
+OUTPUTS = "outputs"
+"""What a policy saw in OBS when it acted; its ``postprocess`` uses it up."""
+NEW_OUTPUTS = "new_outputs"
+"""What it saw in NEW_OBS."""
 
 
 class SampleBatch:

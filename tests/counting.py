@@ -21,8 +21,13 @@ class CountingPolicy:
     def compute_actions(self, obs: np.ndarray) -> np.ndarray:
         return np.zeros(len(obs), np.int64)
 
-    def sample_actions(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return self.compute_actions(obs)
+    def sample_actions(
+        self, obs: np.ndarray, epsilons: np.ndarray, resetting: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, None]:
+        return self.compute_actions(obs), None
+
+    def outputs(self, obs: np.ndarray) -> None:
+        return None
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         return batch.with_columns(**{TD_ERRORS: own_number(batch[OBS])})

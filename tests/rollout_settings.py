@@ -9,6 +9,5 @@ PLAIN = RolloutConfig(
     clip_rewards=False,
     batch_mode="truncate_episodes",
     sample_async=False,
-    explore=True,
     observation_filter=None,
 )

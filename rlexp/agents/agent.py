@@ -22,6 +22,7 @@ from rlexp.errors import TrialError
 from rlexp.metrics.episodes import EpisodeWindow
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
+from rlexp.rollout.evaluation import Acting
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
@@ -153,7 +154,7 @@ class Agent(ABC, Generic[ConfigT]):
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, self.evaluation_epsilon())
 
-    def _current_policy(self) -> Policy:
+    def _current_policy(self) -> Acting:
         policy = self.make_policy(self.config, self.observation_space, self.action_space)
         with self.optimizer.paused():
             policy.set_weights(self.learner.get_weights())

@@ -48,8 +48,8 @@ def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
         observation_space, action_space = env.single_observation_space, env.single_action_space
         policy = AGENTS[experiment.run].make_policy(experiment.config, observation_space, action_space)
         policy.set_weights(checkpoint.arrays["weights"])
-        policy = ObservationFilters(experiment.config, observation_space, checkpoint.arrays).applied_to(policy)
-        returns, lengths = play_episodes(policy, env, num_episodes, derive_seed(seed, "evaluation"), MAX_STEPS)
+        acting = ObservationFilters(experiment.config, observation_space, checkpoint.arrays).applied_to(policy)
+        returns, lengths = play_episodes(acting, env, num_episodes, derive_seed(seed, "evaluation"), MAX_STEPS)
     finally:
         env.close()
     interval = bootstrap_interval(returns, np.random.default_rng(seed))

@@ -10,7 +10,6 @@ import numpy as np
 
 from rlexp.config.evaluation import EvaluationConfig
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
-from rlexp.policy import Policy
 from rlexp.rollout.evaluation import Acting, ExploringPolicy, film_episode, play_episodes
 from rlexp.sample_batch import Array
 
@@ -34,28 +33,29 @@ class Evaluator:
     epsilon: float
     """ε of the episodes, where they explore."""
 
-    def play(self, policy: Policy, num_episodes: int, seed: int) -> tuple[Array, Array]:
+    def play(self, policy: Acting, num_episodes: int, seed: int) -> tuple[Array, Array]:
         """Return the returns ``[num_episodes]`` and lengths ``[num_episodes]`` of whole episodes."""
         env = make_vector_env(self._env_config(), min(num_episodes, MAX_ENVS))
         try:
-            return play_episodes(self._acting(policy, seed), env, num_episodes, seed, MAX_STEPS)
+            return play_episodes(self._acting(policy, env.num_envs, seed), env, num_episodes, seed, MAX_STEPS)
         finally:
             env.close()
 
-    def film(self, policy: Policy, seed: int) -> tuple[list[Array], float]:
+    def film(self, policy: Acting, seed: int) -> tuple[list[Array], float]:
         """Return the pictures of one episode, and how many make a second."""
         env = make_filmed_env(self._env_config())
         try:
-            pictures = film_episode(self._acting(policy, seed), env, seed, MAX_FILM_FRAMES)
+            pictures = film_episode(self._acting(policy, env.num_envs, seed), env, seed, MAX_FILM_FRAMES)
             return pictures, float(env.metadata.get("render_fps") or DEFAULT_FPS)
         finally:
             env.close()
 
-    def _acting(self, policy: Policy, seed: int) -> Acting:
+    def _acting(self, policy: Acting, num_envs: int, seed: int) -> Acting:
         if not self.config.explore:
             return policy
         assert isinstance(self.action_space, gym.spaces.Discrete)
-        return ExploringPolicy(policy, self.epsilon, int(self.action_space.n), np.random.default_rng(seed))
+        epsilons = np.full(num_envs, self.epsilon)
+        return ExploringPolicy(policy, epsilons, int(self.action_space.n), np.random.default_rng(seed))
 
     def _env_config(self) -> EnvConfig:
         env_config = {**self.training_env.env_config, **self.config.env_config}

@@ -1,6 +1,9 @@
-"""Networks (torch.nn only): torsos and the heads that agents put on them."""
+"""Networks: torsos and the heads that agents put on them, in torch.nn, and in NumPy for acting.
 
-from rlexp.models.q_network import HeadConfig, QNetwork, QNetworkConfig
+Only shapes are imported here: who needs a network imports its module, and torch with it where it is made of torch.
+"""
+
+from rlexp.models.q_network_config import HeadConfig, QNetworkConfig
 from rlexp.models.torso_config import TorsoConfig, torso_config_of
 
-__all__ = ["HeadConfig", "QNetwork", "QNetworkConfig", "TorsoConfig", "torso_config_of"]
+__all__ = ["HeadConfig", "QNetworkConfig", "TorsoConfig", "torso_config_of"]

@@ -17,7 +17,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "elu": nn.ELU,
     "swish": nn.SiLU,
-    "silu": nn.SiLU,
     "linear": nn.Identity,
 }
 

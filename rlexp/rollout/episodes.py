@@ -75,7 +75,7 @@ class EpisodeCounter:
 
 
 def _finished(over: Array, returns: Array, lengths: Array) -> Finished | None:
-    if not over.any():
+    if not np.count_nonzero(over):  # every step asks; ``over.any()`` takes six times as long
         return None
     envs = over.nonzero()[0]
     return Finished(envs, returns[envs], lengths[envs])

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlexp.rollout.episodes import EpisodeCounter
-from rlexp.rollout.exploration import explore
+from rlexp.rollout.exploration import EpsilonGreedy
 from rlexp.sample_batch import Array
 
 
@@ -23,16 +23,15 @@ class Acting(Protocol):
 class ExploringPolicy:
     """A policy that takes a random action with probability ε: for evaluations that explore."""
 
-    def __init__(self, policy: Acting, epsilon: float, num_actions: int, rng: np.random.Generator) -> None:
+    def __init__(self, policy: Acting, epsilons: Array, num_actions: int, rng: np.random.Generator) -> None:
+        """Explore in as many envs as there are ``epsilons [M]``."""
         self._policy = policy
-        self._epsilon = epsilon
-        self._num_actions = num_actions
-        self._rng = rng
+        self._epsilons = epsilons
+        self._explore = EpsilonGreedy(len(epsilons), num_actions, rng)
 
     def compute_actions(self, obs: Array) -> Array:
-        """Return the actions ``[B]``."""
-        actions = self._policy.compute_actions(obs)
-        return explore(actions, np.full(len(actions), self._epsilon), self._num_actions, self._rng)
+        """Return the actions ``[M]``."""
+        return self._explore(self._policy.compute_actions(obs), self._epsilons)
 
 
 def film_episode(policy: Acting, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> list[Array]:

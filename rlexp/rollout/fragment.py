@@ -31,6 +31,8 @@ class Fragment:
     """``[T, M]`` bool: the episode was cut here; the value of what follows still counts."""
     valid: Array
     """``[T, M]`` bool: a real env step, not the reset between two episodes."""
+    outputs: Array | None = None
+    """What the policy saw in each observation ``[T + 1, M, ...]``, where its ``postprocess`` wants to know."""
 
     @property
     def num_steps(self) -> int:
@@ -46,6 +48,7 @@ class Fragment:
             self.terminated[step:],
             self.truncated[step:],
             self.valid[step:],
+            None if self.outputs is None else self.outputs[step:],
         )
 
     def followed_by(self, later: Fragment) -> Fragment:
@@ -63,4 +66,10 @@ class Fragment:
             np.concatenate([part.terminated for part in parts]),
             np.concatenate([part.truncated for part in parts]),
             np.concatenate([part.valid for part in parts]),
+            _joined_outputs([part.outputs for part in parts if part.outputs is not None]),
         )
+
+
+def _joined_outputs(parts: Sequence[Array]) -> Array | None:
+    """Return outputs of consecutive fragments as one; at a border, those of the weights that acted there stay."""
+    return np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]]) if parts else None

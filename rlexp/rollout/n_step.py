@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlexp.rollout.fragment import Fragment
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, NEW_OUTPUTS, OBS, OUTPUTS, REWARDS, SampleBatch
 
 
 class NStepAccumulator:
@@ -35,7 +35,8 @@ def n_step_transitions(stream: Fragment, num_starts: int, n_step: int, gamma: fl
     REWARDS = sum_{k<m} gamma^k r_{t+k}, NEW_OBS = the observation after step t + m - 1, and
     DISCOUNTS = gamma^m, or 0 where the episode terminated: the loss bootstraps with
     ``REWARDS + DISCOUNTS * q(NEW_OBS)``. Truncation bootstraps (Pardo et al. 2018); the folded return is
-    equation 2 of Horgan et al. (2018) with the true number of steps.
+    equation 2 of Horgan et al. (2018) with the true number of steps. OUTPUTS and NEW_OUTPUTS are what the
+    policy saw in OBS and NEW_OBS, where the stream tells.
 
     After its start, a row needs ``n_step - 1`` more steps of the stream, or the end of its episode.
     """
@@ -53,12 +54,15 @@ def n_step_transitions(stream: Fragment, num_starts: int, n_step: int, gamma: fl
         alive[starts] &= ~(stream.terminated[window] | stream.truncated[window])
     steps, envs = np.nonzero(stream.valid[:num_starts])
     folded = folded[steps, envs]
+    ends = steps + folded
+    seen = stream.outputs
     return SampleBatch(
         {
             OBS: stream.obs[steps, envs],
             ACTIONS: stream.actions[steps, envs],
             REWARDS: returns[steps, envs],
             DISCOUNTS: np.where(bootstraps[steps, envs], gamma**folded, 0.0).astype(np.float32),
-            NEW_OBS: stream.obs[steps + folded, envs],
+            NEW_OBS: stream.obs[ends, envs],
+            **({} if seen is None else {OUTPUTS: seen[steps, envs], NEW_OUTPUTS: seen[ends, envs]}),
         }
     )

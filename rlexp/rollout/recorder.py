@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
-from rlexp.rollout.exploration import EpsilonSchedule, explore
+from rlexp.rollout.exploration import EpsilonGreedy, EpsilonSchedule
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.rewards import clip_rewards
@@ -76,10 +77,12 @@ class FragmentRecorder:
     ) -> None:
         self._env = env
         self._policy = policy
-        self._num_actions = int(env.single_action_space.n)  # type: ignore[attr-defined]
         self._epsilon_schedule = epsilon_schedule
         self._config = config
         self._rng = np.random.default_rng(derive_seed(seed, "worker", worker_index, "exploration"))
+        num_actions = int(env.single_action_space.n)  # type: ignore[attr-defined]
+        epsilon_rng = np.random.default_rng(derive_seed(seed, "worker", worker_index, "epsilon"))
+        self._explore = EpsilonGreedy(env.num_envs, num_actions, epsilon_rng)
         self._filter = None if config.observation_filter is None else MeanStdFilter(config.observation_filter)
         self._weights_version = 0
         self._episodes = EpisodeCounter(env.num_envs)
@@ -90,11 +93,14 @@ class FragmentRecorder:
         started = time.perf_counter()
         num_envs = self._env.num_envs
         fragment = self._empty_fragment()
+        outputs: list[Array | None] = []
         rewards = np.empty(fragment.actions.shape)
         episodes: list[Episodes] = []
         for t in range(fragment.num_steps):
             epsilons = self._epsilon_schedule.epsilons(num_steps_sampled + t * num_envs)
-            actions = self._act(epsilons)
+            actions, seen = self._policy.sample_actions(self._obs, epsilons, self._episodes.resetting, self._rng)
+            actions = self._explore(actions, epsilons)
+            outputs.append(seen)
             fragment.obs[t] = self._obs
             fragment.actions[t] = actions
             fragment.valid[t] = ~self._episodes.resetting
@@ -106,8 +112,13 @@ class FragmentRecorder:
                 episodes.append(Episodes(finished.returns, finished.lengths, epsilons[finished.envs]))
             self._obs = self._seen(next_obs)
         fragment.obs[-1] = self._obs
+        outputs.append(self._policy.outputs(self._obs))
         return Recording(
-            fragment=replace(fragment, rewards=clip_rewards(rewards, self._config.clip_rewards).astype(np.float32)),
+            fragment=replace(
+                fragment,
+                rewards=clip_rewards(rewards, self._config.clip_rewards).astype(np.float32),
+                outputs=_joined(outputs),
+            ),
             episodes=Episodes.join(episodes),
             epsilons=epsilons,
             observed=None if self._filter is None else self._filter.drain(),
@@ -125,12 +136,6 @@ class FragmentRecorder:
 
     def stop(self) -> None:
         self._env.close()
-
-    def _act(self, epsilons: Array) -> Array:
-        if not self._config.explore:
-            return self._policy.compute_actions(self._obs)
-        actions = self._policy.sample_actions(self._obs, self._rng)
-        return explore(actions, epsilons, self._num_actions, self._rng)
 
     def _seen(self, obs: Array) -> Array:
         return obs if self._filter is None else self._filter(obs)
@@ -150,3 +155,9 @@ class FragmentRecorder:
         space = self._env.single_observation_space
         is_float = self._filter is not None or np.issubdtype(space.dtype, np.floating)
         return np.dtype(np.float32) if is_float or space.dtype is None else space.dtype
+
+
+def _joined(outputs: Sequence[Array | None]) -> Array | None:
+    """Return what a policy saw at every step ``[T + 1, M, ...]``, unless it keeps that to itself."""
+    told = [seen for seen in outputs if seen is not None]
+    return np.stack(told) if told else None

@@ -23,7 +23,5 @@ class RolloutConfig:
     """Whether ``sample`` returns what it has recorded, or whole episodes only."""
     sample_async: bool
     """Whether the next fragment is recorded while this one is folded and sent."""
-    explore: bool
-    """Whether the policy acts as it explores, or greedily."""
     observation_filter: Moments | None
     """The moments that a MeanStdFilter begins with; None: observations stay as they are."""

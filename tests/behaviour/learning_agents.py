@@ -18,7 +18,7 @@ from rlexp.agents.dqn.agent import DQNAgent, DQNAgentBase
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.apex import ApexConfig
 from rlexp.config.dqn import DQNConfig
-from rlexp.models import QNetwork
+from rlexp.models.q_network import QNetwork
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.task_pool import Actor, Lane

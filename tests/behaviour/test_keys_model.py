@@ -15,7 +15,7 @@ from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import UsageError
-from rlexp.models import QNetwork
+from rlexp.models.q_network import QNetwork
 from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import torch
 
 from rlexp.agents.agent import Agent
+from rlexp.agents.dqn.acting_network import PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.dqn import DQNConfig
@@ -45,7 +46,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
     @classmethod
     def make_policy(cls, config: DQNConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
         network = q_network_config(config, observation_space, action_space)
-        return DQNPolicy(network, False, noise_seed=None, softmax_temp=_softmax_temp(config))
+        return DQNPolicy(network, worker_side_prioritization=False, exploration=None)
 
     def make_learner(self) -> Learner:
         config = self.config
@@ -69,13 +70,13 @@ class DQNAgentBase(Agent[DQNConfigT]):
         """Place the rollout workers; with ``num_workers: 0`` one works in this thread."""
         config = self.config
         if config.num_workers == 0:
-            return LocalWorkers(self.pool, [RolloutWorker(*self._worker_arguments(0, DQNPolicy))])
+            return LocalWorkers(self.pool, [RolloutWorker(*self._worker_arguments(0, num_threads=None))])
         resources = Resources(
             config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker
         )
-        make_policy = partial(_policy_with_threads, config.num_threads_per_worker or 1)
+        num_threads = config.num_threads_per_worker or 1
         workers = [
-            self.pool.place(f"worker-{index}", resources, RolloutWorker, *self._worker_arguments(index, make_policy))
+            self.pool.place(f"worker-{index}", resources, RolloutWorker, *self._worker_arguments(index, num_threads))
             for index in range(config.num_workers)
         ]
         return RemoteWorkers(self.pool, workers, queue_depth, max_weight_sync_delay)
@@ -139,7 +140,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
         )
 
     def _explores_by_epsilon(self) -> bool:
-        """Whether ε is all that explores: noise and soft_q take its place, and ``explore: false`` wants nothing."""
+        """Whether ε explores: ``noisy`` and ``soft_q`` take its place, and ``explore: false`` wants nothing."""
         return self.config.explore and not (self.config.noisy or self.config.soft_q)
 
     def _ladder(self) -> tuple[float, ...]:
@@ -147,8 +148,15 @@ class DQNAgentBase(Agent[DQNConfigT]):
         per_worker = self.config.resolved_epsilon_ladder == "worker"
         return epsilon_ladder(num_workers if per_worker else num_workers * self.config.num_envs_per_worker)
 
-    def _noise_seed(self, worker_index: int) -> int | None:
-        return derive_seed(self.seed, "worker", worker_index, "noise") if self.config.explore else None
+    def _policy_exploration(self, worker_index: int) -> PolicyExploration | None:
+        config = self.config
+        if not config.explore:
+            return None
+        return PolicyExploration(
+            noise_seed=derive_seed(self.seed, "worker", worker_index, "noise"),
+            softmax_temp=config.softmax_temp if config.soft_q else None,
+            parameter_noise_stddev=config.parameter_noise_initial_stddev if config.parameter_noise else None,
+        )
 
     def _reward_limits(self) -> RewardLimits:
         """Return ``clip_rewards``, with null decided by the env."""
@@ -157,7 +165,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
             return self.config.preprocessor_pref == "deepmind" and is_atari(self.env_config.env)
         return given
 
-    def _worker_arguments(self, worker_index: int, make_policy: Any) -> tuple[Any, ...]:
+    def _worker_arguments(self, worker_index: int, num_threads: int | None) -> tuple[Any, ...]:
         config = self.config
         rollout = RolloutConfig(
             fragment_length=config.sample_batch_size,
@@ -166,17 +174,16 @@ class DQNAgentBase(Agent[DQNConfigT]):
             clip_rewards=self._reward_limits(),
             batch_mode=config.batch_mode,
             sample_async=config.sample_async,
-            explore=config.explore,
             observation_filter=self.filters.of_worker(worker_index),
         )
         return (
             partial(make_vector_env, self.env_config, config.num_envs_per_worker),
             partial(
-                make_policy,
+                DQNPolicy,
                 self.network_config(),
                 config.worker_side_prioritization,
-                self._noise_seed(worker_index),
-                _softmax_temp(config),
+                self._policy_exploration(worker_index),
+                num_threads,
             ),
             self.epsilon_schedule(worker_index),
             rollout,
@@ -219,16 +226,6 @@ def q_network_config(
         v_max=config.v_max,
     )
     return QNetworkConfig(observation_space.shape, int(action_space.n), torso_config_of(config), head)
-
-
-def _policy_with_threads(num_threads: int, *policy_arguments: Any) -> DQNPolicy:
-    """Make a policy for a worker in a process of its own; with torch's choice of threads, workers fight for cores."""
-    torch.set_num_threads(num_threads)
-    return DQNPolicy(*policy_arguments)
-
-
-def _softmax_temp(config: DQNConfig) -> float | None:
-    return config.softmax_temp if config.soft_q else None
 
 
 def _device(num_gpus: float) -> str:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rlexp.agents.dqn.objective import row_losses
 from rlexp.agents.staging import BatchStaging
-from rlexp.models import QNetwork, QNetworkConfig
+from rlexp.models import QNetworkConfig
+from rlexp.models.q_network import QNetwork
 from rlexp.policy import LearnResult, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule

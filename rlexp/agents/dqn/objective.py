@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.loss import cross_entropies, huber, td_errors
-from rlexp.models import QNetwork
+from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS
 
 

@@ -42,16 +42,17 @@ def make_agent(env: str = IDENTITY_ENV, seed: int = 0, **changes: Any) -> DQNAge
     return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), InlineTaskPool(), seed)
 
 
-def weights_after(seed: int, iterations: int = 2) -> dict[str, bytes]:
-    agent = make_agent(seed=seed)
-    for _ in range(iterations):
+def weights_after(seed: int, **changes: Any) -> dict[str, bytes]:
+    agent = make_agent(seed=seed, **changes)
+    for _ in range(2):
         agent.train()
     agent.stop()
     return {name: array.tobytes() for name, array in agent.learner.get_weights().items()}
 
 
-def test_solves_the_identity_env() -> None:
-    agent = make_agent()
+@pytest.mark.parametrize("parameter_noise", [False, True])
+def test_solves_the_identity_env(parameter_noise: bool) -> None:
+    agent = make_agent(parameter_noise=parameter_noise)
     started = time.monotonic()
     iterations = 0
     while (mean := agent.evaluate(50)[0].mean()) < 1.0:
@@ -107,8 +108,9 @@ def test_an_iteration_lasts_its_least_time_too() -> None:
     agent.stop()
 
 
-def test_the_same_seed_gives_the_same_weights_bit_by_bit_and_another_does_not() -> None:
-    first, again, other = weights_after(1), weights_after(1), weights_after(2)
+@pytest.mark.parametrize("changes", [{}, {"noisy": True}, {"soft_q": True}, {"parameter_noise": True}], ids=str)
+def test_the_same_seed_gives_the_same_weights_bit_by_bit_and_another_does_not(changes: dict[str, Any]) -> None:
+    first, again, other = (weights_after(seed, **changes) for seed in (1, 1, 2))
     assert first == again
     assert all(first[name] != other[name] for name in first)
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
-from rlexp.models import QNetwork, QNetworkConfig, TorsoConfig, torso_config_of
+from rlexp.models import QNetworkConfig, TorsoConfig, torso_config_of
+from rlexp.models.q_network import QNetwork
 from rlexp.models.torsos import ACTIVATIONS, VectorTorso, mlp
 from tests.networks import PLAIN_HEAD
 

@@ -58,7 +58,7 @@ def make_learner(network: QNetworkConfig, seed: int) -> DQNLearner:
 def make_worker(env: str, network: QNetworkConfig, index: int, seed: int) -> RolloutWorker:
     return RolloutWorker(
         partial(make_vector_env, EnvConfig(env, {}, None), NUM_ENVS),
-        partial(DQNPolicy, network, worker_side_prioritization=False, noise_seed=None),
+        partial(DQNPolicy, network, worker_side_prioritization=False, exploration=None),
         ConstantEpsilon((0.3,) * NUM_ENVS),
         replace(PLAIN, fragment_length=FRAGMENT_LENGTH),
         index,

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, draw_softmax, epsilon_ladder, explore
+from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonGreedy, draw_softmax, epsilon_ladder
+from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule
 
 DRAWS = 40_000
@@ -17,16 +18,21 @@ def assert_frequency(hits: int, draws: int, chance: float) -> None:
     assert abs(hits - draws * chance) <= SIGMAS * math.sqrt(draws * chance * (1 - chance))
 
 
+def explore(actions: Array, epsilons: Array, num_actions: int, seed: int) -> Array:
+    """Explore for one step in as many envs as there are actions."""
+    return EpsilonGreedy(len(actions), num_actions, np.random.default_rng(seed))(actions, epsilons)
+
+
 @pytest.mark.parametrize("epsilon", [0.02, 0.4])
 def test_actions_are_replaced_as_often_as_epsilon_says(epsilon: float) -> None:
     greedy = np.full(DRAWS, 3)
-    explored = explore(greedy, np.full(DRAWS, epsilon), 5, np.random.default_rng(0))
+    explored = explore(greedy, np.full(DRAWS, epsilon), 5, seed=0)
     # A random action is the greedy one, too, in one of five draws.
     assert_frequency(int(np.count_nonzero(explored != 3)), DRAWS, epsilon * 4 / 5)
 
 
 def test_random_actions_are_uniform() -> None:
-    explored = explore(np.full(DRAWS, 3), np.ones(DRAWS), 5, np.random.default_rng(1))
+    explored = explore(np.full(DRAWS, 3), np.ones(DRAWS), 5, seed=1)
     counts = np.bincount(explored, minlength=5)
     assert len(counts) == 5
     for count in counts.tolist():
@@ -35,7 +41,7 @@ def test_random_actions_are_uniform() -> None:
 
 def test_each_env_has_its_own_epsilon() -> None:
     epsilons = np.tile([0.0, 0.5], DRAWS)
-    explored = explore(np.full(2 * DRAWS, 3), epsilons, 5, np.random.default_rng(2)).reshape(DRAWS, 2)
+    explored = explore(np.full(2 * DRAWS, 3), epsilons, 5, seed=2).reshape(DRAWS, 2)
     assert (explored[:, 0] == 3).all()
     assert_frequency(int(np.count_nonzero(explored[:, 1] != 3)), DRAWS, 0.5 * 4 / 5)
 
@@ -43,10 +49,19 @@ def test_each_env_has_its_own_epsilon() -> None:
 def test_exploring_is_reproducible_and_leaves_the_greedy_actions_alone() -> None:
     greedy = np.arange(100)
     greedy.setflags(write=False)
-    first, second = (explore(greedy, np.full(100, 0.5), 100, np.random.default_rng(3)) for _ in range(2))
+    first, second = (explore(greedy, np.full(100, 0.5), 100, seed=3) for _ in range(2))
     assert first.tolist() == second.tolist()
     assert first.tolist() != greedy.tolist()
     assert first.dtype == greedy.dtype
+
+
+def test_every_step_is_drawn_for_anew() -> None:
+    explore_one = EpsilonGreedy(1, 5, np.random.default_rng(4))
+    explored = np.array([explore_one(np.array([3]), np.array([0.4]))[0] for _ in range(DRAWS)])
+    assert_frequency(int(np.count_nonzero(explored != 3)), DRAWS, 0.4 * 4 / 5)
+    # Of two random steps in a row, one of five pairs repeats its action.
+    wandering = np.array([explore_one(np.array([3]), np.ones(1))[0] for _ in range(DRAWS)])
+    assert_frequency(int(np.count_nonzero(wandering[1:] == wandering[:-1])), DRAWS - 1, 1 / 5)
 
 
 def test_the_ladder_by_hand() -> None:

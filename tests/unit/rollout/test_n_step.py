@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.n_step import NStepAccumulator
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, NEW_OUTPUTS, OBS, OUTPUTS, REWARDS, Array, SampleBatch
 
 GOES_ON, TERMINATED, TRUNCATED, BOTH = range(4)
 RESET_REWARD = 999.0
@@ -83,6 +83,7 @@ def make_fragment(envs: list[list[Step]], start: int, stop: int) -> Fragment:
         terminated=np.isin(endings, (TERMINATED, BOTH)),
         truncated=np.isin(endings, (TRUNCATED, BOTH)),
         valid=~is_reset,
+        outputs=10 * np.concatenate([obs, last_obs]),
     )
 
 
@@ -124,6 +125,8 @@ def test_the_pushes_together_hold_each_row_of_the_model_once(
         batch = accumulator.push(make_fragment(envs, start, stop))
         assert batch.count <= length * len(envs)
         assert (batch[ACTIONS] == -batch[OBS][:, 0]).all()
+        assert (batch[OUTPUTS] == 10 * batch[OBS][:, 0]).all()
+        assert (batch[NEW_OUTPUTS] == 10 * batch[NEW_OBS][:, 0]).all()
         found += as_rows(batch)
         # After every push, not only at the end: what can be folded is never held back.
         seen = [slow_rows(env[:stop], n_step, gamma) if stop >= n_step else [] for env in envs]
@@ -166,6 +169,8 @@ def test_columns_keep_their_types() -> None:
         REWARDS: np.float32,
         DISCOUNTS: np.float32,
         NEW_OBS: np.float32,
+        OUTPUTS: np.int64,
+        NEW_OUTPUTS: np.int64,
     }
 
 

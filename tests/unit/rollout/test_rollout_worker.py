@@ -141,6 +141,24 @@ def test_epsilon_follows_the_steps_of_all_workers_within_a_fragment() -> None:
     assert info.episodes.epsilons == pytest.approx(np.full(NUM_ENVS, 1 - 504 / 1000))
 
 
+def test_the_policy_is_told_how_much_to_explore_and_which_envs_reset() -> None:
+    told: list[tuple[list[float], list[bool]]] = []
+
+    class ToldPolicy(StepPolicy):
+        def sample_actions(
+            self, obs: Array, epsilons: Array, resetting: Array, rng: np.random.Generator
+        ) -> tuple[Array, Array | None]:
+            told.append((epsilons.tolist(), resetting.tolist()))
+            return super().sample_actions(obs, epsilons, resetting, rng)
+
+    annealed = AnnealedEpsilon(LinearSchedule(1.0, 0.0, 100), 0, NUM_ENVS)
+    make_env = partial(make_vector_env, EnvConfig(COUNTING_ENV, {}, None), NUM_ENVS)
+    RolloutWorker(make_env, ToldPolicy, annealed, replace(PLAIN, fragment_length=13), 0, seed=0).sample(20)
+    assert [epsilons for epsilons, _ in told] == [[pytest.approx(0.8 - 0.02 * t)] * NUM_ENVS for t in range(13)]
+    # Episodes of 3 and 7 steps, and the reset behind each.
+    assert [resetting for _, resetting in told] == [[t in (3, 11)] * NUM_ENVS for t in range(13)]
+
+
 def test_it_acts_with_the_weights_it_was_given_and_tells_their_version() -> None:
     policies: list[StepPolicy] = []
 
@@ -182,10 +200,12 @@ class WaitingPolicy(StepPolicy):
     packs: ClassVar[list[int]] = []
     acted = threading.Semaphore(0)
 
-    def sample_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+    def sample_actions(
+        self, obs: Array, epsilons: Array, resetting: Array, rng: np.random.Generator
+    ) -> tuple[Array, Array | None]:
         self.acts.append(id(self))
         self.acted.release()
-        return super().sample_actions(obs, rng)
+        return super().sample_actions(obs, epsilons, resetting, rng)
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         self.packs.append(id(self))

@@ -1,0 +1,100 @@
+"""What a policy asks of a Q-network: arrays in, arrays out, whichever library computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rlexp.models import QNetworkConfig
+from rlexp.models.numpy_q_network import NumpyQNetwork, can_be
+from rlexp.policy import Weights
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OUTPUTS, OUTPUTS, REWARDS, Array, SampleBatch
+
+
+@dataclass(frozen=True)
+class PolicyExploration:
+    """How a policy explores by itself, beside its worker's ε."""
+
+    noise_seed: int
+    """Seeds the noise in the layers of a noisy network, or on the weights of any other."""
+    softmax_temp: float | None
+    """Actions are drawn from softmax(Q / ``softmax_temp``); None: they are greedy."""
+    parameter_noise_stddev: float | None
+    """Deviation of parameter noise at the start; None: the weights act as they are."""
+
+
+class ActingNetwork(Protocol):
+    """A copy of the Q-network that acts, on the CPU; a policy owns it."""
+
+    is_perturbed: bool
+    """Whether ``exploring_outputs`` are those of other weights than the learner's."""
+
+    def load(self, weights: Weights) -> None:
+        """Act with a copy of these weights from now on."""
+        ...
+
+    def outputs(self, obs: Array) -> Array:
+        """Return what the heads say of ``obs [B, ...]``: values ``[B, A]``, or logits ``[B, A, N]`` of N atoms."""
+        ...
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        """Return what to explore by, shaped as ``outputs``; the arguments are those of ``Policy.sample_actions``."""
+        ...
+
+    def values(self, outputs: Array) -> Array:
+        """Return the action values ``[B, A]`` that outputs stand for."""
+        ...
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        """Return what priorities are made of ``[B]``, from OUTPUTS and NEW_OUTPUTS: |TD errors|, or cross-entropies."""
+        ...
+
+
+class NumpyActingNetwork:
+    """An ActingNetwork of fully connected layers, which needs no torch in its process."""
+
+    is_perturbed = False
+
+    def __init__(self, config: QNetworkConfig) -> None:
+        self._network = NumpyQNetwork(config)
+
+    def load(self, weights: Weights) -> None:
+        self._network.load(weights)
+
+    def outputs(self, obs: Array) -> Array:
+        return self._network.outputs(obs)
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        return self._network.outputs(obs)
+
+    def values(self, outputs: Array) -> Array:
+        return outputs
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        return absolute_td_errors(batch)
+
+
+def absolute_td_errors(batch: SampleBatch) -> Array:
+    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, for OUTPUTS and NEW_OUTPUTS of values ``[B, A]``."""
+    q_tm1 = np.take_along_axis(batch[OUTPUTS], batch[ACTIONS][:, None], axis=1)[:, 0]
+    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_OUTPUTS].max(axis=1, initial=-np.inf)
+    errors: Array = np.abs(target - q_tm1)
+    return errors
+
+
+def make_acting_network(
+    config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None
+) -> ActingNetwork:
+    """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well.
+
+    ``num_threads`` is what its forward passes may use, in a process of its own; None leaves the process as
+    it is. More than one is worth it for networks that only torch can spread over them.
+    """
+    is_perturbed = exploration is not None and exploration.parameter_noise_stddev is not None
+    if can_be(config) and not is_perturbed and num_threads in {None, 1}:
+        return NumpyActingNetwork(config)
+    from rlexp.agents.dqn.torch_acting_network import TorchActingNetwork
+
+    return TorchActingNetwork(config, exploration, num_threads)
