@@ -147,6 +147,16 @@ class DQNConfig(CommonConfig):
     sigma0: Positive = 0.5
     """Deviation of the ``noisy`` layers' noise at the start, before it is divided by the root of their width."""
 
+    parameter_noise: bool = False
+    """Explore by noise on all of the network's weights as well, as much as epsilon does (Plappert et al. 2018).
+
+    The noise's deviation adapts until it changes what is done about as much as epsilon's random actions do, which are
+    still taken. The noise is drawn afresh with each episode of a worker's first environment, for all of them.
+    """
+
+    parameter_noise_initial_stddev: Positive = 1.0
+    """Deviation of ``parameter_noise`` before it adapts."""
+
     num_atoms: Count = 1
     """Atoms of the distribution of returns that is learned (Bellemare et al. 2017). 1: its mean only, as ever."""
 
@@ -197,11 +207,15 @@ class DQNConfig(CommonConfig):
         return self.prioritized_replay_beta if final is None else final
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then what could never be learned from."""
+        """Yield the parent's conflicts, then what could never be learned from, and two explorations at once."""
         yield from super().conflicts()
         for key in ("learning_starts", "train_batch_size"):
             if getattr(self, key) > self.buffer_size:
                 message = f"{self.said(key)}, more than buffer_size holds: {self.buffer_size}"
                 yield Conflict((key, "buffer_size"), message, "lower the one or raise the other")
+        for key in ("noisy", "soft_q"):
+            if self.parameter_noise and getattr(self, key):
+                message = f"parameter_noise and {key} are both true: each explores in its own way"
+                yield Conflict(("parameter_noise", key), message, "choose one of them")
         if self.v_min >= self.v_max:
             yield Conflict(("v_min", "v_max"), f"{self.said('v_min')}, not below v_max: {self.v_max}")

@@ -40,6 +40,7 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
         ),
         (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
         (not config.noisy, ("sigma0",), "noisy is false"),
+        (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
         (not config.soft_q, ("softmax_temp",), "soft_q is false"),
         (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
     ):

@@ -12,6 +12,14 @@ _EXPLORATIONS: Mapping[str, Mapping[str, Any]] = {
     "EpsilonGreedy": {"per_worker_exploration": False},
     "PerWorkerEpsilonGreedy": {"per_worker_exploration": True},
     "SoftQ": {"soft_q": True},
+    # Random for so many steps, then nearly greedy: what RLlib's ParameterNoise has for epsilon.
+    "ParameterNoise": {
+        "parameter_noise": True,
+        "per_worker_exploration": False,
+        "exploration_final_eps": 0.01,
+        "epsilon_timesteps": 0,
+        "exploration_warmup_timesteps": 10_000,
+    },
     "Random": {"exploration_initial_eps": 1.0, "exploration_final_eps": 1.0, "per_worker_exploration": False},
 }
 
@@ -22,14 +30,15 @@ def exploration_type(translation: Translation) -> None:
     if node is None:
         return
     kind = str(node.value).rpartition(".")[2]
-    keys = _EXPLORATIONS.get(kind)
-    if keys is None:
-        hint = "noisy: true explores by noise in the network too" if kind == "ParameterNoise" else None
-        translation.problem(node, f"config.exploration_config.type: rlexp does not support {kind}", hint)
+    if kind not in _EXPLORATIONS:
+        translation.problem(node, f"config.exploration_config.type: rlexp does not support {kind}")
         return
-    translation.notice(node, f"config.exploration_config.type: {kind} is {said(keys)} now")
+    keys = _EXPLORATIONS[kind]
     for key, value in keys.items():
         translation.put_unless_given(f"config.{key}", value, node)
+    made = {key: value for key, value in keys.items() if translation.value(f"config.{key}") == value}
+    effect = f"is {said(made)} now" if made else f"has no effect beside {', '.join(f'config.{key}' for key in keys)}"
+    translation.notice(node, f"config.exploration_config.type: {kind} {effect}")
 
 
 def epsilon(translation: Translation) -> None:

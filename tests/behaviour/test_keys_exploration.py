@@ -11,7 +11,7 @@ import torch
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.config.apex import ApexConfig
-from rlexp.models import QNetwork
+from rlexp.models.q_network import QNetwork
 from rlexp.rollout.exploration import epsilon_ladder
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.task_pool import InlineTaskPool
@@ -104,8 +104,42 @@ def test_noise_takes_the_place_of_epsilon(per_worker_exploration: bool) -> None:
     assert epsilon_at(0, noisy=True, per_worker_exploration=per_worker_exploration) == 0.0
 
 
+NO_EPSILON = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
+
+
+@pytest.mark.key("parameter_noise", "parameter_noise_initial_stddev")
+def test_parameter_noise_perturbs_what_workers_do() -> None:
+    _, actions, values = play(**NO_EPSILON)
+    np.testing.assert_array_equal(actions, values.argmax(axis=1))
+    obs, actions, values = play(parameter_noise=True, **NO_EPSILON)
+    different = {tuple(actions[shown] for shown in each) for each in np.split(np.arange(len(obs)), len(obs) // 8)}
+    assert (actions != values.argmax(axis=1)).any()
+    assert len(different) > 1
+    _, actions, values = play(parameter_noise=True, parameter_noise_initial_stddev=1e-9, **NO_EPSILON)
+    np.testing.assert_array_equal(actions, values.argmax(axis=1))
+
+
+@pytest.mark.key("parameter_noise")
+def test_parameter_noise_leaves_epsilon_as_it_is() -> None:
+    schedule = {"exploration_final_eps": 0.2, "epsilon_timesteps": 100}
+    assert epsilon_at(0, parameter_noise=True, **schedule) == 1.0
+    assert epsilon_at(50, parameter_noise=True, **schedule) == pytest.approx(0.6)
+    assert epsilon_at(0, parameter_noise=True, per_worker_exploration=True, epsilon_ladder="worker") == 0.4
+
+
+@pytest.mark.key("parameter_noise")
+def test_parameter_noise_stays_out_of_evaluations() -> None:
+    agents = [make_agent(IDENTITY_ENV, parameter_noise=noise) for noise in (False, True)]
+    returns = [agent.evaluate(20)[0].tolist() for agent in agents]
+    assert returns[0] == returns[1]
+    for agent in agents:
+        agent.stop()
+
+
 @pytest.mark.key("explore")
-@pytest.mark.parametrize("changes", [{}, {"soft_q": True}, {"per_worker_exploration": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"soft_q": True}, {"per_worker_exploration": True}, {"parameter_noise": True}], ids=str
+)
 def test_without_exploring_workers_act_greedily(changes: dict[str, Any]) -> None:
     _, explored, values = play(**changes)
     assert (explored != values.argmax(axis=1)).any()

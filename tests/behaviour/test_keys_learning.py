@@ -11,7 +11,7 @@ import torch
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.experiment import ApexExperiment
 from rlexp.errors import ResourceError
-from rlexp.models import QNetwork
+from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.tuning.trainable import placement
 from tests.behaviour.learning_agents import (
@@ -156,7 +156,8 @@ def test_lr_is_how_far_the_first_update_goes(run: str, lr: float) -> None:
 def test_the_lr_schedule_goes_by_the_steps_sampled_and_takes_the_place_of_lr(run: str) -> None:
     timesteps, rates = [100, 200, 300, 301], [1e-2, 1e-3, 1e-3, 1e-12]
     schedule = list(zip(timesteps, rates, strict=True))
-    agent = MAKERS[run](lr=1.0, lr_schedule=schedule, timesteps_per_iteration=STEPS)
+    # Held together, or a busy machine could let the workers reach the schedule's end before the first update does.
+    agent = MAKERS[run](lr=1.0, lr_schedule=schedule, timesteps_per_iteration=STEPS, training_intensity=1.0)
     updates = updates_of(agent, 20)
     for update in updates:
         # In APEX more may be sampled while the update is under way.

@@ -216,6 +216,9 @@ class TestValues:
             ("exploration_config: {type: SoftQ}", "soft_q", True),
             ("exploration_config: {type: PerWorkerEpsilonGreedy}", "per_worker_exploration", True),
             ("exploration_config: {type: Random}", "exploration_final_eps", 1),
+            ("exploration_config: {type: ParameterNoise}", "parameter_noise", True),
+            ("exploration_config: {type: ParameterNoise}", "exploration_warmup_timesteps", 10_000),
+            ("exploration_config: {type: ParameterNoise, initial_stddev: 0.3}", "parameter_noise_initial_stddev", 0.3),
             ("exploration_config: {initial_epsilon: 0.5}", "exploration_initial_eps", 0.5),
             ("exploration_config: {epsilon_timesteps: 5e4}", "resolved_epsilon_timesteps", 50_000),
             ("schedule_max_timesteps: 1000, exploration_fraction: 0.3", "resolved_epsilon_timesteps", 300),
@@ -277,6 +280,32 @@ class TestValues:
     def test_schedules_that_cannot_be(self, load: Load, value: str) -> None:
         assert len(problems(load, f"  config: {{lr_schedule: {value}}}\n")) == 1
 
+    def test_parameter_noise_comes_with_the_epsilon_that_it_had(self, load: Load) -> None:
+        text = "exploration_config: {type: ParameterNoise, random_timesteps: 500, initial_stddev: 2.0}"
+        plan = load(f"  config: {{num_workers: 2, {text}}}\n", run="APEX")
+        made = config(plan)
+        assert (made.parameter_noise, made.parameter_noise_initial_stddev) == (True, 2.0)
+        assert (made.per_worker_exploration, made.exploration_initial_eps) == (False, 1.0)
+        assert (made.exploration_warmup_timesteps, made.resolved_epsilon_timesteps) == (500, 0)
+        assert made.exploration_final_eps == 0.01
+        assert messages(plan) == [
+            "config.exploration_config.type: ParameterNoise is parameter_noise: true, per_worker_exploration: false, "
+            "exploration_final_eps: 0.01, epsilon_timesteps: 0 now",
+            "config.exploration_config.random_timesteps is config.exploration_warmup_timesteps now",
+            "config.exploration_config.initial_stddev is config.parameter_noise_initial_stddev now",
+        ]
+
+    def test_an_exploration_type_leaves_alone_what_is_given(self, load: Load) -> None:
+        plan = load("  config: {soft_q: false, exploration_config: {type: SoftQ}}\n")
+        assert not config(plan).soft_q
+        assert messages(plan) == ["config.exploration_config.type: SoftQ has no effect beside config.soft_q"]
+
+    @pytest.mark.parametrize("key", ["noisy", "soft_q"])
+    def test_parameter_noise_is_the_only_exploration_of_its_kind(self, load: Load, key: str) -> None:
+        message = f"config.parameter_noise and {key} are both true: each explores in its own way"
+        found = problems(load, f"  config:\n    {key}: true\n    exploration_config:\n      type: ParameterNoise\n")
+        assert found == [("f.yaml:8:7", message, "choose one of them")]
+
     def test_resources_of_a_trial_are_shared_out(self, load: Load) -> None:
         made = config(
             load("  trial_resources: {cpu: 2, gpu: 1, extra_cpu: 2}\n  config: {num_workers: 4}\n", run="APEX")
@@ -301,8 +330,8 @@ class TestValues:
     @pytest.mark.parametrize(
         "text",
         [
-            "exploration_config: {type: ParameterNoise}",
-            "parameter_noise: true",
+            "exploration_config: {type: GaussianNoise}",
+            "exploration_config: {type: ParameterNoise, sub_exploration: {type: EpsilonGreedy}}",
             "model: {custom_model: mine}",
             "multiagent: {policies: {a: 1}}",
             "input: /tmp/data",
@@ -360,6 +389,7 @@ class TestIdleKeys:
         ("text", "reason"),
         [
             ("sigma0: 0.3", "noisy is false"),
+            ("parameter_noise_initial_stddev: 0.3", "parameter_noise is false"),
             ("v_min: -5", "num_atoms is 1"),
             ("softmax_temp: 3", "soft_q is false"),
             ("prioritized_replay: false, prioritized_replay_alpha: 0.3", "prioritized_replay is false"),
