@@ -8,6 +8,7 @@ from typing import Any
 
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.policy import Learner
+from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
 
@@ -30,7 +31,7 @@ class IterationReport:
         """Return the figures under RLlib's names, and those it never told; ``timing_s`` only where it is wanted."""
         stats, seconds = self.stats, max(self.elapsed_s, 1e-9)
         fills = [shard.size / shard.capacity for shard in stats.shards]
-        busy_s = sum(info.sample_time_s for info in self.infos)
+        worker_time_share = self._worker_time_share(seconds * len(self.epsilons))
         info = {
             "num_steps_sampled": self.counters.num_steps_sampled,
             "num_steps_trained": self.counters.num_steps_trained,
@@ -46,12 +47,24 @@ class IterationReport:
             "learner_queue_size": stats.learner_queue_size,
             "learner_queue_capacity": stats.learner_queue_capacity,
             "learner_wait_share": stats.learner_wait_share,
-            "worker_wait_share": max(1.0 - busy_s / (seconds * len(self.epsilons)), 0.0),
+            "learner_time_share": dict(stats.learner_time_share),
+            "worker_wait_share": worker_time_share["wait"],
+            "worker_time_share": worker_time_share,
             "weight_age": stats.weight_age,
             "bottleneck": stats.bottleneck,
             "learner": dict(stats.learner),
         }
         return info | self._epsilons() | ({"timing_s": dict(stats.timing_s)} if timing else {})
+
+    def _worker_time_share(self, seconds: float) -> dict[str, float]:
+        """Return what part of ``seconds``, those of all workers together, went into what."""
+        spent = SampleTime.sum(info.time for info in self.infos)
+        return {
+            "acting": spent.acting_s / seconds,
+            "stepping": spent.stepping_s / seconds,
+            "folding": spent.folding_s / seconds,
+            "wait": max(1.0 - spent.total_s / seconds, 0.0),
+        }
 
     def _epsilons(self) -> dict[str, Any]:
         return {

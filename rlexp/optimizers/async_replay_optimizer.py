@@ -12,7 +12,7 @@ import numpy as np
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
-from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.replay.shard import ReplayShard
@@ -82,7 +82,7 @@ class AsyncReplayOptimizer:
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
         self._published_version = -1
-        self._learner_wait_seen_s = 0.0
+        self._learner_time_seen_s = dict.fromkeys(LEARNER_PARTS, 0.0)
 
     def start(self) -> None:
         """Publish the first weights and start the learner."""
@@ -127,18 +127,17 @@ class AsyncReplayOptimizer:
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()
-        waited_s = self._learner_thread.wait_time_s
-        learner_wait_s, self._learner_wait_seen_s = waited_s - self._learner_wait_seen_s, waited_s
-        wait_share = min(learner_wait_s / max(lap.elapsed_s, 1e-9), 1.0)
+        time_share = self._learner_time_share(lap.elapsed_s)
         refs = [self._pool.call(shard, ReplayShard.stats) for shard in self._shards]
         return OptimizerStats(
             num_weight_syncs=self._source.num_weight_syncs,
             shards=tuple(self._pool.get(ref, GET_TIMEOUT_S) for ref in refs),
             learner_queue_size=self._learner_thread.queue_size,
             learner_queue_capacity=self._learner_thread.queue_capacity,
-            learner_wait_share=wait_share,
+            learner_wait_share=time_share["wait"],
+            learner_time_share=time_share,
             weight_age=self._weight_age.drain(),
-            bottleneck=self._bottleneck(wait_share),
+            bottleneck=self._bottleneck(time_share["wait"]),
             learner=self._learner_thread.last_stats,
             timing_s=lap.parts_s,
         )
@@ -217,11 +216,17 @@ class AsyncReplayOptimizer:
             self._source.publish(snapshot.version, snapshot.weights)
             self._published_version = snapshot.version
 
+    def _learner_time_share(self, elapsed_s: float) -> dict[str, float]:
+        now_s = dict(self._learner_thread.time_s)
+        seen_s, self._learner_time_seen_s = self._learner_time_seen_s, now_s
+        return {part: min((now_s[part] - seen_s[part]) / max(elapsed_s, 1e-9), 1.0) for part in now_s}
+
     def _bottleneck(self, learner_wait_share: float) -> str:
-        """A learner that hardly waits is the limit itself; else replay, unless no shard may be drawn from yet."""
+        """A learner that hardly waits is the limit itself; else replay, unless workers owe it what it may draw."""
         if learner_wait_share <= BUSY_WAIT_SHARE:
             return "learner"
-        return "workers" if self._starved == set(self._shards) else "replay"
+        workers_owe = self._starved == set(self._shards) or not self._may_train()
+        return "workers" if workers_owe else "replay"
 
     def _check(self, lane: Lane) -> None:
         """Let the error of a call surface whose result nobody needs."""

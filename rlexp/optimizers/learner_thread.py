@@ -16,6 +16,8 @@ from rlexp.task_pool import Actor
 
 IDLE_WAIT_S = 0.1
 """How long the thread waits for a batch before it looks whether it shall stop."""
+LEARNER_PARTS = ("wait", "learning", "copying_weights")
+"""What the thread's time is spent on."""
 STOP_TIMEOUT_S = 60.0
 """Bound of the wait for the update in progress when the thread is stopped."""
 
@@ -50,7 +52,7 @@ class LearnerThread:
         self.learner = learner
         self.queue_capacity = queue_capacity
         self.last_stats: Mapping[str, float] = {}
-        self.wait_time_s = 0.0
+        self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
         self._last_update_s = 0.0
         self._in_queue: queue.Queue[tuple[Actor[ReplayShard], SampleBatch]] = queue.Queue()
         self._out_queue: queue.SimpleQueue[LearnerOutput] = queue.SimpleQueue()
@@ -156,12 +158,18 @@ class LearnerThread:
             return
         finally:
             learned_from = time.perf_counter()
-            self.wait_time_s += learned_from - waited_from
+            self.time_s["wait"] += learned_from - waited_from
         result = self.learner.learn_on_batch(batch)
         self._last_update_s = time.perf_counter() - learned_from
+        self.time_s["learning"] += self._last_update_s
         self.last_stats = result.stats
         self._out_queue.put(LearnerOutput(shard, batch[KEYS], result.td_errors))
         self._has_output.set()
+        self._copy_weights_if_requested()
+
+    def _copy_weights_if_requested(self) -> None:
         if self._weights_requested.is_set():
+            copied_from = time.perf_counter()
             self._weights_requested.clear()
             self._snapshot = WeightsSnapshot(self.learner.num_updates, self.learner.get_weights())
+            self.time_s["copying_weights"] += time.perf_counter() - copied_from

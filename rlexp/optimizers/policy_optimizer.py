@@ -31,6 +31,8 @@ class OptimizerStats:
     learner_queue_capacity: int
     learner_wait_share: float
     """Share of the time since the last call that the learner waited for data."""
+    learner_time_share: Mapping[str, float]
+    """Shares of that time by what the learner's thread did."""
     weight_age: float
     """Updates that the acting weights are behind the learner's, mean over the fragments since the last call."""
     bottleneck: str

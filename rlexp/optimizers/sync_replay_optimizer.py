@@ -92,12 +92,14 @@ class SyncReplayOptimizer:
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()
+        time_share = {part: seconds / max(lap.elapsed_s, 1e-9) for part, seconds in lap.parts_s.items()}
         return OptimizerStats(
             num_weight_syncs=self._source.num_weight_syncs,
             shards=(self._shard.stats(),),
             learner_queue_size=0,
             learner_queue_capacity=0,
-            learner_wait_share=1.0 - lap.parts_s.get("learner", 0.0) / max(lap.elapsed_s, 1e-9),
+            learner_wait_share=1.0 - time_share.get("learner", 0.0),
+            learner_time_share=time_share,
             weight_age=self._weight_age.drain(),
             bottleneck=max(lap.parts_s, key=lap.parts_s.__getitem__, default="workers"),
             learner=self._last_stats,

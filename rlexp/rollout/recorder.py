@@ -16,6 +16,7 @@ from rlexp.rollout.exploration import EpsilonGreedy, EpsilonSchedule
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.rewards import clip_rewards
+from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.settings import RolloutConfig
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
@@ -34,7 +35,7 @@ class Recording:
     """Moments of its raw observations; None without a filter."""
     weights_version: int
     """Learner updates behind the weights that acted."""
-    seconds: float
+    time: SampleTime
     """How long it took."""
 
     @property
@@ -91,12 +92,14 @@ class FragmentRecorder:
 
     def record(self, num_steps_sampled: int) -> Recording:
         started = time.perf_counter()
+        acting_s = stepping_s = 0.0
         num_envs = self._env.num_envs
         fragment = self._empty_fragment()
         outputs: list[Array | None] = []
         rewards = np.empty(fragment.actions.shape)
         episodes: list[Episodes] = []
         for t in range(fragment.num_steps):
+            acting_from = time.perf_counter()
             epsilons = self._epsilon_schedule.epsilons(num_steps_sampled + t * num_envs)
             actions, seen = self._policy.sample_actions(self._obs, epsilons, self._episodes.resetting, self._rng)
             actions = self._explore(actions, epsilons)
@@ -104,7 +107,10 @@ class FragmentRecorder:
             fragment.obs[t] = self._obs
             fragment.actions[t] = actions
             fragment.valid[t] = ~self._episodes.resetting
+            stepping_from = time.perf_counter()
+            acting_s += stepping_from - acting_from
             next_obs, rewards[t], terminated, truncated, infos = self._env.step(actions)
+            stepping_s += time.perf_counter() - stepping_from
             fragment.terminated[t] = terminated
             fragment.truncated[t] = truncated
             finished = self._episodes.add(rewards[t], terminated | truncated, infos)
@@ -123,7 +129,7 @@ class FragmentRecorder:
             epsilons=epsilons,
             observed=None if self._filter is None else self._filter.drain(),
             weights_version=self._weights_version,
-            seconds=time.perf_counter() - started,
+            time=SampleTime(time.perf_counter() - started, acting_s, stepping_s),
         )
 
     def set_weights(self, version: int, weights: Weights) -> None:

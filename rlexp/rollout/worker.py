@@ -18,6 +18,7 @@ from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.n_step import NStepAccumulator
 from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
 from rlexp.rollout.recording_ahead import RecordingAhead
+from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.settings import RolloutConfig
 from rlexp.rollout.whole_episodes import EpisodeAccumulator
 from rlexp.sample_batch import Array, SampleBatch
@@ -40,8 +41,8 @@ class FragmentInfo:
     """ε per env ``[M]`` at the last step."""
     weights_version: int
     """Learner updates behind the weights that acted."""
-    sample_time_s: float
-    """Seconds of work: acting, stepping and folding."""
+    time: SampleTime
+    """How long it took to make."""
     observed: Moments | None = None
     """Moments of the raw observations, where a filter wants them."""
 
@@ -107,13 +108,13 @@ class RolloutWorker:
         started = time.perf_counter()
         batch = self._policy.postprocess(batch)
         folding_s += time.perf_counter() - started
-        return batch, self._told(batch, recordings, folding_s)
+        return batch, self._told(batch, recordings, SampleTime(folding_s, folding_s=folding_s))
 
     def stop(self) -> None:
         """End what is under way and close the envs; idempotent."""
         self._recorder.stop()
 
-    def _told(self, batch: SampleBatch, recordings: Sequence[Recording], folding_s: float) -> FragmentInfo:
+    def _told(self, batch: SampleBatch, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
         last = recordings[-1]
         observed = [recording.observed for recording in recordings if recording.observed is not None]
         return FragmentInfo(
@@ -123,7 +124,7 @@ class RolloutWorker:
             episodes=Episodes.join([recording.episodes for recording in recordings]),
             epsilons=last.epsilons,
             weights_version=last.weights_version,
-            sample_time_s=folding_s + sum(recording.seconds for recording in recordings),
+            time=SampleTime.sum([*(recording.time for recording in recordings), folding]),
             observed=reduce(Moments.merged, observed) if observed else None,
         )
 

@@ -118,7 +118,12 @@ def _exploration(view: TrialView) -> Text:
 
 def _bottleneck(view: TrialView) -> Text:
     learner, workers = (percent(view.row.get(f"info/{who}_wait_share")) for who in ("learner", "worker"))
-    return Text.assemble((_slowest(view), "bold yellow"), f"  learner waits {learner}  workers wait {workers}")
+    spent = [
+        f"{verb} {percent(view.row.get(f'info/worker_time_share/{part}'))}"
+        for part, verb in (("acting", "act"), ("stepping", "step"), ("folding", "fold"))
+    ]
+    waits = f"  learner waits {learner}  workers wait {workers}, {', '.join(spent)}"
+    return Text.assemble((_slowest(view), "bold yellow"), waits)
 
 
 def _slowest(view: TrialView) -> str:

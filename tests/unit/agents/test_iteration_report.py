@@ -9,6 +9,7 @@ from rlexp.agents.results import IterationReport
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.replay.shard import ShardStats
 from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.worker import FragmentInfo
 from tests.unit.agents.batches import make_batch, make_learner
 
@@ -19,8 +20,10 @@ def shard(size: int, num_stale: int) -> ShardStats:
     return ShardStats(size, capacity=100, num_added=size, num_sampled=0, num_stale_priorities=num_stale, nbytes=0)
 
 
-def fragment(worker_index: int, sample_time_s: float) -> FragmentInfo:
-    return FragmentInfo(worker_index, 10, 10, NO_EPISODES, np.zeros(1), 0, sample_time_s)
+def fragment(worker_index: int, seconds: float) -> FragmentInfo:
+    """What is told about a fragment: 1/2 of its time went into acting, 1/4 into stepping, 1/8 into folding."""
+    time = SampleTime(seconds, seconds / 2, seconds / 4, seconds / 8)
+    return FragmentInfo(worker_index, 10, 10, NO_EPISODES, np.zeros(1), 0, time)
 
 
 def make_report() -> IterationReport:
@@ -33,6 +36,7 @@ def make_report() -> IterationReport:
         learner_queue_size=3,
         learner_queue_capacity=16,
         learner_wait_share=0.25,
+        learner_time_share={"wait": 0.25, "learning": 0.7},
         weight_age=1.5,
         bottleneck="replay",
         learner={"loss": 0.5},
@@ -69,6 +73,8 @@ def test_figures_by_hand() -> None:
         "learner_wait_share": 0.25,
         # 6 s of work in 4 s of 2 workers.
         "worker_wait_share": 0.25,
+        "worker_time_share": {"acting": 0.375, "stepping": 0.1875, "folding": 0.09375, "wait": 0.25},
+        "learner_time_share": {"wait": 0.25, "learning": 0.7},
         "weight_age": 1.5,
         "bottleneck": "replay",
         "learner": {"loss": 0.5},

@@ -39,6 +39,7 @@ class Bench:
     capacity: int = 8
     depths: QueueDepths = DEPTHS
     beta: LinearSchedule = CONSTANT_BETA
+    pacing: Pacing = field(default_factory=lambda: Pacing(None, BATCH_SIZE))
     learner: ScriptedLearner = field(default_factory=ScriptedLearner)
     source: ScriptedSource = field(default_factory=ScriptedSource)
     pool: HeldPool = field(default_factory=HeldPool)
@@ -47,7 +48,7 @@ class Bench:
         self.thread = SteppedLearnerThread(self.learner, self.capacity)
         rng = np.random.default_rng(0)
         self.optimizer = AsyncReplayOptimizer(
-            self.pool, self.source, self.shards, self.thread, self.depths, self.beta, Pacing(None, BATCH_SIZE), rng
+            self.pool, self.source, self.shards, self.thread, self.depths, self.beta, self.pacing, rng
         )
 
     def round(self, updates: int = 0) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.optimizers.bench import Bench, make_shards
+from rlexp.optimizers.pacing import Pacing
+from tests.unit.optimizers.bench import BATCH_SIZE, Bench, make_shards
 from tests.unit.optimizers.scripted import prioritized_rows
 
 
@@ -28,7 +29,8 @@ def test_stats_tell_of_shards_queue_and_movements() -> None:
     assert (stats.learner_queue_size, stats.learner_queue_capacity) == (bench.thread.queue_size, 5)
     assert stats.learner == {"loss": float(bench.learner.num_updates)}
     assert set(stats.timing_s) == {"wait", "store_samples", "feed_learner", "return_priorities", "publish_weights"}
-    assert 0.0 <= stats.learner_wait_share <= 1.0
+    assert set(stats.learner_time_share) == {"wait", "learning", "copying_weights"}
+    assert 0.0 <= stats.learner_wait_share == stats.learner_time_share["wait"] <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -40,5 +42,13 @@ def test_the_bottleneck_in_a_word(filled: bool, learner_waits: bool, bottleneck:
     for _ in range(3):
         bench.round()
     if learner_waits:
-        bench.thread.wait_time_s += 1e6
+        bench.thread.time_s["wait"] += 1e6
     assert bench.optimizer.stats().bottleneck == bottleneck
+
+
+def test_a_learner_that_waits_for_the_workers_share_of_the_pace_is_held_up_by_workers() -> None:
+    bench = Bench(make_shards(2), pacing=Pacing(1.0, BATCH_SIZE))
+    for _ in range(6):
+        bench.round(updates=8)
+    bench.thread.time_s["wait"] += 1e6
+    assert bench.optimizer.stats().bottleneck == "workers"

@@ -110,8 +110,9 @@ def test_the_time_it_waits_is_counted_and_the_time_it_learns_is_not(
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     put(thread, shards[0], 1.0, 2.0, 3.0)
     learn(thread, learner, updates=3)
-    # Two readings around each wait, one second apart; after the last update it may have waited once more.
-    assert thread.wait_time_s in (3.0, 4.0)
+    # Readings around each part, one second apart; after the last update it may have waited once more.
+    assert thread.time_s["wait"] in (3.0, 4.0)
+    assert thread.time_s["learning"] == 3.0
 
 
 def test_stops_twice_and_before_it_was_started(learner: ScriptedLearner) -> None:

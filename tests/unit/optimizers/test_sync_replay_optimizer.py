@@ -230,6 +230,7 @@ def test_stats_tell_of_the_shard_and_the_last_update() -> None:
     assert stats.bottleneck in stats.timing_s
     assert set(stats.timing_s) == {"workers", "replay", "learner"}
     assert 0.0 <= stats.learner_wait_share <= 1.0
+    assert set(stats.learner_time_share) == {"workers", "replay", "learner"}
 
 
 def test_stops_twice() -> None:
