@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from rlexp.agents.agent import Agent
-from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import checkpoint_directory, newest_checkpoint, read_checkpoint
 from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
@@ -23,6 +21,9 @@ from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.recorders import flatten
 from rlexp.tuning.retention import keep_best
 from rlexp.tuning.videos import FOLDER, write_video
+
+if TYPE_CHECKING:
+    from rlexp.agents.agent import Agent
 
 ERROR_FILE = "error.txt"
 """In the trial's directory: the error in one line, then the traceback."""
@@ -89,6 +90,9 @@ class ExperimentTrainable(tune.Trainable):
             self._agent.stop()
 
     def _make_agent(self) -> Agent[Any]:
+        # Not above: the driver imports this module to name the class, and need not load torch, for a second, too.
+        from rlexp.agents.registry import AGENTS
+
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
         path = newest_checkpoint(self._directory) or self._assignment.restore
