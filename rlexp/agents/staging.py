@@ -17,28 +17,27 @@ def as_tensor(array: Array) -> Tensor:
 
 
 class BatchStaging:
-    """Keeps one tensor per column and copies every batch into it, so that no update allocates.
+    """Brings the columns of a batch to the learner's device; the learner only reads them.
 
-    On a GPU the tensors are pinned and the transfer is asynchronous; the caller reads a result of the
-    batch back before it loads the next one, which keeps the tensors from being overwritten too early.
+    On a CPU they stay where they are. For a GPU there is one pinned tensor per column, which every batch is
+    copied into, so that no update allocates and the transfer is asynchronous; the caller reads a result of
+    the batch back before it loads the next one, which keeps the tensors from being overwritten too early.
     """
 
     def __init__(self, columns: Sequence[str], device: torch.device) -> None:
         self._columns = tuple(columns)
         self._device = device
-        self._host: dict[str, tuple[Tensor, Array]] = {}
+        self._pinned: dict[str, Tensor] = {}
 
     def load(self, batch: SampleBatch) -> dict[str, Tensor]:
-        """Return the columns ``[B, ...]`` on the device, valid until the next call."""
-        return {name: self._load(name, batch[name]) for name in self._columns}
+        """Return the columns ``[B, ...]`` on the device, valid until the next call and while the batch lasts."""
+        if self._device.type == "cpu":
+            return {name: as_tensor(batch[name]) for name in self._columns}
+        return {name: self._pin(name, batch[name]).to(self._device, non_blocking=True) for name in self._columns}
 
-    def _load(self, name: str, column: Array) -> Tensor:
-        tensor, view = self._host.get(name, (None, None))
-        if tensor is None or view is None or view.shape != column.shape or view.dtype != column.dtype:
-            tensor = torch.from_numpy(np.empty_like(column))
-            if self._device.type == "cuda":
-                tensor = tensor.pin_memory()
-            view = tensor.numpy()
-            self._host[name] = (tensor, view)
-        np.copyto(view, column)
-        return tensor.to(self._device, non_blocking=True)
+    def _pin(self, name: str, column: Array) -> Tensor:
+        pinned = self._pinned.get(name)
+        if pinned is None or pinned.shape != column.shape or pinned.numpy().dtype != column.dtype:
+            pinned = self._pinned[name] = torch.from_numpy(np.empty_like(column)).pin_memory()
+        np.copyto(pinned.numpy(), column)
+        return pinned

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.objective import row_losses
+from rlexp.agents.flat_adam import FlatAdam
+from rlexp.agents.flat_parameters import FlatParameters
+from rlexp.agents.kept_memory import keep_freed_memory
 from rlexp.agents.staging import BatchStaging
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
@@ -43,13 +46,16 @@ class DQNLearner:
     def __init__(self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int) -> None:
         self._config = config
         device = torch.device(config.device)
+        if device.type == "cpu":
+            keep_freed_memory()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._network = QNetwork(network).to(device)
         self._target = QNetwork(network).to(device).requires_grad_(False)
-        self._target.load_state_dict(self._network.state_dict())
-        self._parameters = list(self._network.parameters())
-        self._adam = torch.optim.Adam(self._parameters, lr=config.lr.value(0), eps=config.adam_epsilon, fused=True)
+        self._parameters, self._target_parameters = FlatParameters(self._network), FlatParameters(self._target)
+        self._target_parameters.values.copy_(self._parameters.values)
+        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._noisy_networks = (self._network, self._target) if network.head.noisy else ()
         self._staging = BatchStaging(COLUMNS, device)
         self._noise = torch.Generator(device).manual_seed(seed)
         self._num_steps_sampled = 0
@@ -64,30 +70,28 @@ class DQNLearner:
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and WEIGHTS."""
         rows = self._staging.load(batch)
-        for network in (self._network, self._target):
+        for network in self._noisy_networks:
             network.resample_noise(self._noise)
         result = row_losses(self._network, self._target, rows, self._config.double_q)
         loss = (rows[WEIGHTS] * result.losses).mean()
-        self._adam.zero_grad(set_to_none=True)
+        self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_norm_clipping or torch.inf)
-        self._set_learning_rate()
-        self._adam.step()
+        lr = self._config.lr.value(self._num_steps_sampled)
+        grad_norm = self._adam.step(lr)
         self.num_updates += 1
         self._num_steps_trained += batch.count
         self._update_target_when_due()
-        figures = [loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm.detach()]
+        figures = [loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm]
         stats = dict(zip(("loss", "mean_q", "mean_td_error", "grad_norm"), torch.stack(figures).tolist(), strict=True))
-        return LearnResult(result.td_errors.cpu().numpy(), stats | {"lr": self._adam.param_groups[0]["lr"]})
+        return LearnResult(result.td_errors.cpu().numpy(), stats | {"lr": lr})
 
     def get_weights(self) -> Weights:
-        return _arrays(self._network.state_dict())
+        return self._parameters.arrays()
 
     def state_dict(self) -> Mapping[str, Array]:
-        state = {f"network.{name}": array for name, array in _arrays(self._network.state_dict()).items()}
-        state |= {f"target.{name}": array for name, array in _arrays(self._target.state_dict()).items()}
-        for index, moments in self._adam.state_dict()["state"].items():
-            state |= {f"adam.{index}.{name}": array for name, array in _arrays(moments).items()}
+        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
+        state |= {f"target.{name}": array for name, array in self._target_parameters.arrays().items()}
+        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
         state["noise_rng"] = self._noise.get_state().cpu().numpy()
         counters = (self._num_steps_sampled, self._num_steps_trained, self._target_updated_at)
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
@@ -95,30 +99,18 @@ class DQNLearner:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._network.load_state_dict(_tensors(state, "network."))
         self._target.load_state_dict(_tensors(state, "target."))
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _tensors(state, "adam.").items():
-            index, _, moment = name.partition(".")
-            moments.setdefault(int(index), {})[moment] = tensor
-        self._adam.load_state_dict({"state": moments, "param_groups": self._adam.state_dict()["param_groups"]})
+        self._adam.load_state_dict(_tensors(state, "adam."))
         self._noise.set_state(torch.tensor(state["noise_rng"]))
         counters = state["counters"].tolist()
         self._num_steps_sampled, self._num_steps_trained, self._target_updated_at = counters[:3]
         self.num_updates, self.num_target_updates = counters[3:]
 
-    def _set_learning_rate(self) -> None:
-        for group in self._adam.param_groups:
-            group["lr"] = self._config.lr.value(self._num_steps_sampled)
-
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled
         if now - self._target_updated_at >= self._config.target_network_update_freq:
-            self._target.load_state_dict(self._network.state_dict())
+            self._target_parameters.values.copy_(self._parameters.values)
             self._target_updated_at = now
             self.num_target_updates += 1
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
 
 
 def _tensors(state: Mapping[str, Array], prefix: str) -> dict[str, Tensor]:

@@ -30,13 +30,16 @@ def huber(td: Tensor) -> Tensor:
 def projected_distribution(p_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor) -> Tensor:
     """Return the distribution of ``r_t + discount_t z``, z ~ ``p_t [B, N]``, laid onto ``support [N]``: ``[B, N]``.
 
-    Each shifted atom gives its probability to its two neighbours on the support, to each the more the
+    Each shifted atom gives its probability to its two neighbours on the (even) support, to each the more the
     closer it is; what lies outside falls on the outermost atoms (Bellemare et al. 2017, equation 7).
     """
-    spacing = support[1] - support[0]
-    shifted = (r_t.unsqueeze(1) + discount_t.unsqueeze(1) * support).clamp(support[0], support[-1])
-    distance = (shifted.unsqueeze(1) - support.unsqueeze(1)).abs() / spacing
-    return ((1 - distance).clamp(min=0) * p_t.unsqueeze(1)).sum(dim=2)
+    last = len(support) - 1
+    shifted = r_t.unsqueeze(1) + discount_t.unsqueeze(1) * support
+    position = ((shifted - support[0]) * (last / (support[-1] - support[0]))).clamp(0, last)
+    lower = position.long().clamp(0, last - 1)
+    upper_share = (position - lower) * p_t
+    projected = torch.zeros_like(p_t).scatter_add_(1, lower, p_t - upper_share)
+    return projected.scatter_add_(1, lower + 1, upper_share)
 
 
 def cross_entropies(

@@ -28,14 +28,13 @@ class RowLosses:
 def row_losses(online: QNetwork, target: QNetwork, rows: Mapping[str, Tensor], double_q: bool) -> RowLosses:
     """Return the losses of rows with OBS, ACTIONS, REWARDS, DISCOUNTS and NEW_OBS; only OBS carries a gradient."""
     outputs_tm1 = online.outputs(rows[OBS])
-    q_tm1 = online.values(outputs_tm1)
     with torch.no_grad():
         outputs_t = target.outputs(rows[NEW_OBS])
-        q_t_value = target.values(outputs_t)
-        q_t_selector = online(rows[NEW_OBS]) if double_q else q_t_value
+        q_t_selector = online(rows[NEW_OBS]) if double_q else target.values(outputs_t)
     taken = rows[ACTIONS], rows[REWARDS], rows[DISCOUNTS]
     if online.num_atoms == 1:
-        td = td_errors(q_tm1, *taken, q_t_value, q_t_selector)
+        q_tm1 = online.values(outputs_tm1)
+        td = td_errors(q_tm1, *taken, target.values(outputs_t), q_t_selector)
         return RowLosses(huber(td), td.detach().abs(), q_tm1.detach())
     losses = cross_entropies(outputs_tm1, *taken, outputs_t, q_t_selector, online.support)
-    return RowLosses(losses, losses.detach(), q_tm1.detach())
+    return RowLosses(losses, losses.detach(), online.values(outputs_tm1.detach()))

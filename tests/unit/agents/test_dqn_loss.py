@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
-from torch import tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, tensor
 
 from rlexp.agents.dqn.loss import cross_entropies, huber, projected_distribution, td_errors
 
@@ -65,6 +68,44 @@ def test_a_shifted_distribution_is_shared_out_to_the_nearest_atoms() -> None:
 def test_what_lies_outside_the_support_falls_on_its_ends() -> None:
     p_t = tensor([[0.2, 0.3, 0.5]])
     assert projected_distribution(p_t, tensor([7.0]), tensor([1.0]), SUPPORT).tolist() == [[0.0, 0.0, 1.0]]
+
+
+def projected_atom_by_atom(p_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor) -> Tensor:
+    """Equation 7 of Bellemare et al. as it stands there, in double precision."""
+    v_min, spacing = float(support[0]), float(support[-1] - support[0]) / (len(support) - 1)
+    projected = torch.zeros(p_t.shape, dtype=torch.float64)
+    for row, source, target in itertools.product(range(len(p_t)), range(len(support)), range(len(support))):
+        shifted = float(r_t[row]) + float(discount_t[row]) * (v_min + spacing * source)
+        shifted = min(max(shifted, v_min), float(support[-1]))
+        share = 1 - abs(shifted - (v_min + spacing * target)) / spacing
+        projected[row, target] += max(share, 0.0) * float(p_t[row, source])
+    return projected
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_atoms=st.integers(2, 12),
+    v_min=st.floats(-20, 20, width=32),
+    width=st.floats(0.5, 40, width=32),
+)
+def test_a_projection_is_that_of_the_paper(seed: int, num_atoms: int, v_min: float, width: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    support = torch.linspace(v_min, v_min + width, num_atoms)
+    p_t = torch.rand(3, num_atoms, generator=generator).softmax(dim=1)
+    r_t = width * torch.randn(3, generator=generator)
+    discount_t = tensor([0.0, 1.0, float(torch.rand((), generator=generator))])
+    projected = projected_distribution(p_t, r_t, discount_t, support)
+    assert torch.allclose(projected.double(), projected_atom_by_atom(p_t, r_t, discount_t, support), atol=2e-4)
+    assert torch.allclose(projected.sum(dim=1), torch.ones(3))
+    assert (projected >= -1e-6).all()
+
+
+def test_what_is_no_number_stays_in_its_row() -> None:
+    p_t = tensor([[0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
+    projected = projected_distribution(p_t, tensor([math.nan, 0.0]), tensor([1.0, 1.0]), SUPPORT)
+    assert projected[0].isnan().any()
+    assert projected[1].tolist() == pytest.approx([0.2, 0.3, 0.5])
 
 
 def test_the_cross_entropy_is_taken_at_the_actions_taken_and_chosen() -> None:

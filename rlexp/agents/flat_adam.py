@@ -1,0 +1,69 @@
+"""Adam for all parameters of a network at once, behind a gradient that is clipped by its norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rlexp.agents.flat_parameters import FlatParameters
+
+BETA1, BETA2 = 0.9, 0.999
+"""What a step leaves of the old means of the gradient and of its square (Kingma and Ba 2015, algorithm 1)."""
+
+
+class FlatAdam:
+    """Owns the gradient of a network's parameters and Adam's means of it; a learner calls it around ``backward``."""
+
+    def __init__(self, parameters: FlatParameters, epsilon: float, max_norm: float | None) -> None:
+        """Scale gradients whose norm is above ``max_norm`` down to it; None leaves all as they are."""
+        self._parameters = parameters
+        self._epsilon = epsilon
+        self._max_norm = max_norm
+        self._gradient = parameters.make_gradient()
+        self._exp_avg, self._exp_avg_sq = (torch.zeros_like(self._gradient) for _ in range(2))
+        self._num_steps = self._gradient.new_zeros(())
+
+    def zero_grad(self) -> None:
+        """Forget the gradient, since ``backward`` adds to it."""
+        self._gradient.zero_()
+
+    def step(self, lr: float) -> Tensor:
+        """Move the parameters along the gradient that ``backward`` left; return its norm before it was scaled."""
+        norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        self._num_steps += 1
+        # torch.optim.Adam ends in this call too, but the way there takes it a sixth of a small network's update.
+        torch._fused_adam_(
+            [self._parameters.values],
+            [self._gradient],
+            [self._exp_avg],
+            [self._exp_avg_sq],
+            [],
+            [self._num_steps],
+            lr=lr,
+            beta1=BETA1,
+            beta2=BETA2,
+            weight_decay=0.0,
+            eps=self._epsilon,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None if self._max_norm is None else ((norm + 1e-6) / self._max_norm).clamp(min=1.0),
+        )
+        return norm
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state as an Adam of the single parameters names it: ``{index}.{name}``."""
+        exp_avgs, exp_avg_sqs = self._parameters.views(self._exp_avg), self._parameters.views(self._exp_avg_sq)
+        state: dict[str, Tensor] = {}
+        for index, (exp_avg, exp_avg_sq) in enumerate(zip(exp_avgs, exp_avg_sqs, strict=True)):
+            state[f"{index}.step"] = self._num_steps
+            state[f"{index}.exp_avg"] = exp_avg
+            state[f"{index}.exp_avg_sq"] = exp_avg_sq
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what ``state_dict`` returned, or afresh from an empty one: torch's own has none before a step."""
+        fresh = {name: torch.zeros_like(tensor) for name, tensor in self.state_dict().items()}
+        for name, tensor in self.state_dict().items():
+            tensor.copy_((state or fresh)[name])
