@@ -1,164 +1,121 @@
 """How many replay cycles a second: add 50 rows, draw 512 by priority, write 512 new priorities.
 
-Every buffer holds 2²⁰ CartPole rows before the clock starts, and all of them take turns, so that a
-busy machine slows them alike. Libraries that are not installed are skipped.
+Of two kinds of rows: CartPole's, of which every buffer holds 2²⁰, and stacks of four 84 x 84 frames,
+observation and next one, of which each holds 32 000 in 1.8 GB. Every buffer is full before the clock
+starts. Each is in a process of its own, as in a program that uses it: the large arrays that one library
+frees would spare another the page faults that its own cost. The processes take turns, so that a busy
+machine slows them alike. Libraries that are not installed are skipped.
 
-    python benchmarks/replay_buffers.py [--repeats 7] [--cycles 500] [--json]
+    python benchmarks/replay_buffers.py [--rows cartpole|stacks] [--repeats 7] [--cycles 400] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
-from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
+from benchmarks.replay_peers import ADDED, CANDIDATES, DRAWN, Columns
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array
 
-CAPACITY = 1 << 20
-ADDED, DRAWN = 50, 512
-ALPHA, BETA, EPS = 0.6, 0.4, 1e-6
-
-Columns = dict[str, Array]
-Cycle = Callable[[Columns, Array], object]
-"""Adds these columns, draws a batch, and gives its rows these TD errors."""
+ANSWER_TIMEOUT_S = 600.0
+"""Bound of the wait until a process has filled its buffer, or measured it once."""
 
 
-def cartpole_rows(count: int, rng: np.random.Generator) -> Columns:
-    return {
-        OBS: rng.random((count, 4), np.float32),
-        ACTIONS: rng.integers(0, 2, count),
-        REWARDS: np.ones(count, np.float32),
-        DISCOUNTS: np.full(count, 0.97, np.float32),
-        NEW_OBS: rng.random((count, 4), np.float32),
-        TD_ERRORS: rng.random(count, np.float32),
-    }
+@dataclass(frozen=True)
+class Rows:
+    """A kind of rows."""
+
+    capacity: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: type[np.generic]
+    cycles_divisor: int
+    """How many times fewer cycles than of CartPole's rows are a fair measurement."""
+
+    def make(self, count: int, rng: np.random.Generator) -> Columns:
+        return {
+            OBS: self._observations(count, rng),
+            ACTIONS: rng.integers(0, 2, count),
+            REWARDS: np.ones(count, np.float32),
+            DISCOUNTS: np.full(count, 0.97, np.float32),
+            NEW_OBS: self._observations(count, rng),
+            TD_ERRORS: rng.random(count, np.float32),
+        }
+
+    def _observations(self, count: int, rng: np.random.Generator) -> Array:
+        return rng.integers(0, 256, (count, *self.obs_shape), np.uint8).astype(self.obs_dtype)
 
 
-def rlexp_cycle(rows: Columns) -> Cycle:
-    config = ReplayConfig(
-        CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, compress_observations=False
-    )
-    shard = ReplayShard(config, seed=0)
-    shard.add_batch(SampleBatch(rows))
-
-    def cycle(new_rows: Columns, td_errors: Array) -> None:
-        shard.add_batch(SampleBatch(new_rows))
-        batch = shard.replay()
-        assert batch is not None
-        shard.update_priorities(batch[KEYS], td_errors)
-
-    return cycle
+KINDS = {
+    "cartpole": Rows(1 << 20, (4,), np.float32, cycles_divisor=1),
+    "stacks": Rows(32_000, (84, 84, 4), np.uint8, cycles_divisor=10),
+}
 
 
-def cpprb_cycle(rows: Columns) -> Cycle:
-    cpprb = importlib.import_module("cpprb")
-    columns = {
-        name: {"shape": rows[name].shape[1:] or 1, "dtype": rows[name].dtype} for name in rows if name != TD_ERRORS
-    }
-    buffer = cpprb.PrioritizedReplayBuffer(CAPACITY, columns, alpha=ALPHA, eps=EPS)
-
-    def add(new_rows: Columns) -> None:
-        stored = {name: column for name, column in new_rows.items() if name != TD_ERRORS}
-        buffer.add(**stored, priorities=new_rows[TD_ERRORS])
-
-    def cycle(new_rows: Columns, td_errors: Array) -> None:
-        add(new_rows)
-        batch = buffer.sample(DRAWN, beta=BETA)
-        buffer.update_priorities(batch["indexes"], td_errors)
-
-    add(rows)
-    return cycle
-
-
-def torchrl_cycle(rows: Columns) -> Cycle:
-    torch = importlib.import_module("torch")
-    data = importlib.import_module("torchrl.data")
-    tensordict = importlib.import_module("tensordict")
-    torch.set_num_threads(1)
-    storage = data.LazyTensorStorage(CAPACITY)
-    buffer = data.TensorDictPrioritizedReplayBuffer(
-        alpha=ALPHA, beta=BETA, eps=EPS, storage=storage, priority_key=TD_ERRORS, batch_size=DRAWN
-    )
-
-    def add(new_rows: Columns) -> None:
-        buffer.extend(tensordict.TensorDict(new_rows, batch_size=[len(new_rows[OBS])]))
-
-    def cycle(new_rows: Columns, td_errors: Array) -> None:
-        add(new_rows)
-        batch = buffer.sample()
-        buffer.update_priority(batch["index"], torch.from_numpy(td_errors))
-
-    add(rows)
-    return cycle
+def serve(connection: Connection, name: str, kind: Rows) -> None:
+    """Fill a buffer, say so or why not, and then answer every number of cycles with cycles per second."""
+    rng = np.random.default_rng(0)
+    rows, td_errors = kind.make(ADDED, rng), rng.random(DRAWN)
+    try:
+        buffer = CANDIDATES[name](kind.capacity, rows)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: compiled for another torch
+        connection.send(str(error))
+        return
+    for _ in range(-(-kind.capacity // ADDED)):
+        buffer.add(rows)
+    connection.send(None)
+    while cycles := connection.recv():
+        start = time.perf_counter()
+        for _ in range(cycles):
+            buffer.add(rows)
+            buffer.draw_and_update(td_errors)
+        connection.send(cycles / (time.perf_counter() - start))
 
 
-def tianshou_cycle(rows: Columns) -> Cycle:
-    data = importlib.import_module("tianshou.data")
-    buffer = data.PrioritizedVectorReplayBuffer(CAPACITY, ADDED, alpha=ALPHA, beta=BETA)
-    going_on = np.zeros(ADDED, bool)
-
-    def add(new_rows: Columns) -> None:
-        buffer.add(
-            data.Batch(
-                obs=new_rows[OBS],
-                act=new_rows[ACTIONS],
-                rew=new_rows[REWARDS],
-                terminated=going_on,
-                truncated=going_on,
-                obs_next=new_rows[NEW_OBS],
-                discount=new_rows[DISCOUNTS],
-            )
-        )
-
-    def cycle(new_rows: Columns, td_errors: Array) -> None:
-        add(new_rows)
-        _, indices = buffer.sample(DRAWN)
-        buffer.update_weight(indices, td_errors)
-
-    for start in range(0, CAPACITY - ADDED, ADDED):  # it takes one row for each of its parts a call
-        add({name: column[start : start + ADDED] for name, column in rows.items()})
-    return cycle
+def answer(connection: Connection) -> Any:
+    if not connection.poll(ANSWER_TIMEOUT_S):
+        raise TimeoutError(f"a buffer has not answered within {ANSWER_TIMEOUT_S:.0f} s")
+    return connection.recv()
 
 
-CANDIDATES = {"rlexp": rlexp_cycle, "cpprb": cpprb_cycle, "torchrl": torchrl_cycle, "tianshou": tianshou_cycle}
+@contextmanager
+def filled_buffers(kind: Rows) -> Iterator[dict[str, Connection]]:
+    """Yield a connection to each process whose buffer is full; say which libraries are not there."""
+    context = multiprocessing.get_context("spawn")
+    connections: dict[str, Connection] = {}
+    for name in CANDIDATES:
+        connection, theirs = context.Pipe()
+        context.Process(target=serve, args=(theirs, name, kind), daemon=True).start()
+        problem = answer(connection)
+        if problem is None:
+            connections[name] = connection
+        else:
+            print(f"{name} skipped: {problem}", file=sys.stderr)
+    try:
+        yield connections
+    finally:
+        for connection in connections.values():
+            connection.send(0)
 
 
-def prepare() -> dict[str, Cycle]:
-    """Return the filled buffers of the libraries that are installed; say which are not."""
-    rows = cartpole_rows(CAPACITY, np.random.default_rng(0))
-    cycles: dict[str, Cycle] = {}
-    for name, make_cycle in CANDIDATES.items():
-        try:
-            cycles[name] = make_cycle(rows)
-        except (ImportError, RuntimeError) as error:  # RuntimeError: compiled for another torch
-            print(f"{name} skipped: {error}", file=sys.stderr)
-    return cycles
-
-
-def measure(cycle: Cycle, cycles: int, rng: np.random.Generator) -> float:
-    """Return cycles per second over ``cycles`` of them."""
-    new_rows, td_errors = cartpole_rows(ADDED, rng), rng.random(DRAWN)
-    start = time.perf_counter()
-    for _ in range(cycles):
-        cycle(new_rows, td_errors)
-    return cycles / (time.perf_counter() - start)
-
-
-def compare(repeats: int, cycles: int) -> list[dict[str, Any]]:
+def compare(kind: Rows, repeats: int, cycles: int) -> list[dict[str, Any]]:
     """Return one line of the table for each buffer, the median of interleaved repeats."""
-    candidates, rng = prepare(), np.random.default_rng(1)
-    speeds: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repeats):
-        for name, cycle in candidates.items():
-            speeds[name].append(measure(cycle, cycles, rng))
+    with filled_buffers(kind) as connections:
+        speeds: dict[str, list[float]] = {name: [] for name in connections}
+        for _ in range(repeats):
+            for name, connection in connections.items():
+                connection.send(cycles)
+                speeds[name].append(answer(connection))
     ours = statistics.median(speeds["rlexp"])
     return [
         {
@@ -172,20 +129,27 @@ def compare(repeats: int, cycles: int) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--cycles", type=int, default=500, help="cycles of each buffer in a repeat")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    args = parser.parse_args()
-    lines = compare(args.repeats, args.cycles)
-    if args.json:
-        print("\n".join(json.dumps(line) for line in lines))
-        return
-    print(f"{'buffer':<10}{'cycles/s':>10}{'slowest':>10}{'fastest':>10}{'rlexp is faster by':>22}")
+def print_table(title: str, lines: list[dict[str, Any]]) -> None:
+    print(f"{title:<10}{'cycles/s':>10}{'slowest':>10}{'fastest':>10}{'rlexp is faster by':>22}")
     for line in lines:
         speed = "".join(f"{line[key]:>10.0f}" for key in ("cycles_per_s", "slowest", "fastest"))
-        print(f"{line['buffer']:<10}{speed}{line['rlexp_is_faster_by']:>21.2f}x")
+        print(f"{line['buffer']:<10}{speed}{line['rlexp_is_faster_by']:>21.2f}x", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", choices=KINDS, help="measure this kind only")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--cycles", type=int, default=400, help="cycles of each buffer in a repeat; of stacks a tenth")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    args = parser.parse_args()
+    for name in [args.rows] if args.rows else KINDS:
+        kind = KINDS[name]
+        lines = compare(kind, args.repeats, max(args.cycles // kind.cycles_divisor, 1))
+        if args.json:
+            print("\n".join(json.dumps({"rows": name, **line}) for line in lines), flush=True)
+        else:
+            print_table(name, lines)
 
 
 if __name__ == "__main__":

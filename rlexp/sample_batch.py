@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,11 @@ class SampleBatch:
         if not columns:
             raise ValueError("a SampleBatch needs at least one column")
         self.columns = dict(columns)
-        lengths = {name: len(column) for name, column in self.columns.items()}
-        self.count = next(iter(lengths.values()))
-        if any(length != self.count for length in lengths.values()):
-            raise ValueError(f"columns of different lengths: {lengths}")
+        lengths = set(map(len, self.columns.values()))
+        if len(lengths) > 1:
+            by_name = {name: len(column) for name, column in self.columns.items()}
+            raise ValueError(f"columns of different lengths: {by_name}")
+        self.count = lengths.pop()
 
     def __getitem__(self, name: str) -> Array:
         return self.columns[name]
@@ -64,7 +66,9 @@ class SampleBatch:
         return SampleBatch({**self.columns, **columns})
 
     def slice(self, start: int, stop: int) -> SampleBatch:
-        """Return rows ``start`` to ``stop`` (exclusive) as views."""
+        """Return rows ``start`` to ``stop`` (exclusive) as views; the batch itself where these are all its rows."""
+        if start == 0 and stop == self.count:
+            return self
         return SampleBatch({name: column[start:stop] for name, column in self.columns.items()})
 
     def take(self, rows: Array) -> SampleBatch:
@@ -84,3 +88,34 @@ class SampleBatch:
             return batches[0]
         names = batches[0].columns
         return SampleBatch({name: np.concatenate([batch[name] for batch in batches]) for name in names})
+
+
+class Column(NamedTuple):
+    """What the rows of a column are."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """Where the rows of a batch were written to, in memory that a worker shares with replay: travels in its place."""
+
+    shard: int
+    """The replay shard that they are for."""
+    ring: int
+    """The worker's part of that shard's memory."""
+    first: int
+    """The first row's number in the ring; the others follow it."""
+    count: int
+    columns: tuple[Column, ...]
+    has_td_errors: bool
+    """Whether their first TD errors were written too."""
+
+    def __len__(self) -> int:
+        return self.count
+
+
+SentRows = SampleBatch | WrittenRows
+"""What a worker sends: the rows themselves, or where it has written them."""

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.replay.ring import RowRing
-from rlexp.sample_batch import Array, SampleBatch
+from rlexp.replay.rows import Rows
+from rlexp.sample_batch import Array, SampleBatch, SentRows
 
 
 class ReplayBuffer(Protocol):
     """The newest rows, from which batches are drawn; a shard owns it."""
 
-    rows: RowRing
+    rows: Rows
     """The rows held, and how many were ever added."""
 
     @property
@@ -22,13 +22,14 @@ class ReplayBuffer(Protocol):
         """Bytes of the buffer once it is full; of the rows only after the first add."""
         ...
 
-    def add(self, batch: SampleBatch, priorities: Array | None) -> None:
-        """Add copies of the rows of ``batch [B]`` with ``priorities [B]``, by default the highest one so far."""
+    def add(self, batch: SentRows, priorities: Array | None) -> None:
+        """Add the rows of an unpacked ``batch [B]`` with ``priorities [B]``, by default the highest one so far."""
         ...
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
         """Return copies of ``size`` rows, drawn independently with replacement, with their KEYS and WEIGHTS.
 
+        Their order means nothing: rows may come in that of their memory, which is quicker to read.
         KEYS ``[size]`` int64 are what :meth:`update_priorities` takes; WEIGHTS ``[size]`` float32, in (0, 1],
         correct the loss for rows drawn more often than others, fully where ``beta`` is 1.
         Raises ValueError when there is no row to draw.

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import Storage
+from rlexp.replay.rows import Rows
 from rlexp.replay.sum_tree import SumTree
-from rlexp.sample_batch import WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
 
 FIRST_PRIORITY = 1.0
 """The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
@@ -31,13 +30,13 @@ class PrioritizedReplayBuffer:
     p = abs(delta) + epsilon (section 3.3), is done once too, by the shard.
     """
 
-    def __init__(self, capacity: int, alpha: float, storage: Storage) -> None:
-        """Keep the newest ``capacity`` rows in ``storage``; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
+    def __init__(self, rows: Rows, alpha: float) -> None:
+        """Draw from ``rows``, which it owns from now on; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha is {alpha}, it must be from 0 to 1")
-        self.rows = RowRing(capacity, storage)
+        self.rows = rows
         self._alpha = alpha
-        self._tree = SumTree(capacity)
+        self._tree = SumTree(rows.num_slots)
         self._highest_priority = FIRST_PRIORITY
 
     @property
@@ -45,22 +44,26 @@ class PrioritizedReplayBuffer:
         """Bytes of the tree, and of the rows once the buffer is full."""
         return self.rows.nbytes + self._tree.nbytes
 
-    def add(self, batch: SampleBatch, priorities: Array | None = None) -> None:
-        """Add copies of the rows of ``batch [B]`` with ``priorities [B]``, by default the highest one so far.
+    def add(self, batch: SentRows, priorities: Array | None = None) -> None:
+        """Add the rows of ``batch [B]`` with ``priorities [B]``, by default the highest one so far.
 
         Raises ValueError, with nothing added, for a priority that is negative or not finite, and
         for columns that are not those of the first batch.
         """
         if priorities is None:
             priorities = np.full(len(batch), self._highest_priority)
-        priorities = _checked(priorities, len(batch))
+        priorities, highest = _checked(priorities, len(batch))
+        for slots in self.rows.retire(batch):
+            self._tree.set_run(slots.start, np.zeros(len(slots)))
         runs = self.rows.write(batch)
-        masses = self._masses(priorities)
+        masses = self._masses(priorities, highest)
         for run in runs:
             self._tree.set_run(run.start, masses[run.rows])
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
         """Return copies of ``size`` rows, drawn independently with replacement, with KEYS and WEIGHTS ``[size]``.
+
+        They come sorted by where they lie, near enough, and not in the order of the draws.
 
         The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4) with the maximum over the whole
         buffer, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
@@ -76,12 +79,13 @@ class PrioritizedReplayBuffer:
         Returns how many were dropped because newer rows overwrote theirs since they were sampled.
         Raises ValueError, with nothing changed, for a priority that is negative or not finite.
         """
-        priorities = _checked(priorities, len(keys))
+        priorities, highest = _checked(priorities, len(keys))
         slots, held = self.rows.locate(keys)
         dropped = len(keys) - int(np.count_nonzero(held))
         if dropped:
             slots, priorities = slots[held], priorities[held]
-        self._tree.set(slots, self._masses(priorities))
+            highest = float(priorities.max(initial=0))
+        self._tree.set(slots, self._masses(priorities, highest))
         return dropped
 
     def state(self) -> dict[str, Any]:
@@ -90,7 +94,7 @@ class PrioritizedReplayBuffer:
             **self.rows.state(),
             "alpha": self._alpha,
             "highest_priority": self._highest_priority,
-            "priorities_to_alpha": self._tree.get(np.arange(self.rows.size)),
+            "priorities_to_alpha": self._tree.get(self.rows.nth(np.arange(self.rows.size))),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -101,22 +105,23 @@ class PrioritizedReplayBuffer:
         masses = state["priorities_to_alpha"]
         if len(masses) != self.rows.size:
             raise CheckpointError(f"a replay state holds {len(masses)} priorities for {self.rows.size} rows")
-        self._tree = SumTree(self.rows.capacity)
-        self._tree.set_run(0, masses)
+        self._tree = SumTree(self.rows.num_slots)
+        self._tree.set(self.rows.nth(np.arange(self.rows.size)), masses)
         self._highest_priority = float(state["highest_priority"])
 
-    def _masses(self, priorities: Array) -> Array:
-        """Return p^alpha ``[B]``, and remember the highest p."""
-        self._highest_priority = float(priorities.max(initial=self._highest_priority))
+    def _masses(self, priorities: Array, highest: float) -> Array:
+        """Return p^alpha ``[B]``, and remember the ``highest`` p."""
+        self._highest_priority = max(highest, self._highest_priority)
         return np.asarray(priorities**self._alpha)
 
 
-def _checked(priorities: Array, rows: int) -> Array:
-    """Return ``priorities [rows]`` as float64; raises ValueError that names the first bad one."""
+def _checked(priorities: Array, rows: int) -> tuple[Array, float]:
+    """Return ``priorities [rows]`` as float64, and the highest; raises ValueError that names the first bad one."""
     priorities = np.asarray(priorities, np.float64)
     if priorities.shape != (rows,):
         raise ValueError(f"priorities of shape {list(priorities.shape)} for {rows} rows")
-    if not (priorities.min(initial=0) >= 0 and priorities.max(initial=0) <= LARGEST_PRIORITY):  # so too for NaN
+    highest = float(priorities.max(initial=0))
+    if not (highest <= LARGEST_PRIORITY and priorities.min(initial=0) >= 0):  # so too for NaN
         row = int(((priorities >= 0) & (priorities <= LARGEST_PRIORITY)).argmin())
         raise ValueError(f"the priority of row {row} is {priorities[row]}: it must be finite and not negative")
-    return priorities
+    return priorities, highest

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlexp.errors import CheckpointError
+from rlexp.replay.rows import STORAGE_PREFIX, Run
 from rlexp.replay.storage import Storage
-from rlexp.sample_batch import KEYS, Array, SampleBatch
-
-STORAGE_PREFIX = "storage."
-
-
-class Run(NamedTuple):
-    """Neighbouring slots that one call filled."""
-
-    start: int
-    """The first slot."""
-    rows: slice
-    """The batch's rows that went there."""
+from rlexp.sample_batch import KEYS, TD_ERRORS, Array, SampleBatch, SentRows
 
 
 class RowRing:
-    """Gives every row a key, its insertion number, and keeps the newest ``capacity`` rows; a buffer owns it.
+    """:class:`~rlexp.replay.rows.Rows` in a storage of their own, whose keys are their insertion numbers.
 
     Row ``key`` lies in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
     can therefore be told from the slot and the number of rows added, and is not stored.
@@ -32,7 +22,7 @@ class RowRing:
         """Keep ``capacity`` rows in ``storage``, which has that many slots; raises ValueError below 1."""
         if capacity < 1:
             raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
-        self.capacity = capacity
+        self.capacity = self.num_slots = capacity
         self.num_added = 0
         self._storage = storage
 
@@ -46,12 +36,24 @@ class RowRing:
         """Bytes of the storage once every slot is used."""
         return self._storage.nbytes
 
-    def write(self, batch: SampleBatch) -> list[Run]:
+    def unpack(self, sent: SentRows, /) -> tuple[SampleBatch, Array | None]:
+        assert isinstance(sent, SampleBatch)
+        if TD_ERRORS not in sent:
+            return sent, None
+        stored = SampleBatch({name: column for name, column in sent.columns.items() if name != TD_ERRORS})
+        return stored, sent[TD_ERRORS]
+
+    def retire(self, batch: SentRows, /) -> list[range]:
+        """Do nothing: new rows are written over the oldest, and no slot stays empty."""
+        return []
+
+    def write(self, batch: SentRows, /) -> list[Run]:
         """Add the rows of ``batch [B]``; return the one or two runs of slots that they went to.
 
         Of a batch larger than the capacity only the last rows are written, though all are counted.
         Raises ValueError, with nothing written, for columns that are not those of the first batch.
         """
+        assert isinstance(batch, SampleBatch)
         count = len(batch)
         first = max(count - self.capacity, 0)
         start = (self.num_added + first) % self.capacity
@@ -68,6 +70,9 @@ class RowRing:
         newest = self.num_added - 1
         keys = newest - (newest - slots) % self.capacity
         return self._storage.read(slots).with_columns(**{KEYS: keys})
+
+    def nth(self, ordinals: Array) -> Array:
+        return ordinals
 
     def locate(self, keys: Array) -> tuple[Array, Array]:
         """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""

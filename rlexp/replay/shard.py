@@ -11,9 +11,11 @@ import numpy as np
 from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import ReplayBuffer
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.ring import RowRing
+from rlexp.replay.rows import Rows
 from rlexp.replay.storage import ArrayStorage, CompressedStorage, Storage
 from rlexp.replay.uniform import UniformReplayBuffer
-from rlexp.sample_batch import TD_ERRORS, Array, SampleBatch
+from rlexp.sample_batch import Array, SampleBatch, SentRows
 
 
 @dataclass(frozen=True)
@@ -60,29 +62,27 @@ class ReplayShard:
     """A replay buffer, the gate that opens when it holds enough, counters, and a random stream of its own.
 
     The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
-    copies what it is given and hands out copies, so neither side can change the other's rows.
+    copies what it is given and hands out copies, so neither side can change the other's rows. A batch
+    may be kept for as long as anyone likes: its memory is used again only when nobody refers to it.
     """
 
-    def __init__(self, config: ReplayConfig, seed: int) -> None:
-        """Start empty; the same seed and the same calls give the same batches."""
+    def __init__(self, config: ReplayConfig, seed: int, rows: Rows | None = None) -> None:
+        """Start empty; the same seed and the same calls give the same batches. ``rows`` are shared with workers."""
         self._config = config
-        self._buffer = _make_buffer(config)
+        self._buffer = _make_buffer(config, _own_rows(config) if rows is None else rows)
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._num_sampled = 0
         self._num_stale_priorities = 0
 
-    def add_batch(self, batch: SampleBatch) -> int:
-        """Add the rows of ``batch [B]`` and return B.
+    def add_batch(self, sent: SentRows) -> int:
+        """Add the rows of a batch ``[B]`` and return B.
 
         A column TD_ERRORS ``[B]`` gives their first priorities and is not stored; without it they
         get the highest priority so far. Raises ValueError, with nothing added, for a TD error that
         is not finite and for columns that are not those of the first batch.
         """
-        priorities = None
-        if TD_ERRORS in batch:
-            priorities = self._priorities(batch[TD_ERRORS])
-            batch = SampleBatch({name: column for name, column in batch.columns.items() if name != TD_ERRORS})
-        self._buffer.add(batch, priorities)
+        batch, td_errors = self._buffer.rows.unpack(sent)
+        self._buffer.add(batch, None if td_errors is None else self._priorities(td_errors))
         return len(batch)
 
     def replay(self, beta: float | None = None) -> SampleBatch | None:
@@ -153,9 +153,11 @@ def split_evenly(total: int, shards: int) -> int:
     return -(-total // shards)
 
 
-def _make_buffer(config: ReplayConfig) -> ReplayBuffer:
+def _make_buffer(config: ReplayConfig, rows: Rows) -> ReplayBuffer:
+    return PrioritizedReplayBuffer(rows, config.alpha) if config.prioritized else UniformReplayBuffer(rows)
+
+
+def _own_rows(config: ReplayConfig) -> RowRing:
     storage: Storage
     storage = CompressedStorage(config.capacity) if config.compress_observations else ArrayStorage(config.capacity)
-    if config.prioritized:
-        return PrioritizedReplayBuffer(config.capacity, config.alpha, storage)
-    return UniformReplayBuffer(config.capacity, storage)
+    return RowRing(config.capacity, storage)

@@ -1,6 +1,8 @@
-"""SumTree: values in slots, their total, and the slot where a running sum passes a given number."""
+"""SumTree: values in slots, their total, and the slots that numbers from 0 to the total fall on."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 
@@ -9,6 +11,14 @@ from rlexp.sample_batch import Array
 
 TOP_NODES = 512
 """Width of the top, which is searched as one cumulative sum; 256 to 1024 were measured to be equally quick."""
+MOST_STALE = 4096
+"""Slots written whose sums may still be old; bounds the memory for them while nobody draws."""
+DENSE = 8
+"""Parents for each stale slot up to which all parents of a level are added up; about then it costs the same."""
+
+# Arrays, because NumPy takes 0.2 µs to make one of a Python number, half as long again as an operation on 512 rows.
+ONE = np.array(1)
+SIGN_BIT = np.array(63)
 
 
 class SumTree:
@@ -16,9 +26,11 @@ class SumTree:
 
     A binary tree whose upper levels are cut off where they are at most ``TOP_NODES`` wide: finding
     512 slots among 2²⁰ takes one search in a cumulative sum and 11 steps down instead of 20. Every
-    call handles all its rows at once, level by level. A parent is always computed anew from its two
-    children, never adjusted by a difference, so that the sums cannot drift however long it lives,
-    and depend on the values alone, not on the order in which they came.
+    call handles all its rows at once. Writing changes the values alone; the sums above them are
+    renewed when they are asked for, those of all writes since in one pass from level to level. A
+    parent is always computed anew from its two children, never adjusted by a difference, so that
+    the sums cannot drift however long it lives, and depend on the values alone, not on the order
+    in which they came.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,16 +39,20 @@ class SumTree:
             raise ValueError(f"a tree needs at least one slot, not {capacity}")
         depth = max((capacity - 1).bit_length() - (TOP_NODES.bit_length() - 1), 0)
         top = -(-capacity >> depth)
-        self._levels = [np.zeros(top << height) for height in range(depth, -1, -1)]
-        self._pairs = [level.reshape(-1, 2) for level in self._levels[:-1]]
+        sizes = [top << height for height in range(depth, -1, -1)]
+        # Parts of one array, because only a large one gets large pages, and all but its very beginning.
+        self._levels = np.split(np.zeros(sum(sizes)), np.cumsum(sizes[:-1]))
+        self._right_children = [level[1:] for level in reversed(self._levels[:-1])]
         self._sums_before = np.zeros(top + 1)
-        self._sums_are_old = False
+        self._stale: list[Array] = []
+        self._num_stale = 0
         self._smallest = SmallestPositive(self._levels[0])
 
     @property
     def total(self) -> float:
         """The sum of all values; :meth:`find` takes numbers from 0 to below it."""
-        return float(self._running_sums()[-1])
+        self._renew_sums()
+        return float(self._sums_before[-1])
 
     @property
     def min(self) -> float:
@@ -56,68 +72,93 @@ class SumTree:
         """Put ``values [B]`` (finite, >= 0) into ``slots [B]``; of a slot named twice the last value stays."""
         self._levels[0][slots] = values
         self._smallest.note(slots, values)
-        nodes = slots
-        # A parent named twice is computed twice, to the same sum: finding the duplicates would cost far more.
-        for pairs, parents in zip(self._pairs, self._levels[1:], strict=True):
-            nodes = nodes >> 1
-            children = pairs.take(nodes, axis=0, mode="clip")
-            parents[nodes] = children[:, 0] + children[:, 1]
-        self._sums_are_old = True
+        self._mark_stale(slots.copy())
 
     def set_run(self, start: int, values: Array) -> None:
         """Put ``values [B]`` (finite, >= 0) into slots ``start`` to ``start + B - 1``, all within the capacity."""
         if not len(values):
             return
-        first, last = start, start + len(values) - 1
-        self._levels[0][first : last + 1] = values
+        stop = start + len(values)
+        self._levels[0][start:stop] = values
         self._smallest.note_run(start, values)
-        for pairs, parents in zip(self._pairs, self._levels[1:], strict=True):
-            first, last = first >> 1, last >> 1
-            children = pairs[first : last + 1]
-            np.add(children[:, 0], children[:, 1], out=parents[first : last + 1])
-        self._sums_are_old = True
+        self._mark_stale(np.arange(start, stop))
 
-    def find(self, prefix_sums: Array) -> Array:
-        """Return the slots ``[B]`` where the running sum first exceeds ``prefix_sums [B]`` (0 to ``total``).
+    def find(self, numbers: Array) -> Array:
+        """Return the slots ``[B]`` that ``numbers [B]`` fall on, in the order of the numbers' size.
 
-        A number at or, by rounding, beyond the total finds a slot near the last one; an empty slot is never
-        returned. Raises ValueError when every slot is empty.
+        The slots lie end to end on a line from 0 to ``total``, each as long as its value, in an
+        order of the tree's own, nearly that of memory: so what is read by the slots found, or
+        written to them, is quicker to reach than in the numbers' own order. A number at or, by
+        rounding, beyond the total falls on a slot near the end; an empty slot is never returned.
+        Raises ValueError when every slot is empty.
         """
         if not self.total > 0:
             raise ValueError("there is nothing to find: every slot is empty")
-        order = prefix_sums.argsort()  # sorting pays: neighbours share cache lines, and the top is searched faster
-        sorted_slots = self._descend(prefix_sums[order])
-        if not self.get(sorted_slots).all():
-            empty = self.get(sorted_slots) == 0
-            sorted_slots[empty] = self._descend(prefix_sums[order][empty], shun_empty=True)
-        slots = np.empty_like(sorted_slots)
-        slots[order] = sorted_slots
+        numbers = np.sort(numbers)
+        slots = self._descend(numbers)
+        if not self.get(slots).all():
+            empty = self.get(slots) == 0
+            slots[empty] = self._descend_past_empty(numbers[empty])
         return slots
 
-    def _descend(self, rest: Array, shun_empty: bool = False) -> Array:
-        """Return the slots for ``rest [B]``, which is overwritten with what is left of each number.
+    def _descend(self, numbers: Array) -> Array:
+        """Return the slots for ``numbers [B]``, some of them empty where a sum was rounded up.
 
-        Rounding can leave a number as large as the subtree it is in, which leads into an empty last
-        slot; ``shun_empty`` looks at the right child too, at a third more time, and never goes there.
+        A node's right child comes first on the line: going right then needs no more than adding
+        one to where the left one is, and staying left nothing.
         """
-        sums_before = self._running_sums()
-        last = sums_before.searchsorted(sums_before[-1]) - 1
-        nodes: Array = np.minimum(sums_before[1:].searchsorted(rest, side="right"), last)
-        rest -= sums_before[nodes]
-        for level in reversed(self._levels[:-1]):
-            nodes <<= 1
-            left = level.take(nodes, mode="clip")
-            go_right = rest >= left
-            if shun_empty:
-                go_right &= level.take(nodes + 1, mode="clip") > 0
-            nodes += go_right
-            left *= go_right
-            rest -= left
+        nodes: Array = self._sums_before[1:-1].searchsorted(numbers, side="right")
+        rest = numbers - self._sums_before.take(nodes, mode="clip")
+        right, beyond = np.empty_like(rest), np.empty_like(rest)
+        rest_bits, beyond_bits, minus_right = rest.view(np.uint64), beyond.view(np.uint64), beyond.view(np.int64)
+        for right_children in self._right_children:
+            nodes += nodes
+            right_children.take(nodes, out=right, mode="clip")
+            np.subtract(rest, right, out=beyond)
+            # No comparison, whose bool would have to be converted: a float below 0 has its sign bit set. That makes
+            # it a huge number when it is read as an unsigned integer, and -1 when a signed one is shifted down to it.
+            np.minimum(rest_bits, beyond_bits, out=rest_bits)
+            np.right_shift(minus_right, SIGN_BIT, out=minus_right)
+            nodes -= minus_right
         return nodes
 
-    def _running_sums(self) -> Array:
-        """Return ``[top + 1]``: what all top nodes before each one sum to, and last the total."""
-        if self._sums_are_old:
-            np.cumsum(self._levels[-1], out=self._sums_before[1:])
-            self._sums_are_old = False
-        return self._sums_before
+    def _descend_past_empty(self, numbers: Array) -> Array:
+        """Return the slots for ``numbers [B]`` as :meth:`_descend` does, but keep out of empty children.
+
+        Rounding can leave a number as large as the subtree it is in, which leads into an empty last
+        slot. Looking at both children takes half as long again, so it is done for such numbers only.
+        """
+        sums_before = self._sums_before
+        last = sums_before.searchsorted(sums_before[-1]) - 1
+        nodes: Array = np.minimum(sums_before[1:].searchsorted(numbers, side="right"), last)
+        rest = numbers - sums_before[nodes]
+        for level in reversed(self._levels[:-1]):
+            left, right = level[2 * nodes], level[2 * nodes + 1]
+            go_left = (rest >= right) & (left > 0)
+            nodes = 2 * nodes + ~go_left
+            rest = np.where(go_left, rest - right, rest)
+        return nodes
+
+    def _mark_stale(self, slots: Array) -> None:
+        self._stale.append(slots)
+        self._num_stale += len(slots)
+        if self._num_stale > MOST_STALE:
+            self._renew_sums()
+
+    def _renew_sums(self) -> None:
+        """Bring every sum above a stale slot up to date, and the cumulative sum of the top."""
+        if not self._num_stale:
+            return
+        nodes = np.concatenate(self._stale)
+        sums = self.get(nodes)
+        # A node that stands there twice is computed twice, to the same sum: finding the duplicates would cost far more.
+        for level, parents in pairwise(self._levels):
+            if len(parents) <= DENSE * len(nodes):
+                np.add(level[0::2], level[1::2], out=parents)
+            else:
+                sums += level.take(nodes ^ ONE, mode="clip")
+                nodes >>= ONE
+                parents[nodes] = sums
+        np.add.accumulate(self._levels[-1], out=self._sums_before[1:])  # np.cumsum, without its detour of 1 µs
+        self._stale.clear()
+        self._num_stale = 0

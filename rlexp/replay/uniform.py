@@ -7,32 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import Storage
-from rlexp.sample_batch import WEIGHTS, Array, SampleBatch
+from rlexp.replay.rows import Rows
+from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
 
 
 class UniformReplayBuffer:
     """A :class:`~rlexp.replay.buffer.ReplayBuffer` that ignores priorities."""
 
-    def __init__(self, capacity: int, storage: Storage) -> None:
-        """Keep the newest ``capacity`` rows in ``storage``, which has that many slots."""
-        self.rows = RowRing(capacity, storage)
+    def __init__(self, rows: Rows) -> None:
+        """Draw from ``rows``, which it owns from now on."""
+        self.rows = rows
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows once the buffer is full."""
         return self.rows.nbytes
 
-    def add(self, batch: SampleBatch, priorities: Array | None = None) -> None:
-        """Add copies of the rows of ``batch [B]``; ``priorities`` have no meaning here."""
+    def add(self, batch: SentRows, priorities: Array | None = None) -> None:
+        """Add the rows of ``batch [B]``; ``priorities`` have no meaning here."""
+        self.rows.retire(batch)
         self.rows.write(batch)
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
         """Return copies of ``size`` rows with KEYS ``[size]`` int64 and WEIGHTS ``[size]`` float32, all 1."""
         if not self.rows.size:
             raise ValueError("an empty buffer has nothing to sample")
-        batch = self.rows.read(rng.integers(self.rows.size, size=size))
+        batch = self.rows.read(self.rows.nth(rng.integers(self.rows.size, size=size)))
         return batch.with_columns(**{WEIGHTS: np.ones(size, np.float32)})
 
     def update_priorities(self, keys: Array, priorities: Array) -> int:

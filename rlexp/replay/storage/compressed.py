@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import lz4.block
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.storage.array import ArrayStorage
+from rlexp.replay.storage.array import ArrayStorage, row_bytes
+from rlexp.replay.storage.lent import LentArrays
 from rlexp.sample_batch import NEW_OBS, OBS, Array, SampleBatch
 
 LEAST_ROW_BYTES = 1024
@@ -27,6 +29,7 @@ class CompressedStorage:
         """Hold ``capacity`` rows; no memory is taken yet."""
         self._capacity = capacity
         self._plain = ArrayStorage(capacity)
+        self._lent = LentArrays()
         self._compressed: dict[str, CompressedColumn] = {}
         self._is_empty = True
 
@@ -41,7 +44,7 @@ class CompressedStorage:
             self._compressed = {
                 name: CompressedColumn(self._capacity, batch[name].shape[1:], batch[name].dtype)
                 for name in (OBS, NEW_OBS)
-                if name in batch and _row_bytes(batch[name]) >= LEAST_ROW_BYTES
+                if name in batch and row_bytes(batch[name]) >= LEAST_ROW_BYTES
             }
         for name, column in self._compressed.items():
             column.check(name, batch)
@@ -50,14 +53,10 @@ class CompressedStorage:
             column.write(start, batch[name])
         self._is_empty = False
 
-    def read(self, slots: Array, out: Mapping[str, Array] | None = None) -> SampleBatch:
-        """Return copies of the rows in ``slots [B]``, in ``out``'s arrays when they are given."""
-        unpacked = {name: column.read(slots) for name, column in self._compressed.items()}
-        if out is not None:
-            for name, rows in unpacked.items():
-                np.copyto(out[name], rows)
-            unpacked = {name: out[name] for name in unpacked}
-        return self._plain.read(slots, out).with_columns(**unpacked)
+    def read(self, slots: Array) -> SampleBatch:
+        """Return copies of the rows in ``slots [B]``."""
+        unpacked = {name: column.read(slots, self._lent) for name, column in self._compressed.items()}
+        return self._plain.read(slots).with_columns(**unpacked)
 
     def state(self, count: int) -> dict[str, Array]:
         """Return what the first ``count`` slots hold, compressed as it is; nothing when there are none."""
@@ -71,7 +70,7 @@ class CompressedStorage:
         self.close()
         names = [name for name in (OBS, NEW_OBS) if f"{name}.{PACKED}" in state]
         plain = {name: array for name, array in state.items() if name.partition(".")[0] not in names}
-        if any(name in plain and _row_bytes(plain[name]) >= LEAST_ROW_BYTES for name in (OBS, NEW_OBS)):
+        if any(name in plain and row_bytes(plain[name]) >= LEAST_ROW_BYTES for name in (OBS, NEW_OBS)):
             raise CheckpointError("a replay state without compression does not fit compressed replay")
         self._plain.load(plain, count)
         self._compressed = {name: loaded_column(self._capacity, name, state, count) for name in names}
@@ -81,14 +80,11 @@ class CompressedStorage:
         """Give the memory back; the second call does nothing."""
         self._plain.close()
         self._compressed = {}
+        self._lent = LentArrays()
         self._is_empty = True
 
     def _plain_part(self, batch: SampleBatch) -> SampleBatch:
         return SampleBatch({name: array for name, array in batch.columns.items() if name not in self._compressed})
-
-
-def _row_bytes(column: Array) -> int:
-    return int(np.prod(column.shape[1:])) * column.itemsize
 
 
 PACKED, SIZES, SAMPLE = "packed", "sizes", "sample"
@@ -102,7 +98,7 @@ class CompressedColumn:
         self._rows: list[bytes] = [b""] * capacity
         self._shape = shape
         self._dtype = dtype
-        self._row_bytes = int(np.prod(shape)) * dtype.itemsize
+        self._row_bytes = math.prod(shape) * dtype.itemsize
         self._num_rows = 0
         self._packed_bytes = 0
 
@@ -124,11 +120,13 @@ class CompressedColumn:
         packed = [lz4.block.compress(row, store_size=False) for row in np.ascontiguousarray(rows)]
         self._put(start, packed)
 
-    def read(self, slots: Array) -> Array:
-        """Return the rows in ``slots [B]``, unpacked ``[B, ...]``."""
-        size = self._row_bytes
-        unpacked = [lz4.block.decompress(self._rows[slot], uncompressed_size=size) for slot in slots.tolist()]
-        return np.frombuffer(bytearray().join(unpacked), self._dtype).reshape(len(slots), *self._shape)
+    def read(self, slots: Array, lent: LentArrays) -> Array:
+        """Return the rows in ``slots [B]``, unpacked ``[B, ...]``, in ``lent`` memory."""
+        rows, size = lent.lend((len(slots), *self._shape), self._dtype), self._row_bytes
+        target = rows.reshape(-1).view(np.uint8).data
+        for row, slot in enumerate(slots.tolist()):
+            target[row * size : (row + 1) * size] = lz4.block.decompress(self._rows[slot], uncompressed_size=size)
+        return rows
 
     def state(self, count: int) -> dict[str, Array]:
         """Return the parts of the first ``count`` rows; nothing when there are none."""

@@ -29,11 +29,11 @@ class Storage(Protocol):
         """
         ...
 
-    def read(self, slots: Array, out: Mapping[str, Array] | None = None) -> SampleBatch:
+    def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]`` (int64, all written before), in their order.
 
-        With ``out`` the rows are put into these arrays, one ``[B, ...]`` for each column, and the
-        batch returned holds them.
+        The caller owns them, for as long as it likes. Where they are large, a storage may use their
+        memory again, but not before the last array is gone that shares it.
         """
         ...
 

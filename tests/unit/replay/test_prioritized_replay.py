@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.ring import RowRing
 from rlexp.replay.storage import ArrayStorage
 from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
 
@@ -16,16 +17,25 @@ def rows(count: int) -> SampleBatch:
 
 
 def make_buffer(capacity: int, alpha: float) -> PrioritizedReplayBuffer:
-    return PrioritizedReplayBuffer(capacity, alpha, ArrayStorage(capacity))
+    return PrioritizedReplayBuffer(RowRing(capacity, ArrayStorage(capacity)), alpha)
 
 
 def weight_of(batch: SampleBatch) -> dict[int, float]:
     return dict(zip(batch[KEYS].tolist(), batch[WEIGHTS].tolist(), strict=True))
 
 
-def chi_square(keys: Array, chances: Array) -> float:
-    expected = len(keys) * chances
-    return float(((np.bincount(keys, minlength=len(chances)) - expected) ** 2 / expected).sum())
+def follows(counts: Array, chances: Array) -> bool:
+    """Whether ``counts [N]`` are as near to ``chances [N]`` as chance brings them, by a chi-square of 5 sigma.
+
+    What is expected less than 10 times is counted together: the law of a chi-square is for more.
+    """
+    expected = counts.sum() * chances
+    rare = expected < 10
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    chi_square = ((counts - expected) ** 2 / np.maximum(expected, 1)).sum()
+    freedom = len(counts) - 1
+    return bool(abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom))
 
 
 def test_weights_are_those_worked_by_hand() -> None:
@@ -52,22 +62,32 @@ def test_the_heaviest_weight_is_the_whole_buffers_not_the_batchs() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_draws_follow_the_priorities_after_very_many_updates(alpha: float) -> None:
-    capacity, rng = 1500, np.random.default_rng(7)
-    buffer, priorities = make_buffer(capacity, alpha), np.full(capacity, 1.0)
-    buffer.add(rows(capacity))
-    for _ in range(250):
-        keys, new = rng.integers(0, capacity, 4096), 10.0 ** rng.uniform(-2, 2, 4096)
-        assert buffer.update_priorities(keys, new) == 0
-        priorities[keys] = new
-    chances = priorities**alpha / (priorities**alpha).sum()
-    drawn = buffer.sample(400_000, 1.0, rng)
-    freedom = capacity - 1
-    assert abs(chi_square(drawn[KEYS], chances) - freedom) < 5 * np.sqrt(2 * freedom)
-    # Nor does a row's place in the batch tell anything about it.
-    first_half = drawn[KEYS][: len(drawn) // 2]
-    assert abs(chi_square(first_half, chances) - freedom) < 5 * np.sqrt(2 * freedom)
-    assert abs(np.corrcoef(drawn[KEYS][:-1], drawn[KEYS][1:])[0, 1]) < 0.01
+def test_draws_follow_the_priorities_after_millions_of_updates_and_adds(alpha: float) -> None:
+    capacity, rng = 5000, np.random.default_rng(7)
+    buffer, priorities = make_buffer(capacity, alpha), np.zeros(capacity)
+    for turn in range(800):
+        new, given = int(rng.integers(1, 200)), 10.0 ** rng.uniform(-3, 3, 200)
+        slots = np.arange(buffer.rows.num_added, buffer.rows.num_added + new) % capacity
+        buffer.add(rows(new), given[:new])
+        priorities[slots] = given[:new]
+        oldest = buffer.rows.num_added - buffer.rows.size
+        keys, changed = rng.integers(oldest, oldest + buffer.rows.size, 3000), 10.0 ** rng.uniform(-3, 3, 3000)
+        assert buffer.update_priorities(keys, changed) == 0
+        priorities[keys % capacity] = changed
+        if turn % 3 == 0:
+            buffer.sample(64, 0.5, rng)
+    drawn = buffer.sample(400_000, 1.0, rng)[KEYS] % capacity
+    assert follows(np.bincount(drawn, minlength=capacity), priorities**alpha / (priorities**alpha).sum())
+
+
+def test_the_draws_of_a_batch_do_not_depend_on_each_other() -> None:
+    buffer, rng, priorities = make_buffer(4, alpha=1.0), np.random.default_rng(0), np.array([1.0, 2.0, 3.0, 4.0])
+    buffer.add(rows(4), priorities)
+    pairs = np.array([np.sort(buffer.sample(2, 1.0, rng)[KEYS]) for _ in range(5000)])
+    chances = np.outer(priorities, priorities) / priorities.sum() ** 2
+    both_orders = np.triu(chances) + np.tril(chances, -1).T
+    counts = np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
+    assert follows(counts, both_orders.ravel())
 
 
 def test_a_row_of_priority_zero_is_never_drawn() -> None:

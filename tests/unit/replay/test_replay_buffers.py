@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import ReplayBuffer
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.ring import RowRing
 from rlexp.replay.storage import ArrayStorage
 from rlexp.replay.uniform import UniformReplayBuffer
-from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, SampleBatch
 
 MakeBuffer = Callable[[int], ReplayBuffer]
 
@@ -29,11 +30,11 @@ def numbered_rows(first: int, count: int) -> SampleBatch:
 
 
 def uniform(capacity: int) -> ReplayBuffer:
-    return UniformReplayBuffer(capacity, ArrayStorage(capacity))
+    return UniformReplayBuffer(RowRing(capacity, ArrayStorage(capacity)))
 
 
 def prioritized(capacity: int) -> ReplayBuffer:
-    return PrioritizedReplayBuffer(capacity, 0.6, ArrayStorage(capacity))
+    return PrioritizedReplayBuffer(RowRing(capacity, ArrayStorage(capacity)), 0.6)
 
 
 both = pytest.mark.parametrize("make_buffer", [uniform, prioritized])
@@ -179,13 +180,3 @@ def test_uniform_draws_every_row_equally_often_and_knows_no_priorities() -> None
     counts = np.bincount(buffer.sample(100_000, 1.0, np.random.default_rng(0))[KEYS] - 30, minlength=100)
     chi_square = float(((counts - 1000) ** 2 / 1000).sum())
     assert 60 < chi_square < 150  # 99 degrees of freedom
-
-
-def test_storage_reads_into_arrays_that_the_caller_owns() -> None:
-    storage = ArrayStorage(10)
-    storage.write(2, numbered_rows(0, 5))
-    out: dict[str, Array] = {OBS: np.empty((3, 2), np.float32), ACTIONS: np.empty(3, np.int64)}
-    batch = storage.read(np.array([6, 2, 4]), out)
-    assert batch[OBS] is out[OBS]
-    assert out[ACTIONS].tolist() == [4, 0, 2]
-    np.testing.assert_array_equal(out[OBS][:, 1], [-4, 0, -2])

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.replay.smallest import BLOCK, SmallestPositive
-from rlexp.replay.sum_tree import TOP_NODES, SumTree
+from rlexp.replay.sum_tree import MOST_STALE, TOP_NODES, SumTree
 from rlexp.sample_batch import Array
 
 CAPACITIES = [1, 2, 3, TOP_NODES, TOP_NODES + 1, 1000, 5000]
@@ -34,32 +36,77 @@ def write(tree: SumTree, slots: list[int], values: list[float], run: bool) -> No
         tree.set(np.array(slots, np.int64), np.array(values))
 
 
-def slow_find(model: Array, prefix_sum: float) -> int:
-    return int(np.flatnonzero(np.cumsum(model) > prefix_sum)[0])
+def made_at_once(model: Array) -> SumTree:
+    tree = SumTree(len(model))
+    tree.set_run(0, model)
+    return tree
 
 
-@given(writes())
-def test_it_is_a_plain_array_of_values(case: tuple[int, list[tuple[list[int], list[float], bool]]]) -> None:
+QUESTIONS = ["get", "total", "min", "find"]
+
+
+@settings(deadline=None)  # two trees an example, on a machine that may be busy
+@given(writes(), st.lists(st.lists(st.sampled_from(QUESTIONS), unique=True), min_size=6, max_size=6))
+def test_whenever_it_is_asked_it_is_as_if_made_at_once(
+    case: tuple[int, list[tuple[list[int], list[float], bool]]], questions: list[list[str]]
+) -> None:
     capacity, calls = case
     tree, model = SumTree(capacity), np.zeros(capacity)
-    for slots, values, run in calls:
+    for (slots, values, run), asked in zip(calls, questions, strict=False):
         write(tree, slots, values, run)
         for slot, value in zip(slots, values, strict=True):
             model[slot] = value
-        np.testing.assert_array_equal(tree.get(np.arange(capacity)), model)
-        assert tree.total == pytest.approx(model.sum(), rel=1e-12)
-        assert tree.min == min(model[model > 0], default=np.inf)
+        fresh = made_at_once(model)
+        for question in asked:
+            if question == "get":
+                np.testing.assert_array_equal(tree.get(np.arange(capacity)), model)
+            elif question == "total":
+                assert tree.total == fresh.total == pytest.approx(model.sum(), rel=1e-12)
+            elif question == "min":
+                assert tree.min == min(model[model > 0], default=np.inf)
+            elif model.any():
+                numbers = np.linspace(0, fresh.total, 50)
+                np.testing.assert_array_equal(tree.find(numbers), fresh.find(numbers))
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_it_finds_where_the_running_sum_passes(capacity: int) -> None:
+def test_it_finds_each_slot_on_a_stretch_as_long_as_its_value(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     model = rng.integers(0, 4, capacity).astype(np.float64)  # whole numbers: sums are exact in any order
     model[rng.integers(capacity)] = 3.0
-    tree = SumTree(capacity)
-    tree.set_run(0, model)
-    wanted = np.append(rng.random(200) * tree.total, np.arange(min(tree.total, 50)))
-    np.testing.assert_array_equal(tree.find(wanted), [slow_find(model, prefix_sum) for prefix_sum in wanted])
+    tree = made_at_once(model)
+    whole = np.arange(model.sum())
+    found = tree.find(whole)
+    np.testing.assert_array_equal(np.bincount(found, minlength=capacity), model)
+    assert np.count_nonzero(np.diff(found)) == np.count_nonzero(model) - 1  # each is one stretch
+    np.testing.assert_array_equal(tree.find(whole + rng.random(len(whole))), found)
+
+
+@pytest.mark.parametrize("count", [1, 60])  # a few are renewed one by one, many with their whole levels
+def test_it_finds_what_was_written_last(count: int) -> None:
+    rng, model = np.random.default_rng(0), np.zeros(5000)
+    tree = SumTree(5000)
+    for _ in range(100):
+        slots, values = rng.integers(0, 5000, count), rng.integers(0, 4, count).astype(np.float64)
+        tree.set(slots, values)
+        start = int(rng.integers(0, 5000 - count))
+        tree.set_run(start, values[::-1])
+        model[slots], model[start : start + count] = values, values[::-1]
+        if model.any():
+            found = tree.find(np.arange(model.sum()))
+            np.testing.assert_array_equal(np.bincount(found, minlength=5000), model)
+
+
+def test_what_is_written_and_never_asked_for_takes_no_memory() -> None:
+    tree = SumTree(1000)
+    tracemalloc.start()
+    try:
+        for turn in range(1000):
+            tree.set_run(turn % 900, np.full(100, turn + 1.0))
+            tree.set(np.arange(100), np.full(100, turn + 1.0))
+        assert tracemalloc.get_traced_memory()[0] < 2 * MOST_STALE * 8
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
@@ -79,13 +126,13 @@ def test_it_never_finds_an_empty_slot(capacity: int) -> None:
 
 def test_rounding_within_a_subtree_does_not_lead_into_an_empty_slot() -> None:
     ulp = np.spacing(1.0)
-    left, right = 1.5 * ulp, 1 + 2 * ulp
+    right, left = 1.5 * ulp, 1 + 2 * ulp
     tree = SumTree(4 * TOP_NODES)
-    last = 4 * TOP_NODES - 4
-    tree.set(np.array([last, last + 2]), np.array([left, right]))  # their neighbours are empty
+    last = 4 * TOP_NODES - 1
+    tree.set(np.array([last, last - 2]), np.array([right, left]))  # their neighbours are empty
     just_below = np.nextafter(tree.total, 0)
-    assert just_below - left == right  # as much is left as the right half has, though the number is below the total
-    assert tree.find(np.array([just_below, 0.0])).tolist() == [last + 2, last]
+    assert just_below - right == left  # as much is left as the left half has, though the number is below the total
+    assert tree.find(np.array([just_below, 0.0])).tolist() == [last, last - 2]
 
 
 def test_the_last_of_equal_slots_wins() -> None:
@@ -107,12 +154,18 @@ def test_sums_do_not_drift_and_do_not_depend_on_the_order_of_writes() -> None:
     assert worn.total == fresh.total
 
 
-def test_find_keeps_the_order_and_the_numbers_of_the_caller() -> None:
-    tree = SumTree(3)
-    tree.set_run(0, np.array([1.0, 2.0, 3.0]))
+def test_find_answers_in_the_order_of_size_and_leaves_the_callers_numbers_alone() -> None:
+    tree = made_at_once(np.arange(1.0, 4.0))
     asked = np.array([5.5, 0.5, 3.5, 1.0])
-    assert tree.find(asked).tolist() == [2, 0, 2, 1]
+    np.testing.assert_array_equal(tree.find(asked), [int(tree.find(np.array([number]))[0]) for number in sorted(asked)])
     assert asked.tolist() == [5.5, 0.5, 3.5, 1.0]
+
+
+def test_the_slots_written_may_change_afterwards() -> None:
+    tree, slots = SumTree(5000), np.array([3, 4999])
+    tree.set(slots, np.array([1.0, 2.0]))
+    slots[...] = 0
+    assert tree.total == 3.0
 
 
 def test_an_empty_tree_finds_nothing() -> None:

@@ -1,0 +1,110 @@
+"""Rows of any columns come back as they were written, in arrays that are their reader's for as long as it likes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage.array import NARROW_BYTES
+from rlexp.replay.storage.lent import LEAST_BYTES
+from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
+
+CAPACITY = 16
+SHAPES = [(), (1,), (3,), (0,), (2, 3), (NARROW_BYTES,), (NARROW_BYTES + 1,), (5, 5, 4)]
+DTYPES = [np.uint8, np.bool_, np.float32, np.int64]
+
+
+def filled(count: int, shape: tuple[int, ...], dtype: Any, seed: int) -> Array:
+    """An array ``[count, *shape]`` of random numbers, as read-only as an object store's."""
+    array = np.random.default_rng(seed).integers(0, 100, (count, *shape)).astype(dtype)
+    array.flags.writeable = False
+    return array
+
+
+columns = st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(DTYPES)), min_size=1, max_size=5)
+writes = st.lists(st.tuples(st.integers(0, CAPACITY - 1), st.integers(0, CAPACITY)), max_size=5)
+slots = st.lists(st.integers(0, CAPACITY - 1), max_size=20)
+
+
+@given(columns, writes, slots, st.booleans())
+def test_it_is_a_dict_of_arrays(
+    forms: list[tuple[tuple[int, ...], Any]], writes: list[tuple[int, int]], slots: list[int], reload: bool
+) -> None:
+    storage = ArrayStorage(CAPACITY)
+    model = {f"column {index}": filled(CAPACITY, *form, seed=index).copy() for index, form in enumerate(forms)}
+    storage.write(0, SampleBatch(model))
+    for seed, (start, count) in enumerate(writes):
+        count = min(count, CAPACITY - start)
+        given = {f"column {index}": filled(count, *form, seed=seed) for index, form in enumerate(forms)}
+        storage.write(start, SampleBatch(dict(reversed(given.items()))))
+        for name, rows in given.items():
+            model[name][start : start + count] = rows
+    if reload:
+        state, storage = storage.state(CAPACITY), ArrayStorage(CAPACITY)
+        storage.load(state, CAPACITY)
+    batch = storage.read(np.array(slots, np.int64))
+    assert list(batch) == list(model)
+    for name, rows in model.items():
+        np.testing.assert_array_equal(batch[name], rows[slots])
+        assert batch[name].dtype == rows.dtype
+        assert batch[name].flags.c_contiguous
+        assert batch[name].flags.writeable
+
+
+def image_storage(rows: int) -> ArrayStorage:
+    """A storage of ``rows`` rows that each say in all their pixels which one they are."""
+    storage, numbers = ArrayStorage(rows), np.arange(rows)
+    images = np.broadcast_to(numbers.astype(np.uint8)[:, None, None], (rows, 64, 64))
+    storage.write(0, SampleBatch({OBS: images, ACTIONS: numbers}))
+    return storage
+
+
+def test_batches_that_wait_in_a_queue_stay_as_they_were_read() -> None:
+    storage, rng = image_storage(200), np.random.default_rng(0)
+    queued: deque[SampleBatch] = deque()
+    for _ in range(40):
+        queued.append(storage.read(rng.integers(0, 200, 300)))
+        if len(queued) > 5 or rng.random() < 0.4:
+            batch = queued.popleft()
+            assert batch[OBS].nbytes > LEAST_BYTES
+            assert (batch[OBS] == batch[ACTIONS][:, None, None]).all()
+
+
+def test_the_memory_of_a_batch_that_is_gone_is_used_again() -> None:
+    storage = image_storage(50)
+    batch = storage.read(np.zeros(300, np.int64))
+    address = batch[OBS].ctypes.data
+    del batch
+    assert storage.read(np.ones(300, np.int64))[OBS].ctypes.data == address
+
+
+def test_it_can_lie_where_its_owner_wants_it() -> None:
+    made: list[Array] = []
+
+    def make_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        made.append(np.zeros(shape, dtype))
+        return made[-1]
+
+    storage = ArrayStorage(4, make_array)
+    assert made == []
+    storage.write(1, SampleBatch({OBS: np.full((1, 100), 7.0), ACTIONS: np.array([3])}))
+    assert sum(array.nbytes for array in made) == storage.nbytes == 4 * 808
+    copy = np.concatenate([array.view(np.uint8).ravel() for array in made])
+    assert np.count_nonzero(copy) == 100 * 2 + 1  # a double 7 has two bytes that are not zero, the integer 3 has one
+
+
+@pytest.mark.parametrize("shape", [(NARROW_BYTES,), (NARROW_BYTES + 1,)])
+def test_other_rows_than_the_first_are_refused_whether_narrow_or_wide(shape: tuple[int, ...]) -> None:
+    storage = ArrayStorage(4)
+    storage.write(0, SampleBatch({OBS: np.zeros((2, *shape), np.uint8)}))
+    with pytest.raises(ValueError, match="column obs"):
+        storage.write(0, SampleBatch({OBS: np.ones((2, 1), np.uint8)}))
+    with pytest.raises(ValueError, match="column obs"):
+        storage.write(0, SampleBatch({OBS: np.ones((2, *shape), np.int8)}))
+    assert not storage.read(np.arange(2))[OBS].any()
