@@ -49,10 +49,15 @@ class ApexConfig(DQNConfig):
     n_step: Count = 3
     target_network_update_freq: Count = 500_000
 
-    replay_storage: Literal["auto", "actors", "local"] = "auto"
+    replay_storage: Literal["auto", "actors", "local", "shared_memory"] = "auto"
     """Where the replay shards are: ``actors``, each in a process of its own; ``local``, in the learner's process, which
-    sends nothing and takes its core for it. ``auto``: actors where this machine has a core for each of them beside
-    those of the workers and the learner."""
+    sends nothing and takes its core for it; ``shared_memory``, there too, but workers write their transitions straight
+    into it instead of sending them. ``auto``: actors where this machine has a core for each of them beside those of the
+    workers and the learner, else local.
+
+    ``shared_memory`` wants Linux and all workers on the learner's machine. Each of them keeps its own newest
+    transitions, an equal share of ``buffer_size``, and none is compressed, whatever ``compress_observations`` says.
+    With ``num_workers: 0`` there is nothing to share, and it is ``local``."""
 
     final_prioritized_replay_beta: PositiveFraction | None = None
     """Exponent of the importance-sampling weights at the end of its schedule. Null: constant, as in Ape-X."""
@@ -61,11 +66,18 @@ class ApexConfig(DQNConfig):
     """How experience moves."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then shards that would hold nothing."""
+        """Yield the parent's conflicts, then shards that would hold nothing, and rows that fit into no ring."""
         yield from super().conflicts()
         if self.optimizer.num_replay_buffer_shards > self.buffer_size:
             yield Conflict(
                 ("optimizer.num_replay_buffer_shards", "buffer_size"),
                 f"optimizer.num_replay_buffer_shards is {self.optimizer.num_replay_buffer_shards}, "
                 f"more than buffer_size holds: {self.buffer_size}",
+            )
+        if self.replay_storage == "shared_memory" and self.batch_mode == "complete_episodes":
+            yield Conflict(
+                ("replay_storage", "batch_mode"),
+                f"{self.said('replay_storage')}, which needs fragments of a known length, "
+                f"but {self.said('batch_mode')}",
+                "use batch_mode: truncate_episodes, or another replay_storage",
             )

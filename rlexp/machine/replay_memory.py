@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlexp.config.apex import ApexConfig
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.env_ids import is_atari
 from rlexp.config.experiment import Experiment
@@ -22,7 +23,12 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
         return None
     frame = config.model.dim**2
     stacked = frame * (_FRAMES if config.model.framestack else 1)
-    return _BESIDE_OBSERVATIONS + (frame if config.compress_observations else 2 * stacked)
+    compressed = config.compress_observations and not _is_shared(config)
+    return _BESIDE_OBSERVATIONS + (frame if compressed else 2 * stacked)
+
+
+def _is_shared(config: DQNConfig) -> bool:
+    return isinstance(config, ApexConfig) and config.replay_storage == "shared_memory" and config.num_workers > 0
 
 
 def replay_bytes(experiment: Experiment) -> int | None:

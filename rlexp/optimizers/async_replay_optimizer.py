@@ -157,7 +157,8 @@ class AsyncReplayOptimizer:
             self._weight_age.add(self._learner_thread.learner.num_updates - sample.info.weights_version)
             self.counters.num_steps_sampled += sample.info.num_env_steps
             if sample.info.num_rows:
-                shard = self._shards[self._rng.integers(len(self._shards))]
+                dealt = self._rng.integers(len(self._shards)) if sample.info.shard is None else sample.info.shard
+                shard = self._shards[dealt]
                 self._store_calls.submit(shard, ReplayShard.add_batch, sample.batch)
                 self._starved.discard(shard)
         self._learner_thread.learner.observe_progress(self.counters.num_steps_sampled)

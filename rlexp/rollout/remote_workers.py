@@ -8,7 +8,7 @@ from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import FragmentInfo, RolloutWorker
-from rlexp.sample_batch import SampleBatch
+from rlexp.sample_batch import SentRows
 from rlexp.task_pool import Actor, Lane, Ref, TaskPool
 
 GET_TIMEOUT_S = 60.0
@@ -35,7 +35,7 @@ class RemoteWorkers:
     def poll(self, num_steps_sampled: int) -> list[Sample]:
         samples = []
         for call in self._lane.completed():
-            batch: Ref[SampleBatch] = call.refs[0]
+            batch: Ref[SentRows] = call.refs[0]
             info: FragmentInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
             samples.append(Sample(batch, info))
             num_steps_sampled += info.num_env_steps

@@ -8,7 +8,7 @@ from typing import Protocol
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.worker import FragmentInfo
-from rlexp.sample_batch import SampleBatch
+from rlexp.sample_batch import SentRows
 from rlexp.task_pool import Ref
 
 
@@ -16,7 +16,7 @@ from rlexp.task_pool import Ref
 class Sample:
     """A batch of new transitions, by reference, and what is told about it."""
 
-    batch: Ref[SampleBatch]
+    batch: Ref[SentRows]
     info: FragmentInfo
 
 

@@ -21,7 +21,7 @@ from rlexp.rollout.recording_ahead import RecordingAhead
 from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.settings import RolloutConfig
 from rlexp.rollout.whole_episodes import EpisodeAccumulator
-from rlexp.sample_batch import Array, SampleBatch
+from rlexp.sample_batch import Array, SampleBatch, SentRows, WrittenRows
 
 MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
 MakePolicy = Callable[[], Policy]
@@ -45,6 +45,8 @@ class FragmentInfo:
     """How long it took to make."""
     observed: Moments | None = None
     """Moments of the raw observations, where a filter wants them."""
+    shard: int | None = None
+    """The replay shard for which the rows were written already; None: they may go to any."""
 
 
 class Accumulator(Protocol):
@@ -52,6 +54,14 @@ class Accumulator(Protocol):
 
     def push(self, fragment: Fragment) -> SampleBatch | None:
         """Return the transitions that may be sent now; None asks for more fragments first."""
+        ...
+
+
+class RowWriter(Protocol):
+    """Puts rows where replay finds them, so that the worker need not send them."""
+
+    def write(self, batch: SampleBatch) -> WrittenRows:
+        """Write ``batch [B]`` and return where it lies."""
         ...
 
 
@@ -69,8 +79,11 @@ class RolloutWorker:
         config: RolloutConfig,
         worker_index: int,
         seed: int,
+        row_writer: RowWriter | None = None,
     ) -> None:
+        """With ``row_writer``, transitions are written with it instead of sent."""
         self._worker_index = worker_index
+        self._row_writer = row_writer
         self._policy = make_policy()
         env = make_env()
         self._accumulator = _make_accumulator(config, env.num_envs)
@@ -90,7 +103,7 @@ class RolloutWorker:
         """Standardise observations by ``moments`` of all workers from the next fragment on."""
         self._recorder.set_filter(moments)
 
-    def sample(self, num_steps_sampled: int) -> tuple[SampleBatch, FragmentInfo]:
+    def sample(self, num_steps_sampled: int) -> tuple[SentRows, FragmentInfo]:
         """Step every env ``fragment_length`` times; return the complete transitions and what is told about them.
 
         With ``batch_mode: complete_episodes`` again and again, until as many steps of whole episodes are
@@ -108,24 +121,26 @@ class RolloutWorker:
         started = time.perf_counter()
         batch = self._policy.postprocess(batch)
         folding_s += time.perf_counter() - started
-        return batch, self._told(batch, recordings, SampleTime(folding_s, folding_s=folding_s))
+        sent = batch if self._row_writer is None else self._row_writer.write(batch)
+        return sent, self._told(sent, recordings, SampleTime(folding_s, folding_s=folding_s))
 
     def stop(self) -> None:
         """End what is under way and close the envs; idempotent."""
         self._recorder.stop()
 
-    def _told(self, batch: SampleBatch, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
+    def _told(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
         last = recordings[-1]
         observed = [recording.observed for recording in recordings if recording.observed is not None]
         return FragmentInfo(
             worker_index=self._worker_index,
-            num_rows=batch.count,
+            num_rows=sent.count,
             num_env_steps=sum(recording.num_env_steps for recording in recordings),
             episodes=Episodes.join([recording.episodes for recording in recordings]),
             epsilons=last.epsilons,
             weights_version=last.weights_version,
             time=SampleTime.sum([*(recording.time for recording in recordings), folding]),
             observed=reduce(Moments.merged, observed) if observed else None,
+            shard=sent.shard if isinstance(sent, WrittenRows) else None,
         )
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.checkpoint import read_checkpoint
 from rlexp.config.apex import ApexConfig
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.replay import ShardStats
+from rlexp.replay.rows import STORAGE_PREFIX
+from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
 from rlexp.task_pool import InlineTaskPool, Resources
-from tests.behaviour.rollout_agents import SMALL, PlacementPool
+from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 
 
@@ -55,7 +60,7 @@ def test_small_vectors_are_kept_as_they_are() -> None:
 @pytest.mark.key("replay_storage")
 @pytest.mark.parametrize(
     ("replay_storage", "cpus", "own_processes"),
-    [("actors", 1, True), ("local", 64, False), ("auto", 5, True), ("auto", 4, False)],
+    [("actors", 1, True), ("local", 64, False), ("shared_memory", 64, False), ("auto", 5, True), ("auto", 4, False)],
 )
 def test_replay_shards_have_processes_of_their_own_or_the_learners(
     replay_storage: str, cpus: int, own_processes: bool, monkeypatch: pytest.MonkeyPatch
@@ -69,3 +74,86 @@ def test_replay_shards_have_processes_of_their_own_or_the_learners(
     expected = Resources(cpus=0, gpus=0) if own_processes else None
     assert [pool.placed[name] for name in ("replay-0", "replay-1")] == [expected, expected]
     assert pool.placed["worker-0"] is not None
+
+
+def shared_agent(env: str = COUNTING_ENV, **changes: Any) -> ApexAgent:
+    keys = {
+        **SMALL,
+        "num_workers": 2,
+        "train_batch_size": 32,
+        "optimizer": {"num_replay_buffer_shards": 2},
+        "replay_storage": "shared_memory",
+    }
+    return ApexAgent(env, ApexConfig(**{**keys, **changes}), PlacementPool(), seed=0)
+
+
+def held_rows(agent: ApexAgent) -> list[tuple[float, ...]]:
+    states = agent.optimizer.replay_states()
+    return [tuple(row) for state in states for row in state.get(STORAGE_PREFIX + OBS, ())]
+
+
+@pytest.mark.key("replay_storage")
+@pytest.mark.parametrize("changes", [{}, {"sample_async": True}, {"observation_filter": "MeanStdFilter"}])
+def test_in_shared_memory_workers_write_their_rows_themselves(changes: dict[str, Any]) -> None:
+    agent = shared_agent(**changes)
+    samples = poll(agent)
+    assert {info.worker_index for _, info in samples} == {0, 1}
+    for sent, info in samples:
+        assert isinstance(sent, WrittenRows)
+        assert (sent.ring, sent.count, sent.shard) == (info.worker_index, info.num_rows, info.shard)
+        assert sent.has_td_errors
+    agent.train()
+    assert sum(shard.num_added for shard in agent.optimizer.stats().shards) > 0
+    agent.stop()
+
+
+@pytest.mark.key("replay_storage")
+def test_in_shared_memory_as_many_rows_are_kept() -> None:
+    agent = shared_agent(buffer_size=100)
+    while min(shard.num_added for shard in agent.optimizer.stats().shards) < 200:
+        agent.train()
+    assert [(shard.size, shard.capacity) for shard in agent.optimizer.stats().shards] == [(50, 50)] * 2
+    assert len(held_rows(agent)) == 100
+    agent.stop()
+
+
+@pytest.mark.key("replay_storage", "compress_observations")
+def test_in_shared_memory_no_image_is_compressed() -> None:
+    agent = shared_agent(PIXEL_ENV, preprocessor_pref=None, env_config={"size": 32}, compress_observations=True)
+    while min(shard.num_added for shard in agent.optimizer.stats().shards) == 0:
+        agent.train()
+    assert sum(shard.nbytes for shard in agent.optimizer.stats().shards) > agent.config.buffer_size * 2 * 32 * 32 * 3
+    agent.stop()
+
+
+@pytest.mark.key("replay_storage")
+def test_without_other_processes_there_is_nothing_to_share() -> None:
+    agent = shared_agent(num_workers=0)
+    assert all(isinstance(sent, SampleBatch) for sent, _ in poll(agent))
+    agent.train()
+    agent.stop()
+
+
+@pytest.mark.key("replay_storage", "store_buffer_in_checkpoints")
+def test_shared_rows_are_in_checkpoints_and_come_back(tmp_path: Path) -> None:
+    agent = shared_agent(store_buffer_in_checkpoints=True)
+    agent.train()
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    saved = held_rows(agent)
+    agent.stop()
+    config = agent.config
+    resumed = ApexAgent(COUNTING_ENV, config, PlacementPool(), seed=0, checkpoint=read_checkpoint(path))
+    assert sorted(held_rows(resumed)) == sorted(saved)
+    assert len(saved) > 0
+    resumed.train()
+    assert len(held_rows(resumed)) > len(saved)
+    resumed.stop()
+
+
+@pytest.mark.key("replay_storage")
+def test_whole_episodes_fit_into_no_ring() -> None:
+    with pytest.raises(ValidationError) as caught:
+        ApexConfig(replay_storage="shared_memory", batch_mode="complete_episodes")
+    (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
+    assert conflict.keys == ("replay_storage", "batch_mode")
+    assert "fragments of a known length" in conflict.message

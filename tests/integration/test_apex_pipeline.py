@@ -19,7 +19,8 @@ from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.policy import LearnResult
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.replay.ring import STORAGE_PREFIX
+from rlexp.replay.rows import STORAGE_PREFIX
+from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.exploration import ConstantEpsilon, epsilon_ladder
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
@@ -36,8 +37,11 @@ SEED = 7
 N_STEP = 3
 GAMMA = 0.9
 EPISODE_LENGTHS = np.array([3, 7, 12])
+ACTORS, SHARED_MEMORY = "actors", "shared_memory"
+"""Ways to keep replay: rows are sent to shards in other processes, or written where those in this one sample them."""
 NUM_WORKERS = 3
 NUM_ENVS = 4
+QUEUE_DEPTH = 2
 FRAGMENT = 10
 LEARNT = 1000.0
 """What the learner adds to a row's own number: tells a returned priority from a first one."""
@@ -102,8 +106,12 @@ REPLAY = ReplayConfig(
 class Pipeline:
     """Ape-X with a counting env and policy and a checking learner."""
 
-    def __init__(self, pool: TaskPool, replay: ReplayConfig, num_shards: int) -> None:
+    def __init__(self, pool: TaskPool, replay: ReplayConfig, num_shards: int, storage: str) -> None:
         self.pool = pool
+        shared = None
+        if storage == SHARED_MEMORY:
+            sizes = RingSizes(replay.capacity, NUM_WORKERS, headroom=2 * QUEUE_DEPTH * FRAGMENT * NUM_ENVS)
+            shared = SharedReplay(num_shards, sizes)
         env = EnvConfig("tests.envs:CountingEnv", {}, None)
         rollout = replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA)
         ladder = epsilon_ladder(NUM_WORKERS)
@@ -118,16 +126,25 @@ class Pipeline:
                 rollout,
                 index,
                 SEED,
+                shared and shared.writer(index, seed=index),
             )
             for index in range(NUM_WORKERS)
         ]
         self.shards: list[Actor[ReplayShard]] = [
-            pool.place(f"replay-{index}", Resources(0, 0), ReplayShard, replay, index) for index in range(num_shards)
+            pool.place(
+                f"replay-{index}",
+                None if shared else Resources(0, 0),
+                ReplayShard,
+                replay,
+                index,
+                shared and shared.rows(index),
+            )
+            for index in range(num_shards)
         ]
         self.learner = CheckingLearner()
         self.optimizer = AsyncReplayOptimizer(
             pool,
-            RemoteWorkers(pool, workers, queue_depth=2, max_weight_sync_delay=100),
+            RemoteWorkers(pool, workers, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100),
             self.shards,
             LearnerThread(self.learner, 8),
             QueueDepths(replay=2, store=6),
@@ -157,10 +174,10 @@ def rows_of(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
 
 
-@pytest.fixture(scope="module")
-def held(ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
-    """One run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
-    pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2)
+@pytest.fixture(scope="module", params=[ACTORS, SHARED_MEMORY])
+def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
+    """A run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
+    pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=request.param)
     pipeline.run(num_steps=12_000, num_updates=60)
     return pipeline, pipeline.stop()
 
@@ -226,9 +243,10 @@ def test_workers_act_with_newer_and_newer_weights(held: tuple[Pipeline, list[dic
     assert all(version > 0 for version in versions.values()), versions
 
 
-def test_priorities_of_overwritten_rows_are_dropped(ray_session: None) -> None:
+@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY])
+def test_priorities_of_overwritten_rows_are_dropped(storage: str, ray_session: None) -> None:
     replay = replace(REPLAY, capacity=300, learning_starts=300)
-    pipeline = Pipeline(RayTaskPool(), replay, num_shards=1)
+    pipeline = Pipeline(RayTaskPool(), replay, num_shards=1, storage=storage)
     pipeline.run(num_steps=4_000, num_updates=40)
     state = pipeline.stop()[0]
     assert state["num_stale_priorities"] > 0, "nothing was overwritten while it was out: the test proves nothing"
@@ -237,8 +255,9 @@ def test_priorities_of_overwritten_rows_are_dropped(ray_session: None) -> None:
     np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
 
 
-def test_the_same_pipeline_runs_without_ray() -> None:
-    pipeline = Pipeline(InlineTaskPool(), REPLAY, num_shards=2)
+@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY])
+def test_the_same_pipeline_runs_without_ray(storage: str) -> None:
+    pipeline = Pipeline(InlineTaskPool(), REPLAY, num_shards=2, storage=storage)
     pipeline.run(num_steps=2_000, num_updates=10)
     for state in pipeline.stop():
         check_rows(rows_of(state))

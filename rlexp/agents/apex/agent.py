@@ -12,6 +12,8 @@ from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.replay import ReplayShard
+from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.rollout.worker import RowWriter
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources
 
@@ -26,6 +28,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
 
     def make_optimizer(self) -> PolicyOptimizer:
         settings = self.config.optimizer
+        self._shared = self._share_replay()
         self.source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)
         depths = QueueDepths(
             replay=settings.replay_queue_depth,
@@ -44,6 +47,25 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         optimizer.start()
         return optimizer
 
+    def row_writer(self, worker_index: int) -> RowWriter | None:
+        if self._shared is None:
+            return None
+        return self._shared.writer(worker_index, derive_seed(self.seed, "worker", worker_index, "routing"))
+
+    def _share_replay(self) -> SharedReplay | None:
+        """Return the memory that workers in other processes write into, where ``replay_storage`` wants it."""
+        config, settings = self.config, self.config.optimizer
+        if config.replay_storage != "shared_memory" or config.num_workers == 0:
+            return None
+        sizes = RingSizes(
+            capacity=self.replay_config(settings.num_replay_buffer_shards).capacity,
+            num_rings=config.num_workers,
+            # The fragments that a worker is asked for, and those that have come back and are about to be taken in:
+            # with so much room no worker ever waits.
+            headroom=2 * settings.sample_queue_depth * config.sample_batch_size * config.num_envs_per_worker,
+        )
+        return SharedReplay(settings.num_replay_buffer_shards, sizes)
+
     def _place_shards(self) -> list[Actor[ReplayShard]]:
         num_shards = self.config.optimizer.num_replay_buffer_shards
         # An actor reserves nothing, so that none can wait for room that its trial does not have.
@@ -55,6 +77,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
                 ReplayShard,
                 self.replay_config(num_shards),
                 derive_seed(self.seed, "replay", index),
+                None if self._shared is None else self._shared.rows(index),
             )
             for index in range(num_shards)
         ]
@@ -62,6 +85,6 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
         if self.config.replay_storage != "auto":
-            return self.config.replay_storage == "local"
+            return self.config.replay_storage != "actors"
         processes = self.config.num_workers + self.config.optimizer.num_replay_buffer_shards + 1
         return available_cpus() < processes

@@ -28,7 +28,7 @@ from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.rewards import RewardLimits
 from rlexp.rollout.settings import RolloutConfig
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import RolloutWorker, RowWriter
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule
 from rlexp.seeding import derive_seed
@@ -80,6 +80,10 @@ class DQNAgentBase(Agent[DQNConfigT]):
             for index in range(config.num_workers)
         ]
         return RemoteWorkers(self.pool, workers, queue_depth, max_weight_sync_delay)
+
+    def row_writer(self, worker_index: int) -> RowWriter | None:
+        """Return what worker ``worker_index`` writes its rows with; None: it sends them."""
+        return None
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return how the envs of worker ``worker_index`` explore."""
@@ -189,6 +193,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
             rollout,
             worker_index,
             self.seed,
+            self.row_writer(worker_index),
         )
 
 

@@ -59,9 +59,11 @@ def has_learned(agent: ApexAgent, updates: int) -> Callable[[], bool]:
     return lambda: agent.learner.num_updates >= updates
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_solves_the_identity_env(num_workers: int) -> None:
-    agent = make_agent(num_workers=num_workers, timesteps_per_iteration=10**9)
+@pytest.mark.parametrize(
+    ("num_workers", "replay_storage"), [(0, "auto"), (2, "auto"), (2, "shared_memory"), (0, "shared_memory")]
+)
+def test_solves_the_identity_env(num_workers: int, replay_storage: str) -> None:
+    agent = make_agent(num_workers=num_workers, replay_storage=replay_storage, timesteps_per_iteration=10**9)
     goal = 0
     while agent.evaluate(50)[0].mean() < 1.0:
         goal += 100

@@ -112,13 +112,16 @@ def test_what_fits_passes() -> None:
     check_fits([trial(num_workers=1), trial(num_workers=4, num_cpus_per_worker=0.25), trial(num_workers=0)], TWO_CPUS)
 
 
-def test_replay_that_no_memory_could_hold() -> None:
-    game = AGENTS["DQN"].model_validate(
+@pytest.mark.parametrize(
+    ("run", "config"), [("DQN", {"compress_observations": False}), ("APEX", {"replay_storage": "shared_memory"})]
+)
+def test_replay_that_no_memory_could_hold(run: str, config: dict[str, Any]) -> None:
+    game = AGENTS[run].model_validate(
         {
             "name": "pong",
-            "run": "DQN",
+            "run": run,
             "env": "PongNoFrameskip-v4",
-            "config": {"buffer_size": 1_000_000, "compress_observations": False},
+            "config": {"buffer_size": 1_000_000, "num_workers": 1, **config},
         }
     )
     with pytest.raises(ResourceError) as caught:

@@ -69,11 +69,17 @@ class ScriptedSource:
         self.num_stops = 0
         self._samples: list[Sample] = []
 
-    def give(self, batch: SampleBatch, num_env_steps: int | None = None, weights_version: int = 0) -> None:
-        """Let the next poll deliver ``batch``; by default, each row took one env step."""
+    def give(
+        self,
+        batch: SampleBatch,
+        num_env_steps: int | None = None,
+        weights_version: int = 0,
+        shard: int | None = None,
+    ) -> None:
+        """Let the next poll deliver ``batch``; by default, each row took one env step and may go to any shard."""
         nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
         steps = batch.count if num_env_steps is None else num_env_steps
-        info = FragmentInfo(0, batch.count, steps, nothing, np.zeros(1), weights_version, 0.001)
+        info = FragmentInfo(0, batch.count, steps, nothing, np.zeros(1), weights_version, 0.001, shard=shard)
         self._samples.append(Sample(Ref(batch), info))
 
     def poll(self, num_steps_sampled: int) -> list[Sample]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
+from rlexp.sample_batch import OBS
 from rlexp.schedules import LinearSchedule
 from tests.unit.optimizers.bench import BATCH_SIZE, Bench, make_shards
 from tests.unit.optimizers.scripted import TIMEOUT_S, HeldPool, ScriptedLearner, prioritized_rows, rows
@@ -37,6 +38,15 @@ def test_samples_are_dealt_to_all_shards_about_evenly() -> None:
     # 100 each, with a standard deviation of 8.7.
     for shard in bench.shards:
         assert abs(len(bench.pool.made("add_batch", shard)) - 100) < 5 * 8.7
+
+
+def test_rows_that_were_written_for_a_shard_go_to_it() -> None:
+    bench = Bench(make_shards(4, filled=False), depths=QueueDepths(replay=1, store=10_000))
+    for shard in (2, 0, 2, 3):
+        bench.source.give(prioritized_rows(shard, 1), shard=shard)
+    bench.round()
+    added = [[args[0].handle[OBS].tolist() for args in bench.pool.made("add_batch", shard)] for shard in bench.shards]
+    assert added == [[[0.0]], [], [[2.0], [2.0]], [[3.0]]]
 
 
 def test_a_batch_without_rows_counts_its_steps_and_is_not_stored() -> None:

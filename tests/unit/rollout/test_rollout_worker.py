@@ -13,8 +13,18 @@ import pytest
 
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonSchedule
-from rlexp.rollout.worker import FragmentInfo, RolloutWorker
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
+from rlexp.rollout.worker import FragmentInfo, RolloutWorker, RowWriter
+from rlexp.sample_batch import (
+    ACTIONS,
+    DISCOUNTS,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    SampleBatch,
+    WrittenRows,
+)
 from rlexp.schedules import LinearSchedule
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
 from tests.rollout_settings import PLAIN
@@ -35,6 +45,7 @@ def make_worker(
     epsilon_schedule: EpsilonSchedule = GREEDY,
     env: str = COUNTING_ENV,
     seed: int = 0,
+    row_writer: RowWriter | None = None,
 ) -> RolloutWorker:
     return RolloutWorker(
         partial(make_vector_env, EnvConfig(env, {}, None), NUM_ENVS),
@@ -43,6 +54,7 @@ def make_worker(
         replace(PLAIN, fragment_length=fragment_length, n_step=n_step, gamma=GAMMA, clip_rewards=clip_rewards),
         worker_index=7,
         seed=seed,
+        row_writer=row_writer,
     )
 
 
@@ -94,6 +106,29 @@ def test_rows_go_through_the_policy() -> None:
     batch, _ = sample(make_worker(), calls=4)
     assert batch[TD_ERRORS].tolist() == batch[OBS][:, 2].tolist()
     assert batch[ACTIONS].tolist() == batch[OBS][:, 2].tolist()
+
+
+class KeepingWriter:
+    """A row writer that keeps what it is to write."""
+
+    def __init__(self) -> None:
+        self.batches: list[SampleBatch] = []
+
+    def write(self, batch: SampleBatch) -> WrittenRows:
+        self.batches.append(batch)
+        return WrittenRows(3, 7, 0, batch.count, (), has_td_errors=True)
+
+
+def test_rows_are_written_instead_of_sent_where_there_is_a_writer() -> None:
+    sent, _ = sample(make_worker(), calls=3)
+    writer = KeepingWriter()
+    worker = make_worker(row_writer=writer)
+    samples = [worker.sample(0) for _ in range(3)]
+    for name in sent:
+        np.testing.assert_array_equal(SampleBatch.concat(writer.batches)[name], sent[name])
+    for batch, (written, info) in zip(writer.batches, samples, strict=True):
+        assert written == WrittenRows(3, 7, 0, batch.count, (), has_td_errors=True)
+        assert (info.num_rows, info.shard) == (batch.count, 3)
 
 
 def test_env_steps_are_counted_without_resets() -> None:

@@ -1,0 +1,15 @@
+"""Replay in memory that workers share with the learner's process: they write, it samples in place, nobody locks.
+
+::
+
+    worker 0 ──▶ ring 0 ┐                       ┌▶ sample
+    worker 1 ──▶ ring 1 ├ a segment for a shard ┤
+    worker 2 ──▶ ring 2 ┘                       └▶ update_priorities (a sum tree of the reader's own)
+
+What travels between the processes beside it is a few numbers: which rows were written (``WrittenRows``).
+"""
+
+from rlexp.replay.shared.replay import SharedReplay
+from rlexp.replay.shared.rings import RingSizes
+
+__all__ = ["RingSizes", "SharedReplay"]

@@ -1,0 +1,76 @@
+"""Memory without a name: who may open it, and what stays of it when processes die."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlexp.errors import ResourceError
+from rlexp.replay.shared.segment import Segment
+
+
+def test_arrays_asked_for_in_the_same_order_are_the_same_memory() -> None:
+    mine = Segment.create()
+    yours = mine.handle.open()
+    shapes = [((3,), np.int64), ((5000, 2), np.float32), ((0,), np.uint8), ((7,), np.uint8)]
+    ours = [[segment.array(shape, dtype) for shape, dtype in shapes] for segment in (mine, yours)]
+    for number, (a, b) in enumerate(zip(*ours, strict=True)):
+        assert not b.any()
+        a[...] = number + 1
+        np.testing.assert_array_equal(b, a)
+    assert all((array == number + 1).all() for number, array in enumerate(ours[1]))  # and none overlaps another
+
+
+def test_a_second_process_does_not_cut_off_what_a_first_has_lengthened() -> None:
+    mine = Segment.create()
+    yours = mine.handle.open()
+    mine.array((10,), np.uint8)
+    far = mine.array((100_000,), np.uint8)
+    yours.array((10,), np.uint8)
+    far[-1] = 7
+    assert yours.array((100_000,), np.uint8)[-1] == 7
+
+
+def test_pages_take_memory_once_they_are_written() -> None:
+    segment = Segment.create()
+    array = segment.array((1 << 28,), np.uint8)
+    assert os.stat(f"/proc/{os.getpid()}/fd/{segment.handle.fd}").st_blocks * 512 < 1 << 20
+    array[1 << 27] = 1
+    assert 0 < os.stat(f"/proc/{os.getpid()}/fd/{segment.handle.fd}").st_blocks * 512 < 1 << 22
+
+
+@pytest.mark.parametrize("wrong", [{"name": "rlexp-other"}, {"pid": 2**22 + 1}, {"fd": 0}])
+def test_a_stranger_is_never_taken_for_the_segment(wrong: dict[str, int]) -> None:
+    segment = Segment.create()
+    with pytest.raises(ResourceError, match="learner's machine") as error:
+        replace(segment.handle, **wrong).open()
+    assert error.value.hint == "-o config.replay_storage=actors"
+
+
+def test_a_closed_segment_lets_nobody_in_and_keeps_its_arrays() -> None:
+    segment = Segment.create()
+    handle, array = segment.handle, segment.array((4,), np.int64)
+    segment.close()
+    segment.close()
+    array[...] = 5
+    assert array.tolist() == [5] * 4
+    with pytest.raises(ResourceError):
+        handle.open()
+
+
+def test_a_forgotten_segment_closes_its_descriptor() -> None:
+    segment = Segment.create()
+    path = f"/proc/{os.getpid()}/fd/{segment.handle.fd}"
+    name = segment.handle.name
+    del segment
+    assert not os.path.exists(path) or name not in os.readlink(path)
+
+
+def test_a_system_without_such_memory_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(ResourceError, match="Linux") as error:
+        Segment.create()
+    assert error.value.hint == "-o config.replay_storage=actors"
