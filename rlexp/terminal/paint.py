@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TextIO
 
-RED, YELLOW, CYAN, BOLD = "31", "33", "36", "1"
+RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
@@ -14,8 +15,17 @@ def painted(text: str, colour: str, stream: TextIO) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m" if stream.isatty() and not os.environ.get("NO_COLOR") else text
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the rows as lines, their columns below one another."""
+def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int] = ()) -> Iterator[str]:
+    """Yield the rows as lines, their columns below one another; those numbered in ``to_the_right`` end there."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        cells = enumerate(zip(row, widths, strict=True))
+        yield "  ".join(
+            cell.rjust(width) if column in to_the_right else cell.ljust(width) for column, (cell, width) in cells
+        ).rstrip()
+
+
+def tolerate_unknown_letters(stream: TextIO) -> None:
+    """Let a stream write ``?`` for what its encoding does not have, where it would raise an error."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")

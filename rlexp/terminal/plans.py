@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from rlexp.config.experiment import required_cpus, required_gpus
 from rlexp.config.plan import Plan
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
-from rlexp.terminal.paint import YELLOW, aligned, painted
+from rlexp.terminal.paint import aligned
+from rlexp.terminal.problems import print_notice
 
 
 def print_notices(plan: Plan) -> None:
     """Print a plan's notices to stderr, a line each."""
     for notice in plan.notices:
-        print(f"{painted('notice:', YELLOW, sys.stderr)} {notice.where}  {notice.message}", file=sys.stderr)
+        print_notice(notice)
 
 
 def print_plan(plan: Plan) -> None:

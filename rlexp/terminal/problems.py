@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from rlexp.errors import RlexpError
-from rlexp.terminal.paint import CYAN, RED, painted
+from rlexp.errors import Notice, RlexpError
+from rlexp.terminal.paint import CYAN, RED, YELLOW, painted
 
 
 def print_error(error: RlexpError) -> None:
@@ -15,3 +15,8 @@ def print_error(error: RlexpError) -> None:
         print(f"{painted('error:', RED, sys.stderr)} {where}{problem.message}", file=sys.stderr)
         if problem.hint:
             print(f"{painted('hint:', CYAN, sys.stderr)}  {problem.hint}", file=sys.stderr)
+
+
+def print_notice(notice: Notice) -> None:
+    """Print a line to stderr."""
+    print(f"{painted('notice:', YELLOW, sys.stderr)} {notice.where}  {notice.message}", file=sys.stderr)

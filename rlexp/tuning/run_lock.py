@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -30,6 +31,26 @@ class RunLock:
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
         self._lock.release()
+
+
+def is_in_use(run_directory: Path) -> bool:
+    """Tell whether a process of this machine writes there; creates nothing and needs no right to write.
+
+    A shared lock is asked for: readers that look at the same moment do not see each other.
+    """
+    try:
+        descriptor = os.open(run_directory / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def refuse_if_in_use(run_directory: Path) -> None:

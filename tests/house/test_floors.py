@@ -9,10 +9,10 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
-    "cli": 8,
-    "terminal": 7,
+    "cli": 9,
+    "terminal": 8,
+    "results": 7,
     "tuning": 6,
-    "results": 6,
     "agents": 5,
     "optimizers": 4,
     "rollout": 3,

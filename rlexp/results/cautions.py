@@ -1,0 +1,79 @@
+"""What a reader of a comparison should know before believing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from rlexp.errors import Notice
+from rlexp.results.axis import Axis
+from rlexp.results.curve import RESULT_FILE, Curve
+from rlexp.results.group import Group
+from rlexp.results.settings import SettingsReader, differing
+from rlexp.results.ticks import whole_or_short
+from rlexp.results.trial_folder import TrialFolder
+from rlexp.tuning.run_record import RUN_FILE
+
+_SHORT_SHARE: Final = 0.8
+"""A trial that ends before this part of the longest one is named: the comparison ends where it does."""
+_NAMES_SHOWN: Final = 4
+
+Curves = Mapping[TrialFolder, Curve]
+
+
+def cautions(groups: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader) -> Iterator[Notice]:
+    """Yield what was left out, what ends early, what is pooled that differs, and what a single seed cannot tell."""
+    yield from _unreadable(groups, curves)
+    yield from _short(groups, curves, axis)
+    yield from _mixed(groups, reader)
+    yield from _single(groups, curves)
+
+
+def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
+    trials = [trial for group in groups for trial in group.trials]
+    for run in dict.fromkeys(trial.run for trial in trials):
+        if run.problem is not None and (run.path / RUN_FILE).exists():
+            yield Notice(str(run.path), f"{run.problem}; its trials are taken from their own files")
+    for trial in trials:
+        curve = curves[trial]
+        if curve.damaged_lines:
+            lines = "1 line" if curve.damaged_lines == 1 else f"{curve.damaged_lines} lines"
+            yield Notice(str(trial.path / RESULT_FILE), f"{lines} cannot be read and are left out")
+        if not len(curve.values):
+            yield Notice(str(trial.path), "has not reported the metric and is left out")
+
+
+def _short(groups: Sequence[Group], curves: Curves, axis: Axis) -> Iterator[Notice]:
+    ends = {
+        trial: float(curves[trial].along(axis)[-1])
+        for group in groups
+        for trial in group.trials
+        if len(curves[trial].values)
+    }
+    if not ends:
+        return
+    first, longest = min(ends, key=lambda trial: ends[trial]), max(ends.values())
+    if ends[first] < _SHORT_SHARE * longest:
+        status = f" ({first.record.status})" if first.record else ""
+        yield Notice(
+            str(first.path),
+            f"ends at {whole_or_short(ends[first])}{status} of {whole_or_short(longest)} {axis.label}: "
+            "final scores are taken there for all",
+        )
+
+
+def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
+    for group in groups:
+        names = differing([reader.settings(trial) for trial in group.trials])
+        if names:
+            more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+            yield Notice(group.name, f"pools trials that differ in {', '.join(names[:_NAMES_SHOWN])}{more}")
+    envs = sorted({trial.env for group in groups for trial in group.trials})
+    if len(envs) > 1:
+        yield Notice(", ".join(envs), "are different environments: their scores do not share a scale")
+
+
+def _single(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
+    single = [group.name for group in groups if sum(len(curves[trial].values) > 0 for trial in group.trials) == 1]
+    if single:
+        yield Notice(", ".join(single), "one seed each: it says nothing about the next one, so there is no interval")

@@ -1,0 +1,183 @@
+"""Comparison: groups of trials over their seeds, with how sure the difference is. Numbers only; others show them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+import numpy as np
+
+from rlexp.config.metric_names import current_metric
+from rlexp.errors import Notice, UsageError
+from rlexp.results.alignment import Band, Reached, Window, band, final_score, final_window, reached
+from rlexp.results.axis import Axis
+from rlexp.results.cautions import cautions
+from rlexp.results.curve import Curve, read_curve
+from rlexp.results.group import Group, groups_of
+from rlexp.results.settings import Settings, SettingsReader, differing, shared_settings
+from rlexp.results.statistics import Estimate, improvement_probability, interquartile_mean_of
+from rlexp.results.ticks import digits_for, unit_of, whole_or_short
+from rlexp.results.trial_folder import TrialFolder
+from rlexp.sample_batch import Array
+
+_SEED: Final = 0
+"""Of every bootstrap: the same results give the same intervals."""
+_MARKS: Final = string.ascii_uppercase + string.ascii_lowercase
+_NAMES_SHOWN: Final = 6
+
+
+@dataclass(frozen=True)
+class ComparedTrial:
+    """One seed of a group."""
+
+    folder: TrialFolder
+    curve: Curve
+    score: float
+    """Its final score."""
+    reached: Reached | None
+    """None where no goal was asked for."""
+
+
+@dataclass(frozen=True)
+class GoalReached:
+    """How soon the seeds of a group were at the goal; one that never was counts as infinitely late."""
+
+    seeds: int
+    """How many were."""
+    median_steps: float
+    median_seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedGroup:
+    """A group and what its seeds say together."""
+
+    mark: str
+    """The letter that stands for it in plots."""
+    name: str
+    trials: tuple[ComparedTrial, ...]
+    mean: float
+    """Of the final scores, as ``iqm`` is."""
+    iqm: Estimate
+    improvement: Estimate | None
+    """The probability that a trial here scores higher than one of the first group; None for the first itself, and
+    where the two played no environment in common."""
+    band: Band
+    goal: GoalReached | None
+    """None where no goal was asked for."""
+    settings: Settings
+    """Of its trials; where these differ, all of their values."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What ``rlexp compare`` found out."""
+
+    metric: str
+    axis: Axis
+    goal: float | None
+    window: Window
+    """Where final scores are taken, on the axis."""
+    groups: tuple[ComparedGroup, ...]
+    differences: tuple[str, ...]
+    """The settings that are not the same in all groups."""
+    notices: tuple[Notice, ...]
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials are compared, those of all groups."""
+        return sum(len(group.trials) for group in self.groups)
+
+    @property
+    def digits(self) -> int:
+        """How many digits behind the point its scores are shown with."""
+        return digits_for(max(abs(trial.score) for group in self.groups for trial in group.trials))
+
+    @property
+    def final_stretch(self) -> str:
+        """Where final scores are taken, in words."""
+        unit = unit_of(self.axis, self.window.end)
+        start, end = (whole_or_short(x / unit.size) for x in (self.window.start, self.window.end))
+        return f"{unit.label} {start} to {end}, the last tenth that all {self.num_trials} trials have"
+
+
+def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: float | None) -> Comparison:
+    """Compare what ``arguments`` mean (see ``groups_of``); raises UsageError where nothing can be compared."""
+    reader = SettingsReader()
+    groups = groups_of(arguments, reader)
+    metric = current_metric(metric)
+    curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
+    with_rows = [_with_rows(group, curves, metric) for group in groups]
+    window = final_window([curves[trial] for group in with_rows for trial in group.trials], axis)
+    compared: list[ComparedGroup] = []
+    for group in with_rows:
+        trials = [_compared_trial(trial, curves[trial], axis, window, goal) for trial in group.trials]
+        settings = shared_settings([reader.settings(trial) for trial in group.trials])
+        mark = _MARKS[len(compared) % len(_MARKS)]
+        compared.append(_compared_group((mark, group.name), trials, axis, settings, compared[0] if compared else None))
+    differences = differing([group.settings for group in compared])
+    notices = tuple(cautions(groups, curves, axis, reader))
+    return Comparison(metric, axis, goal, window, tuple(compared), tuple(differences), notices)
+
+
+def _compared_trial(trial: TrialFolder, curve: Curve, axis: Axis, window: Window, goal: float | None) -> ComparedTrial:
+    return ComparedTrial(trial, curve, final_score(curve, axis, window), None if goal is None else reached(curve, goal))
+
+
+def _compared_group(
+    names: tuple[str, str],
+    trials: Sequence[ComparedTrial],
+    axis: Axis,
+    settings: Settings,
+    first: ComparedGroup | None,
+) -> ComparedGroup:
+    strata = _strata(trials)
+    return ComparedGroup(
+        mark=names[0],
+        name=names[1],
+        trials=tuple(trials),
+        mean=float(np.concatenate(list(strata.values())).mean()),
+        iqm=interquartile_mean_of(list(strata.values()), np.random.default_rng(_SEED)),
+        improvement=None if first is None else _improvement(strata, _strata(first.trials)),
+        goal=_goal_reached(trials),
+        band=band([trial.curve for trial in trials], axis, np.random.default_rng(_SEED)),
+        settings=settings,
+    )
+
+
+def _goal_reached(trials: Sequence[ComparedTrial]) -> GoalReached | None:
+    times = [trial.reached for trial in trials if trial.reached is not None]
+    if not times:
+        return None
+    steps, seconds = np.array([(time.steps, time.seconds) for time in times]).T
+    return GoalReached(int(np.isfinite(steps).sum()), float(np.median(steps)), float(np.median(seconds)))
+
+
+def _improvement(strata: Mapping[str, Array], over: Mapping[str, Array]) -> Estimate | None:
+    shared = sorted(strata.keys() & over.keys())
+    if not shared:
+        return None
+    rng = np.random.default_rng(_SEED)
+    return improvement_probability([strata[env] for env in shared], [over[env] for env in shared], rng)
+
+
+def _strata(trials: Sequence[ComparedTrial]) -> dict[str, Array]:
+    """Return the final scores by environment, the environments in the order of their names."""
+    envs = sorted({trial.folder.env for trial in trials})
+    return {env: np.array([trial.score for trial in trials if trial.folder.env == env]) for env in envs}
+
+
+def _with_rows(group: Group, curves: Mapping[TrialFolder, Curve], metric: str) -> Group:
+    """Return the group without the trials that have reported no ``metric``; raises UsageError where that is all."""
+    trials = tuple(trial for trial in group.trials if len(curves[trial].values))
+    if trials:
+        return Group(group.name, trials)
+    names = sorted(set().union(*(curves[trial].metrics for trial in group.trials)))
+    if not names:
+        raise UsageError(f"no trial of {group.name} has a result yet", "rlexp ls shows how far runs have come")
+    close = get_close_matches(metric, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:_NAMES_SHOWN])} ..."
+    raise UsageError(f"no trial of {group.name} has reported {metric}", hint)

@@ -1,0 +1,114 @@
+"""``result.json`` to curves: one metric of one trial over env steps and wall time, without what a crash cut."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rlexp.results.axis import Axis
+from rlexp.sample_batch import Array
+
+RESULT_FILE: Final = "result.json"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one trial: row i was reported after ``steps[i]`` env steps and ``seconds[i]``; both rise."""
+
+    steps: Array
+    seconds: Array
+    values: Array
+    damaged_lines: int = 0
+    """Lines that are no result row; they are left out."""
+    metrics: frozenset[str] = frozenset()
+    """Every number that the last row has, by its flat name."""
+
+    def along(self, axis: Axis) -> Array:
+        """Return what the curve is drawn over ``[N]``."""
+        return self.steps if axis is Axis.STEPS else self.seconds
+
+
+def read_curve(trial_directory: Path, metric: str) -> Curve:
+    """Return ``metric`` (a flat name: ``info/learner/loss``) of the trial; empty where it has reported none yet.
+
+    A resumed trial repeats what its last checkpoint did not hold: rows that later ones overtake are
+    dropped, so steps rise strictly.
+    """
+    rows, path = _Rows(metric), trial_directory / RESULT_FILE
+    if path.is_file():  # a trial that has not begun has none
+        with path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    rows.add(line)
+    return rows.curve()
+
+
+@dataclass
+class _Rows:
+    """Gathers the rows of a file that count."""
+
+    metric: str
+    points: list[tuple[float, float, float]] = field(default_factory=list)
+    """Steps, seconds and the metric's value, NaN where it has none."""
+    damaged_lines: int = 0
+    last: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, line: bytes) -> None:
+        row = _parsed(line)
+        steps, seconds = number(row.get("timesteps_total")), number(row.get("time_total_s"))
+        if steps is None or seconds is None:
+            self.damaged_lines += 1
+            return
+        while self.points and self.points[-1][0] >= steps:
+            self.points.pop()
+        value = number(_item(row, self.metric))
+        self.points.append((steps, seconds, math.nan if value is None else value))
+        self.last = row
+
+    def curve(self) -> Curve:
+        table = np.array(self.points, dtype=float).reshape(-1, 3)
+        table = table[~np.isnan(table[:, 2])]
+        seconds = np.maximum.accumulate(table[:, 1])
+        metrics = frozenset(name for name, value in _flat(self.last) if number(value) is not None)
+        return Curve(table[:, 0], seconds, table[:, 2], self.damaged_lines, metrics)
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
+def _parsed(line: bytes) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _item(row: Mapping[str, Any], name: str) -> Any:
+    """Return what stands under a flat name; None where nothing does."""
+    if name in row:
+        return row[name]
+    head, _, rest = name.partition("/")
+    inner = row.get(head)
+    return _item(inner, rest) if isinstance(inner, dict) else None
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,96 @@
+"""TensorBoard on a run, within this process: it ends when the command does."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import io
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from rlexp.errors import UsageError
+from rlexp.results.trial_folder import SEE_LS
+
+_EVENT_FILES: Final = "*tfevents*"
+_USUAL_PORTS: Final = range(6006, 6106)
+"""TensorBoard's own, and those it tries when that is taken."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[[str], None]) -> int:
+    """Serve the event files below ``path`` until Ctrl-C or SIGTERM; return the exit code that says which.
+
+    ``announce`` is given the address once it answers. Without a port it is the first free one of the
+    usual ones. Raises UsageError where there are no event files, TensorBoard is not installed or
+    cannot have the address.
+    """
+    _check(path)
+    port = _free_port(host) if port is None else _checked_port(host, port)
+    received: SimpleQueue[int] = SimpleQueue()
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: received.put(number))
+    announce(_serve(path, host, port))
+    return 128 + received.get()
+
+
+def _serve(path: Path, host: str, port: int) -> str:
+    from tensorboard import program
+
+    board = program.TensorBoard()
+    try:
+        with redirect_stderr(io.StringIO()):  # what it says of its data server is of no use here
+            board.configure(logdir=str(path), host=host, port=port)
+            return str(board.launch())
+    except program.TensorBoardServerException as error:
+        raise UsageError(f"TensorBoard cannot start: {error.msg}") from None
+
+
+def _check(path: Path) -> None:
+    if not os.path.exists(path):
+        raise UsageError(f"there is nothing at {path}", SEE_LS)
+    if not path.is_dir():
+        raise UsageError(f"{path} is a file", f"name the directory of the run: {path.parent} perhaps")
+    if next(path.rglob(_EVENT_FILES), None) is None:
+        raise UsageError(f"{path} has no TensorBoard event files", "a run has them from its first iteration on")
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError("TensorBoard is not installed", "pip install tensorboard")
+
+
+def _checked_port(host: str, port: int) -> int:
+    """Return ``port`` if a server can listen there; TensorBoard itself would end the process where none can."""
+    error = _refusal(host, port)
+    if error is None:
+        return port
+    if error.errno == errno.EADDRINUSE:
+        hint = f"--port 0 takes any free one; without --port, the first free one from {_USUAL_PORTS[0]} on"
+        raise UsageError(f"port {port} of {host} is in use", hint)
+    hint = "--host takes an address of this machine; ports below 1024 may need privileges"
+    raise UsageError(f"cannot listen at {host}, port {port}: {error.strerror}", hint)
+
+
+def _free_port(host: str) -> int:
+    """Return the first usual port that is not taken; raises UsageError where all are."""
+    for port in _USUAL_PORTS[:-1]:
+        error = _refusal(host, port)
+        if error is None or error.errno != errno.EADDRINUSE:
+            return _checked_port(host, port)
+    return _checked_port(host, _USUAL_PORTS[-1])
+
+
+def _refusal(host: str, port: int) -> OSError | None:
+    """Return why no server can listen there; None where one can."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,128 @@
+"""From a path that a person types to the trials that are meant; nothing there is trusted, nothing unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import ResumeError, UsageError
+from rlexp.results.curve import RESULT_FILE
+from rlexp.tuning.run_record import RUN_FILE, RunRecord, TrialRecord, read_run_record
+
+PARAMETERS_FILE: Final = "params.json"
+SEE_LS: Final = "rlexp ls DIR shows the runs that there are"
+
+
+@dataclass(frozen=True, eq=False)
+class RunFolder:
+    """The directory of a run, or of trials that another program ran."""
+
+    path: Path
+    """As it was typed."""
+    record: RunRecord | None
+    """None where ``run.json`` cannot be read."""
+    problem: str | None
+    """Why it cannot."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, also of ``.`` and ``..``."""
+        return self.path.resolve().name
+
+
+@dataclass(frozen=True, eq=False)
+class TrialFolder:
+    """The directory of one trial."""
+
+    path: Path
+    run: RunFolder
+    record: TrialRecord | None
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """Agent, env and every key of its config, secrets masked; empty where they cannot be read."""
+        return read_mapping(self.path / PARAMETERS_FILE)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that it ran with."""
+        seed = self.record.seed if self.record else self.parameters.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def env(self) -> str:
+        """The environment it played, ``?`` where that is not known."""
+        return str(self.parameters.get("env", "?"))
+
+    @property
+    def varied(self) -> Mapping[str, Any]:
+        """What the run varied and its value here, apart from the seed."""
+        varied = self.record.varied if self.record else None
+        if not isinstance(varied, Mapping):
+            return {}
+        return {key: value for key, value in varied.items() if key != "seed"}
+
+
+def trials_at(path: Path) -> list[TrialFolder]:
+    """Return the trials of the run at ``path``, or the one trial there; raises UsageError for anything else."""
+    if not os.path.exists(path):  # unlike Path.exists, no error for a name that is too long
+        raise UsageError(f"there is nothing at {path}", SEE_LS)
+    if not path.is_dir():
+        raise UsageError(f"{path} is a file", f"name the run or trial that it belongs to: {path.parent} perhaps")
+    if path.name in ("", ".."):  # of these, the parent is not what stands before the last slash
+        path = path.resolve()
+    if (path / RESULT_FILE).is_file() or _is_recorded_trial(path):
+        return [_trial(path, _run(path.parent))]
+    trials = _trials_in(path)
+    if trials:
+        return trials
+    if (path / RUN_FILE).is_file():
+        raise UsageError(f"{path} has no trials yet")
+    holds_runs = any((below / RUN_FILE).is_file() for below in path.iterdir())
+    raise UsageError(f"{path} is neither a run nor a trial", f"its runs are: {path}/*" if holds_runs else SEE_LS)
+
+
+def read_mapping(path: Path) -> Mapping[str, Any]:
+    """Return a file's JSON object; empty where there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def directories_of(record: RunRecord) -> Iterator[tuple[str, TrialRecord]]:
+    """Yield each trial's directory, unless it would lie outside the run's: the record may be a stranger's."""
+    for trial in record.trials:
+        if isinstance(trial.directory, str) and Path(trial.directory).name == trial.directory:
+            yield trial.directory, trial
+
+
+def _trials_in(path: Path) -> list[TrialFolder]:
+    run = _run(path)
+    if run.record is not None:
+        return [TrialFolder(path / name, run, trial) for name, trial in directories_of(run.record)]
+    folders = sorted(below.parent for below in path.glob(f"*/{RESULT_FILE}"))
+    return [TrialFolder(folder, run, None) for folder in folders]
+
+
+def _trial(path: Path, run: RunFolder) -> TrialFolder:
+    records = dict(directories_of(run.record)) if run.record else {}
+    return TrialFolder(path, run, records.get(path.resolve().name))
+
+
+def _is_recorded_trial(path: Path) -> bool:
+    record = _run(path.parent).record
+    return record is not None and path.resolve().name in dict(directories_of(record))
+
+
+def _run(path: Path) -> RunFolder:
+    try:
+        return RunFolder(path, read_run_record(path), None)
+    except ResumeError as error:
+        return RunFolder(path, None, error.message)

@@ -1,0 +1,174 @@
+"""Comparisons: curves, then a line per group with how sure its score is."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import Notice
+from rlexp.json_file import plain, to_json
+from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
+from rlexp.results.picture import write_picture
+from rlexp.results.report import write_report
+from rlexp.results.statistics import Estimate
+from rlexp.results.ticks import unit_of
+from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
+from rlexp.terminal.plot import Line, colour_of, plot
+from rlexp.terminal.problems import print_notice
+from rlexp.tuning.figures import count, decimal, duration, middle_cut, one_line
+
+_MOST_LINES: Final = 6
+"""More curves than these cannot be told apart in a terminal."""
+_MOST_INTERVALS: Final = 3
+_SMALLEST_PLOT: Final = 10
+_LARGEST_PLOT: Final = 20
+_SHORTEST_NAME: Final = 8
+_SCORES: Final = ("seeds", "mean", "IQM [95 % interval]", "P(better than A) [95 %]")
+_GOAL: Final = ("median env steps", "median time")
+
+
+def print_comparison(comparison: Comparison, as_json: bool) -> None:
+    """Print a comparison to stdout, a plot and tables or one JSON object, and its notices to stderr."""
+    if as_json:
+        print(to_json(comparison_as_json(comparison)))
+        return
+    for notice in comparison.notices:
+        print_notice(Notice(one_line(notice.where), one_line(notice.message)))
+    tolerate_unknown_letters(sys.stdout)
+    columns, lines = shutil.get_terminal_size()
+    tables = list(_tables(comparison, columns))
+    height = min(max(lines - len(tables) - 3, _SMALLEST_PLOT), _LARGEST_PLOT)
+    for line in (*_curves(comparison, columns - 1, height), "", *tables):
+        print(line)
+
+
+def export_comparison(comparison: Comparison, html: Path | None, png: Path | None) -> None:
+    """Write the files that were asked for and say so on stderr; raises UsageError where one cannot be."""
+    if png is not None:
+        write_picture(comparison, png)
+        print(f"wrote {png}", file=sys.stderr)
+    if html is not None:
+        write_report(comparison, html, datetime.now())
+        print(f"wrote {html}", file=sys.stderr)
+
+
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return what ``--json`` prints; what is not known is None."""
+    return {
+        "metric": comparison.metric,
+        "by": comparison.axis.value,
+        "goal": comparison.goal,
+        "final_window": [comparison.window.start, comparison.window.end],
+        "groups": [_group_as_json(group) for group in comparison.groups],
+        "differences": {
+            name: {group.name: group.settings.get(name) for group in comparison.groups}
+            for name in comparison.differences
+        },
+        "notices": [vars(notice) for notice in comparison.notices],
+    }
+
+
+def _group_as_json(group: ComparedGroup) -> dict[str, Any]:
+    band = group.band
+    return {
+        "name": group.name,
+        "mark": group.mark,
+        "seeds": len(group.trials),
+        "mean": group.mean,
+        "iqm": group.iqm.value,
+        "iqm_interval_95": group.iqm.interval,
+        "goal": vars(group.goal) if group.goal else None,
+        "improvement_probability": group.improvement.value if group.improvement else None,
+        "improvement_interval_95": group.improvement.interval if group.improvement else None,
+        "trials": [_trial_as_json(trial) for trial in group.trials],
+        "curve": plain({"x": band.x, "iqm": band.middle, "low": band.low, "high": band.high}),
+    }
+
+
+def _trial_as_json(trial: ComparedTrial) -> dict[str, Any]:
+    reached = trial.reached
+    return {
+        "path": str(trial.folder.path),
+        "env": trial.folder.env,
+        "seed": trial.folder.seed,
+        "score": trial.score,
+        "rows": len(trial.curve.values),
+        "damaged_lines": trial.curve.damaged_lines,
+        "steps_to_goal": reached.steps if reached else None,
+        "seconds_to_goal": reached.seconds if reached else None,
+    }
+
+
+def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
+    groups = _shown(comparison.groups)
+    unit = unit_of(comparison.axis, max(float(group.band.x[-1]) for group in groups))
+    with_edges = len(groups) <= _MOST_INTERVALS and any(len(group.trials) > 1 for group in groups)
+    lines = []
+    for group in groups:
+        band, edges = group.band, with_edges and len(group.trials) > 1
+        low, high = (band.low, band.high) if edges else (None, None)
+        lines.append(Line(group.mark, _colour(comparison, group), band.x / unit.size, band.middle, low, high))
+    what = "IQM over seeds" + (", dots: 95 % interval" if with_edges else "")
+    left_out = f", the first and the best {len(groups) - 1}" if len(groups) < len(comparison.groups) else ""
+    yield painted(one_line(f"{comparison.metric}: {what}{left_out}"), BOLD, sys.stdout)
+    yield from plot(lines, width, height, unit.label, sys.stdout)
+
+
+def _shown(groups: Sequence[ComparedGroup]) -> list[ComparedGroup]:
+    """Return the groups that are plotted: all, or the first, which all are held against, and the best of the others."""
+    best = sorted(groups[1:], key=lambda group: group.iqm.value, reverse=True)[: _MOST_LINES - 1]
+    return [group for group in groups if group is groups[0] or group in best]
+
+
+def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
+    yield from _table(
+        _SCORES, [_score_cells(group, comparison.digits) for group in comparison.groups], comparison, columns
+    )
+    if comparison.goal is not None:
+        yield ""
+        header = (f"reached {comparison.goal:g}", *_GOAL)
+        yield from _table(header, [_goal_cells(group) for group in comparison.groups], comparison, columns)
+    yield ""
+    yield from textwrap.wrap(f"Scores are means over {comparison.final_stretch}.", columns - 1)
+
+
+def _table(
+    header: Sequence[str], cells: Sequence[Sequence[str]], comparison: Comparison, columns: int
+) -> Iterator[str]:
+    """Yield a table whose first columns are the groups' letters, in their colours, and names, cut to ``columns``."""
+    figures = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    room = max(columns - sum(figures) - 2 * len(figures) - 4, _SHORTEST_NAME)
+    names = [middle_cut(one_line(group.name), room) for group in comparison.groups]
+    marks = [group.mark for group in comparison.groups]
+    rows = [(mark, name, *row) for mark, name, row in zip(marks, names, cells, strict=True)]
+    first, *lines = aligned([("", "group", *header), *rows], range(2, len(header) + 2))
+    yield first
+    for group, line in zip(comparison.groups, lines, strict=True):
+        yield painted(line[0], _colour(comparison, group), sys.stdout) + line[1:]
+
+
+def _colour(comparison: Comparison, group: ComparedGroup) -> str:
+    return colour_of(comparison.groups.index(group))
+
+
+def _score_cells(group: ComparedGroup, digits: int) -> tuple[str, ...]:
+    better = "-" if group.improvement is None else _estimate(group.improvement, 2)
+    return count(len(group.trials)), decimal(group.mean, digits), _estimate(group.iqm, digits), better
+
+
+def _estimate(estimate: Estimate, digits: int) -> str:
+    if estimate.interval is None:
+        return f"{decimal(estimate.value, digits)} [no interval]"
+    low, high = estimate.interval
+    return f"{decimal(estimate.value, digits)} [{decimal(low, digits)}, {decimal(high, digits)}]"
+
+
+def _goal_cells(group: ComparedGroup) -> tuple[str, ...]:
+    goal = group.goal
+    assert goal is not None
+    return f"{goal.seeds} of {len(group.trials)}", count(goal.median_steps), duration(goal.median_seconds)

@@ -1,0 +1,117 @@
+"""Listings: the runs that were found, as many facts of each as the terminal is wide."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.json_file import to_json
+from rlexp.results.found_runs import DAMAGED, KILLED, Found
+from rlexp.results.ticks import tick_label
+from rlexp.terminal.paint import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
+from rlexp.tuning.figures import MISSING, count, decimal, middle_cut, one_line
+from rlexp.tuning.run_record import Status
+
+_COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
+_BY_NEED: Final = ("run", "status", "best", "steps", "age", "env", "agent", "last", "size", "iter")
+"""What a narrow terminal shows first."""
+_NUMBERS: Final = frozenset({"best", "last", "steps", "iter", "age", "size"})
+_SHORTEST_NAME: Final = 12
+_DECENT_NAME: Final = 20
+"""No column is added that would leave the names less room than this."""
+_LONGEST_ENV: Final = 24
+_COLOURS: Final = {Status.RUNNING: GREEN, Status.ERROR: RED, DAMAGED: RED, KILLED: YELLOW}
+_AGES: Final = ((365 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
+    """Print what was found at ``path`` to stdout: a table, or one JSON object; that nothing was, to stderr."""
+    if as_json:
+        print(to_json({"runs": [_as_json(each) for each in found]}))
+    elif not found:
+        print(f"no runs in {path}", file=sys.stderr)
+    else:
+        _print_table(found, path, datetime.now().astimezone())
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    return {
+        "path": str(found.path),
+        "status": found.status,
+        "problem": found.problem,
+        "agents": found.agents,
+        "envs": found.envs,
+        "trials": found.num_trials,
+        "best": found.best,
+        "last": found.last,
+        "steps": found.steps,
+        "iterations": found.iterations,
+        "started": found.started.isoformat() if found.started else None,
+        "size_bytes": found.size_bytes,
+    }
+
+
+def _print_table(found: Sequence[Found], path: Path, now: datetime) -> None:
+    tolerate_unknown_letters(sys.stdout)
+    rows = [_cells(each, path, now) for each in found]
+    columns = _fitting(rows, shutil.get_terminal_size().columns)
+    room = shutil.get_terminal_size().columns - sum(_width(rows, column) + 2 for column in columns[1:])
+    names = [middle_cut(row["run"], max(room, _SHORTEST_NAME)) for row in rows]
+    table = [
+        columns,
+        *([name, *(row[column] for column in columns[1:])] for name, row in zip(names, rows, strict=True)),
+    ]
+    numbers = {index for index, column in enumerate(columns) if column in _NUMBERS}
+    header, *lines = aligned(table, numbers)
+    print(header)
+    for each, line in zip(found, lines, strict=True):
+        colour = _COLOURS.get(each.status)
+        print(line if colour is None else line.replace(each.status, painted(each.status, colour, sys.stdout), 1))
+    for each, row in zip(found, rows, strict=True):
+        if each.problem is not None:
+            print(f"{row['run']}: {one_line(each.problem)}")
+
+
+def _fitting(rows: Sequence[dict[str, str]], width: int) -> list[str]:
+    """Return the columns for which there is room, in their order; of a long name a part is enough."""
+    taken = min(_width(rows, "run"), _DECENT_NAME)
+    chosen = {"run", "status"}
+    for column in _BY_NEED[1:]:
+        taken += _width(rows, column) + 2
+        if taken > width:
+            break
+        chosen.add(column)
+    return [column for column in _COLUMNS if column in chosen]
+
+
+def _width(rows: Sequence[dict[str, str]], column: str) -> int:
+    return max(len(column), *(len(row[column]) for row in rows))
+
+
+def _cells(found: Found, path: Path, now: datetime) -> dict[str, str]:
+    name = found.path.relative_to(path) if found.path != path else Path(found.path.resolve().name)
+    trials = f" ({found.num_trials} trials)" if found.num_trials > 1 else ""
+    return {
+        "run": one_line(f"{name}{trials}"),
+        "status": found.status,
+        "agent": one_line("+".join(found.agents)) or MISSING,
+        "env": middle_cut(one_line("+".join(found.envs)), _LONGEST_ENV) or MISSING,
+        "best": decimal(found.best),
+        "last": decimal(found.last),
+        "steps": count(found.steps),
+        "iter": count(found.iterations),
+        "age": _age(found.started, now),
+        "size": f"{tick_label(found.size_bytes)}B",
+    }
+
+
+def _age(started: datetime | None, now: datetime) -> str:
+    if started is None:
+        return MISSING
+    seconds = max((now - started).total_seconds(), 0.0)
+    size, unit = next(((size, unit) for size, unit in _AGES if seconds >= size), _AGES[-1])
+    return f"{int(seconds // size)} {unit}"

@@ -1,0 +1,183 @@
+"""Event files for people: a table a run, as wide as the terminal, with a curve for every tag."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Final
+
+from rlexp.results.event_files import AtStep, Figures, Run, RunContents, Summary
+from rlexp.sample_batch import Array
+from rlexp.terminal.log_cells import (
+    MISSING,
+    compact_step,
+    cut,
+    exact_step,
+    glyphs_of,
+    number,
+    printable,
+    slope,
+    sparkline,
+)
+from rlexp.terminal.paint import BOLD, aligned, painted
+
+_NO_TERMINAL_WIDTH: Final = 200
+"""Columns where there is no terminal: tags are not cut then, within reason."""
+_WIDEST_CURVE: Final = 40
+_NARROWEST_CURVE: Final = 8
+_NARROWEST_TAG: Final = 16
+_GAP: Final = "  "
+
+_Cell = Callable[[Figures, Callable[[int], str]], str]
+
+_COLUMNS: Final[dict[str, _Cell]] = {
+    "points": lambda figures, step: step(figures.points),
+    "steps": lambda figures, step: f"{step(figures.first_step)}..{step(figures.last_step)}",
+    "last": lambda figures, step: number(figures.last),
+    "max": lambda figures, step: number(figures.max),
+    "at step": lambda figures, step: MISSING if figures.max_step is None else step(figures.max_step),
+    "slope/1k": lambda figures, step: slope(figures.slope),
+}
+_DISPENSABLE: Final = ("points", "slope/1k", "steps", "at step", "max")
+"""What is left out, in this order, where the terminal is too narrow."""
+
+
+class TablePrinter:
+    """Prints a table a run: points, steps, last and highest value, slope and curve of every tag."""
+
+    shows_others = True
+
+    def __init__(self) -> None:
+        self._runs: set[str] = set()
+
+    def keep(self) -> Summary:
+        """Return what gathers the points of one tag."""
+        return Summary()
+
+    def print_run(self, contents: RunContents[Summary]) -> None:
+        """Print the table."""
+        _print_heading(contents.run, first=not self._runs)
+        self._runs.add(contents.run.name)
+        figures = {tag: kept.figures() for tag, kept in sorted(contents.scalars.items())}
+        if figures:
+            print(_extent(figures.values()))
+            for line in _table(figures, {tag: contents.scalars[tag].curve.means for tag in figures}):
+                print(line)
+        _print_others(contents)
+
+    def print_news(self, run: Run, tag: str, points: Array) -> None:
+        """Print a line a point: time, step, value, tag, and the run where there are several."""
+        self._runs.add(run.name)
+        name = f"{_GAP}{printable(run.name)}" if len(self._runs) > 1 else ""
+        for point in points:
+            step, value = exact_step(int(point["step"])), number(float(point["value"]))
+            print(f"{_clock(point['wall_time'])}{step:>14}{value:>12}{_GAP}{printable(tag)}{name}")
+
+
+class PointTablePrinter:
+    """Prints a line a tag: the point with the last step up to a given one."""
+
+    shows_others = False
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._runs = 0
+
+    def keep(self) -> AtStep:
+        """Return what finds the point of one tag."""
+        return AtStep(self._step)
+
+    def print_run(self, contents: RunContents[AtStep]) -> None:
+        """Print the lines."""
+        _print_heading(contents.run, first=not self._runs)
+        self._runs += 1
+        rows = [("tag", "step", "value")]
+        for tag, kept in sorted(contents.scalars.items()):
+            for point in kept.points():  # none, if the tag begins later
+                rows.append((printable(tag), exact_step(int(point["step"])), number(float(point["value"]))))
+        for line in aligned(rows):
+            print(line)
+
+    def print_news(self, run: Run, tag: str, points: Array) -> None:
+        """Print nothing: what is past does not change."""
+
+
+def _print_heading(run: Run, first: bool) -> None:
+    print(("" if first else "\n") + painted(printable(run.name), BOLD, sys.stdout))
+
+
+def _extent(figures: Iterable[Figures]) -> str:
+    """Return how much there is, and when it was written."""
+    figures = list(figures)
+    points = sum(tag.points for tag in figures)
+    first, last = min(tag.first_wall_time for tag in figures), max(tag.last_wall_time for tag in figures)
+    tags = "1 tag" if len(figures) == 1 else f"{len(figures):,} tags"
+    count = "1 point" if points == 1 else f"{points:,} points"
+    return f"{tags}, {count}{_when(first, last)}"
+
+
+def _when(first: float, last: float) -> str:
+    try:
+        took, end = timedelta(seconds=round(last - first)), datetime.fromtimestamp(last)
+    except (ValueError, OverflowError, OSError):  # times that no clock shows
+        return ""
+    return f", written in {took} until {end:%Y-%m-%d %H:%M:%S}"
+
+
+def _clock(wall_time: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(wall_time):%H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "--:--:--"
+
+
+def _print_others(contents: RunContents[Summary]) -> None:
+    for line in aligned([(printable(tag), kind, f"{n:,}") for (tag, kind), n in sorted(contents.others.items())]):
+        print(line)
+
+
+def _table(figures: Mapping[str, Figures], means: Mapping[str, Callable[[int], list[float]]]) -> Iterator[str]:
+    """Yield the lines of a table as wide as the terminal."""
+    width = shutil.get_terminal_size((_NO_TERMINAL_WIDTH, 24)).columns
+    prefix = _common_prefix(list(figures))
+    if prefix:
+        yield f"tags below {printable(prefix)}"
+    tags = [printable(tag.removeprefix(prefix)) for tag in figures]
+    tag_width = max(len("tag"), *map(len, tags))
+    columns = _columns(list(figures.values()), width - min(tag_width, _NARROWEST_TAG) - _NARROWEST_CURVE - len(_GAP))
+    widths = [max(map(len, column)) for column in columns]
+    room = width - sum(widths) - len(_GAP) * len(widths)
+    tag_width = max(min(tag_width, room - _NARROWEST_CURVE - len(_GAP)), min(tag_width, _NARROWEST_TAG))
+    tag_width = min(tag_width, max(room, _NARROWEST_CURVE))
+    curve_width = min(room - tag_width - len(_GAP), _WIDEST_CURVE)
+    glyphs = glyphs_of(sys.stdout)
+    curves = ["curve", *(sparkline(means[tag](curve_width), glyphs) for tag in figures)]
+    if curve_width < len("curve"):
+        curves = [""] * len(curves)
+    for tag, *cells, curve in zip(["tag", *tags], *columns, curves, strict=True):
+        numbers = (cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
+        yield _GAP.join([cut(tag, tag_width, glyphs).ljust(tag_width), *numbers, curve])[:width].rstrip()
+
+
+def _columns(figures: Sequence[Figures], room: int) -> list[list[str]]:
+    """Return the columns of numbers, each with its title, that fit into ``room`` characters, gaps included."""
+    columns: list[list[str]] = []
+    for left_out in range(-1, len(_DISPENSABLE) + 1):
+        step = exact_step if left_out < 0 else compact_step
+        kept = {title: cell for title, cell in _COLUMNS.items() if title not in _DISPENSABLE[: max(left_out, 0)]}
+        columns = [[title, *(cell(tag, step) for tag in figures)] for title, cell in kept.items()]
+        if sum(max(map(len, column)) + len(_GAP) for column in columns) <= room:
+            break
+    return columns
+
+
+def _common_prefix(tags: Sequence[str]) -> str:
+    """Return what all tags have in common up to a slash; nothing where there is one only."""
+    if len(tags) < 2:
+        return ""
+    first, last = min(tags), max(tags)  # what these have in common, those between them have too
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    return first[: first.rfind("/", 0, common) + 1]

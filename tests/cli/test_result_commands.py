@@ -1,0 +1,145 @@
+"""``rlexp compare``, ``ls`` and ``tensorboard`` as their user meets them: processes, output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlexp.tuning.recorders import TensorBoardRecorder
+from tests.unit.results.run_folders import MadeTrial, make_run, row
+
+
+def rlexp(*arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "80", "LINES": "24", **environ}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    command = [sys.executable, "-m", "rlexp.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=60, check=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    trials = [MadeTrial([10.0 * n + seed for n in range(20)], seed, {"lr": lr}) for seed in (1, 2) for lr in (0.1, 0.2)]
+    return make_run(tmp_path / "results" / "grid", trials)
+
+
+def test_compare(run: Path) -> None:
+    done = rlexp("compare", run, "--goal", "100")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "A  lr=0.1" in done.stdout
+    assert "reached 100" in done.stdout
+    assert len(done.stdout.splitlines()) < 24
+    assert rlexp("compare", run, "--goal", "100").stdout == done.stdout
+
+
+def test_compare_writes_a_report_beside_json(run: Path, tmp_path: Path) -> None:
+    done = rlexp("compare", f"one={run}", run, "--by", "time", "--json", "--html", tmp_path / "report.html")
+    assert done.returncode == 0
+    printed = json.loads(done.stdout)
+    assert (printed["by"], [group["name"] for group in printed["groups"]]) == (
+        "time",
+        ["one", "grid lr=0.1", "grid lr=0.2"],
+    )
+    assert f"wrote {tmp_path / 'report.html'}" in done.stderr
+    assert (tmp_path / "report.html").read_text().endswith("</html>\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare"],
+        ["compare", "nowhere"],
+        ["compare", "x=nowhere"],
+        ["compare", "results"],
+        ["compare", "results/grid/run.json"],
+        ["compare", "x=results/grid", "x=results/grid"],
+        ["compare", "results/grid", "--metric", "nonsense"],
+        ["compare", "results/grid", "--by", "day"],
+        ["compare", "results/grid", "--goal", "high"],
+        ["compare", "results/grid", "--html", "missing/report.html"],
+        ["compare", "results/grid", "--png", "missing/curves.png"],
+        ["ls", "nowhere"],
+        ["ls", "results/grid/run.json"],
+        ["tensorboard", "nowhere"],
+        ["tensorboard", "results/grid"],
+        ["tensorboard", "results/grid", "--port", "99999"],
+    ],
+)
+def test_what_is_wrong_is_said_and_exits_2(run: Path, tmp_path: Path, arguments: list[str]) -> None:
+    done = rlexp(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "rror: " in done.stderr
+    assert "hint: " in done.stderr or "--help" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ls(run: Path, tmp_path: Path) -> None:
+    done = rlexp("ls", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    header, line = done.stdout.splitlines()
+    assert header.split()[:2] == ["run", "status"]
+    assert line.split()[:4] == ["grid", "(4", "trials)", "TERMINATED"]
+    assert rlexp("ls", RLEXP_OUT=str(run.parent)).stdout == done.stdout
+    assert len(rlexp("ls", run).stdout.splitlines()) == 5
+    assert json.loads(rlexp("ls", run.parent, "--json").stdout)["runs"][0]["trials"] == 4
+
+
+def test_ls_of_hundreds_of_runs_reads_no_results(tmp_path: Path) -> None:
+    for number in range(200):
+        trial = make_run(tmp_path / f"run-{number:03d}", [MadeTrial([1.0])]) / "00000-DQN-CartPole-v1"
+        (trial / "result.json").write_text("x" * 100)
+        os.truncate(trial / "result.json", 2**30)  # all of them could not be read in time
+    done = rlexp("ls", tmp_path)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 201
+
+
+def test_output_that_cannot_be_written_in_the_encoding(run: Path) -> None:
+    done = rlexp("compare", run, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "A  lr=0.1" in done.stdout
+
+
+def test_only_what_a_command_needs_is_imported(run: Path) -> None:
+    program = (
+        "import sys, rlexp.cli\n"
+        "assert 'rlexp.results.comparison' not in sys.modules\n"
+        "try:\n    rlexp.cli.main()\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
+    )
+    for arguments in (["compare", str(run)], ["ls", str(run)], ["compare", "--help"]):
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_tensorboard_serves_this_machine_and_ends_with_all_it_started(run: Path, ending: int, code: int) -> None:
+    recorder = TensorBoardRecorder(run / "00000-DQN-CartPole-v1", {})
+    recorder.record(row(1, 5.0))
+    recorder.close()
+    command = [sys.executable, "-m", "rlexp.cli", "tensorboard", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(f"{address}data/environment", timeout=20) as answer:
+                assert json.load(answer)["data_location"] == str(run)
+            family = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(ending)
+            _, errors = process.communicate(timeout=20)
+            assert (process.returncode, errors) == (code, "")
+            _, alive = psutil.wait_procs(family, timeout=5)
+            assert not alive
+        finally:
+            process.kill()

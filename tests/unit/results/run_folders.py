@@ -1,0 +1,73 @@
+"""Run directories as ``rlexp run`` leaves them, made of a few numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlexp.config.yaml_writer import to_yaml
+from rlexp.tuning.run_record import RunRecord, Status, TrialRecord
+
+STEPS_PER_ROW = 100
+SECONDS_PER_ROW = 2.0
+
+
+@dataclass
+class MadeTrial:
+    """One trial: its rewards become rows 100 env steps and 2 seconds apart."""
+
+    rewards: Sequence[float | None]
+    seed: int = 0
+    varied: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    env: str = "CartPole-v1"
+
+
+def row(iteration: int, reward: float | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "training_iteration": iteration,
+        "timesteps_total": STEPS_PER_ROW * iteration,
+        "time_total_s": SECONDS_PER_ROW * iteration,
+        "episode_reward_mean": reward,
+        "info": {"learner": {"loss": 1.0 / iteration}},
+    } | changes
+
+
+def make_run(path: Path, trials: Sequence[MadeTrial], **record: Any) -> Path:
+    """Write a run with ``trials`` to ``path``; ``record`` changes its ``run.json``."""
+    path.mkdir(parents=True)
+    records = [_make_trial(path, index, trial) for index, trial in enumerate(trials)]
+    known: dict[str, Any] = {
+        "name": path.name,
+        "command": ["rlexp", "run", "pong.yaml"],
+        "versions": {"rlexp": "0.1.0", "torch": None},
+        "git_commit": "0123abc",
+        "host": "somewhere",
+        "cpus": 2,
+        "started": "2026-01-02T03:04:05+00:00",
+        "status": Status.TERMINATED,
+        "trials": records,
+    }
+    RunRecord(**(known | record)).write(path)
+    return path
+
+
+def write_resolved(path: Path, experiments: Mapping[str, Any]) -> None:
+    (path / "resolved.yaml").write_text(to_yaml(experiments))
+
+
+def _make_trial(run: Path, index: int, trial: MadeTrial) -> TrialRecord:
+    directory = run / f"{index:05d}-DQN-{trial.env}"
+    directory.mkdir()
+    config = {"lr": 0.001, "seed": trial.seed, **trial.config}
+    config |= {key: value for key, value in trial.varied.items() if "." not in key}
+    (directory / "params.json").write_text(json.dumps({"run": "DQN", "env": trial.env, **config}))
+    rows = [row(iteration, reward) for iteration, reward in enumerate(trial.rewards, start=1)]
+    (directory / "result.json").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    record = TrialRecord(directory.name, directory.name, trial.seed, trial.varied, Status.TERMINATED)
+    for each in rows:
+        record.add_result(each)
+    return record

@@ -1,0 +1,61 @@
+"""Round numbers along an axis."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.results.axis import Axis
+from rlexp.results.ticks import Unit, digits_for, tick_label, ticks, unit_of, whole_or_short
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (0, 100, 6, [0, 20, 40, 60, 80, 100]),
+        (5, 145, 6, [25, 50, 75, 100, 125]),
+        (-1, 1, 5, [-1, -0.5, 0, 0.5, 1]),
+        (3, 3, 5, [3]),
+        (980, 24_000, 5, [5_000, 10_000, 15_000, 20_000]),
+    ],
+)
+def test_ticks_by_hand(low: float, high: float, most: int, expected: list[float]) -> None:
+    assert ticks(low, high, most) == pytest.approx(expected)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e9), st.integers(2, 12))
+def test_ticks_are_few_even_and_inside(low: float, width: float, most: int) -> None:
+    high = low + width
+    found = ticks(low, high, most)
+    assert len(found) <= most
+    slack = (high - low) * 1e-6 + abs(low) * 1e-12
+    assert all(low - slack <= value <= high + slack for value in found)
+    gaps = [after - before for before, after in pairwise(found)]
+    assert gaps == pytest.approx([gaps[0]] * len(gaps) if gaps else [], rel=1e-3, abs=1e-6 * width)
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [(0, "0"), (250, "250"), (1500, "1.5k"), (2e7, "20M"), (0.02, "0.02"), (-3000, "-3k"), (1.5e9, "1.5G")],
+)
+def test_labels_are_short(value: float, label: str) -> None:
+    assert tick_label(value) == label
+
+
+def test_time_is_counted_in_what_fits() -> None:
+    assert unit_of(Axis.TIME, 100.0) == Unit("seconds", 1.0)
+    assert unit_of(Axis.TIME, 1_000.0) == Unit("minutes", 60.0)
+    assert unit_of(Axis.TIME, 100_000.0) == Unit("hours", 3600.0)
+    assert unit_of(Axis.STEPS, 100_000.0) == Unit("env steps", 1.0)
+
+
+@pytest.mark.parametrize(("largest", "digits"), [(500, 1), (47, 1), (5, 2), (0.3, 3), (1e-12, 6), (0, 1)])
+def test_small_scores_get_more_digits(largest: float, digits: int) -> None:
+    assert digits_for(largest) == digits
+
+
+def test_numbers_in_sentences() -> None:
+    assert (whole_or_short(12_345.6), whole_or_short(2.0666), whole_or_short(0)) == ("12,346", "2.07", "0")

@@ -1,0 +1,180 @@
+"""Damaged, cut and hostile event files: what is good is read, what is not is said, nothing else happens."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.compat.proto.event_pb2 import Event
+
+from rlexp.results.event_files import EventFile, Summary, event_file
+from rlexp.results.event_files import points as points_module
+from rlexp.results.event_files.framing import length_checksum
+from tests.unit.results.event_writing import VERSION, frame, frames, points, read, scalar, write
+
+EVENTS = [scalar(tag, step, step / 7) for step in range(8) for tag in ("loss", "reward", "mean_q")]
+RECORDS = frames([VERSION, *EVENTS])
+WHOLE = b"".join(RECORDS)
+
+
+def faults(path: Path) -> list[str]:
+    return [fault for file in read(path).files for fault in file.faults()]
+
+
+def cuts(path: Path) -> list[str | None]:
+    return [file.cut() for file in read(path).files]
+
+
+def all_points(path: Path) -> set[tuple[str, int, str]]:
+    return {(tag, step, value) for tag, found in points(path).items() for step, _, value in found}
+
+
+WRITTEN = {
+    (tag, step, repr(float(struct.unpack("f", struct.pack("f", step / 7))[0])))
+    for step in range(8)
+    for tag in ("loss", "reward", "mean_q")
+}
+
+
+@pytest.mark.parametrize("missing", range(1, sum(map(len, RECORDS[-3:])) + 1))
+def test_a_file_cut_at_any_byte_of_its_last_records(tmp_path: Path, missing: int) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(WHOLE[:-missing])
+    complete, end = 0, 0
+    while complete < len(RECORDS) and end + len(RECORDS[complete]) <= len(WHOLE) - missing:
+        end += len(RECORDS[complete])
+        complete += 1
+    assert sum(map(len, points(path).values())) == complete - 1
+    at_end = end == len(WHOLE) - missing
+    expected = None if at_end else f"is cut after record {complete}, byte {end}: no whole record follows"
+    assert (faults(path), cuts(path)) == ([], [expected])
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255), st.sampled_from([64, 1 << 20]))
+def test_a_wrong_byte_anywhere_costs_points_but_makes_none(at: int, change: int, chunk: int) -> None:
+    damaged = bytearray(WHOLE)
+    damaged[at] ^= change
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_file, "CHUNK_BYTES", chunk)
+        path = Path(folder) / "events.out.tfevents.1"
+        path.write_bytes(damaged)
+        (contents,) = read(Path(folder)).files
+        assert all_points(Path(folder)) < WRITTEN or at < len(RECORDS[0])
+        assert len(contents.faults()) + (contents.cut() is not None) == 1
+
+
+def test_a_record_with_wrong_data_is_left_out_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, EVENTS)
+    content = bytearray(path.read_bytes())
+    content[len(RECORDS[0]) + 20] ^= 1
+    path.write_bytes(content)
+    assert faults(path) == ["1 record is damaged and left out (the first is record 2)"]
+    assert all_points(path) == WRITTEN - {("loss", 0, "0.0")}
+
+
+def test_a_wrong_length_ends_the_reading(tmp_path: Path) -> None:
+    path = write(tmp_path, EVENTS)
+    end = sum(map(len, RECORDS[:5]))
+    content = bytearray(path.read_bytes())
+    content[end] ^= 1
+    path.write_bytes(content)
+    rest = len(content) - end
+    assert faults(path) == [f"is damaged after record 5, byte {end}: {rest:,} bytes are not read"]
+    assert sum(map(len, points(path).values())) == 4
+
+
+def test_records_that_are_no_messages_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    wrong = [b"\x0f", b"\x2a\x05\x0a", b"\x10" + b"\xff" * 11, b"\x2a\x03\x0a\x09\x00", b"\xff", b"\x09\x00"]
+    path.write_bytes(RECORDS[0] + b"".join(map(frame, wrong)) + b"".join(RECORDS[1:]))
+    assert faults(path) == ["6 records are damaged and left out (the first is record 2)"]
+    assert all_points(path) == WRITTEN
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_in_a_right_frame_are_read_or_left_out(data: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "events.out.tfevents.1"
+        path.write_bytes(frame(data) * 6)
+        (file,) = read(path).files
+        assert file.records == 6
+
+
+def test_garbage(tmp_path: Path) -> None:
+    (tmp_path / "events.out.tfevents.1").write_bytes(random.Random(0).randbytes(5000))
+    assert faults(tmp_path) == ["is damaged after record 0, byte 0: 5,000 bytes are not read"]
+
+
+def test_zeros_behind_the_last_record_as_a_crash_leaves_them(tmp_path: Path) -> None:
+    path = write(tmp_path, EVENTS)
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    assert all_points(path) == WRITTEN
+    assert faults(path)[0].startswith(f"is damaged after record {len(RECORDS)}, byte {len(WHOLE)}")
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    path.touch()
+    assert (points(path), faults(path), cuts(path)) == ({}, [], [None])
+
+
+def test_a_file_that_may_not_be_read_and_one_that_may(tmp_path: Path) -> None:
+    write(tmp_path, EVENTS[:3])
+    (tmp_path / "events.out.tfevents.2").symlink_to(tmp_path / "gone")
+    file = EventFile(tmp_path / "events.out.tfevents.2")
+    assert list(file.batches(100)) == []
+    assert file.faults() == [f"cannot be read: {os.strerror(2)}"]
+
+
+def test_a_huge_length_with_a_right_checksum_is_a_cut_and_no_allocation(tmp_path: Path) -> None:
+    path = write(tmp_path, EVENTS)
+    path.write_bytes(path.read_bytes() + struct.pack("<QI", 1 << 50, length_checksum(1 << 50)) + bytes(50))
+    read(path)  # builds the table of checksums
+    tracemalloc.start()
+    contents = read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert contents.files[0].cut() == f"is cut after record {len(RECORDS)}, byte {len(WHOLE)}: no whole record follows"
+    assert peak < 4 << 20
+
+
+def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_file, "LARGEST_RECORD", 1000)
+    monkeypatch.setattr(event_file, "CHUNK_BYTES", 100)
+    large = [Event(graph_def=bytes(2000)), Event(graph_def=bytes(900))]
+    path = write(tmp_path, [*EVENTS[:6], *large, *EVENTS[6:]])
+    contents = read(path)
+    assert all_points(path) == WRITTEN
+    assert sum(contents.others.values()) == 1
+    assert contents.files[0].records == len(RECORDS) + 2
+    assert contents.files[0].faults() == ["1 record is larger than 0 MiB and left out"]
+
+
+def test_tags_without_end_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points_module, "MOST_TAGS", 7)
+    path = write(tmp_path, [scalar(f"tag{index:03}", index, 1.0) for index in range(50)] + EVENTS)
+    assert len(points(path)) == 7
+    assert "the others are left out" in faults(path)[0]
+
+
+def test_the_memory_of_a_table_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def peak(count: int) -> int:
+        path = write(tmp_path / str(count), [scalar(f"tag{index % 4}", index, 1.0) for index in range(count)])
+        tracemalloc.start()
+        read(path, Summary)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_file, "CHUNK_BYTES", 20_000)
+        peak(1000)
+        assert peak(20_000) < 1.5 * peak(5_000)

@@ -1,0 +1,96 @@
+"""From the lines of ``result.json`` to a curve, whatever a crash or a resume did to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlexp.results.axis import Axis
+from rlexp.results.curve import Curve, read_curve
+from tests.unit.results.run_folders import row
+
+REWARD = "episode_reward_mean"
+
+
+def curve(folder: Path, lines: list[str], metric: str = REWARD) -> Curve:
+    (folder / "result.json").write_text("".join(f"{line}\n" for line in lines))
+    return read_curve(folder, metric)
+
+
+def test_rows_become_points(tmp_path: Path) -> None:
+    read = curve(tmp_path, [json.dumps(row(1, 20.0)), json.dumps(row(2, 30.5))])
+    assert (read.steps.tolist(), read.seconds.tolist(), read.values.tolist()) == ([100, 200], [2.0, 4.0], [20.0, 30.5])
+    assert read.along(Axis.STEPS) is read.steps
+    assert read.along(Axis.TIME) is read.seconds
+    assert read.damaged_lines == 0
+    assert {REWARD, "info/learner/loss", "timesteps_total"} <= read.metrics
+
+
+def test_metrics_have_flat_names_and_may_lie_flat(tmp_path: Path) -> None:
+    rows = [row(1, 1.0), row(2, 1.0, **{"info/learner/loss": 7.0})]
+    assert curve(tmp_path, list(map(json.dumps, rows)), "info/learner/loss").values.tolist() == [1.0, 7.0]
+
+
+@pytest.mark.parametrize("missing", ["null", "NaN", "Infinity", "true", '"12"', "[1]", "1" + "0" * 400])
+def test_a_value_that_is_no_number_is_not_there_and_no_damage(tmp_path: Path, missing: str) -> None:
+    line = json.dumps(row(1, 0.0)).replace('"episode_reward_mean": 0.0', f'"episode_reward_mean": {missing}')
+    read = curve(tmp_path, [line, json.dumps(row(2, 5.0))])
+    assert (read.steps.tolist(), read.damaged_lines) == ([200], 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        json.dumps(row(2, 1.0))[:50],
+        "[]",
+        "3",
+        '"text"',
+        "{}",
+        '{"timesteps_total": 3}',
+        '{"timesteps_total": "many", "time_total_s": 1}',
+        "[" * 20_000,
+        "\0\0\0",
+        "{'timesteps_total': 3}",
+        "9" * 5_000,
+    ],
+)
+def test_damaged_lines_are_left_out_and_counted(tmp_path: Path, line: str) -> None:
+    read = curve(tmp_path, [json.dumps(row(1, 1.0)), line, "", json.dumps(row(3, 3.0))])
+    assert (read.steps.tolist(), read.damaged_lines) == ([100, 300], 1)
+
+
+def test_what_is_no_utf_8_is_a_damaged_line(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_bytes(b"\xff\xfe\n" + json.dumps(row(1, 1.0)).encode())
+    read = read_curve(tmp_path, REWARD)
+    assert (read.steps.tolist(), read.damaged_lines) == ([100], 1)
+
+
+def test_a_trial_without_results_has_an_empty_curve(tmp_path: Path) -> None:
+    read = read_curve(tmp_path, REWARD)
+    assert (len(read.steps), len(read.values), read.damaged_lines, read.metrics) == (0, 0, 0, frozenset())
+
+
+def test_a_resumed_trial_replaces_what_its_checkpoint_did_not_hold(tmp_path: Path) -> None:
+    rows = [row(1, 1.0), row(2, 2.0), row(3, 3.0), row(2, 20.0), row(3, None), row(4, 40.0)]
+    read = curve(tmp_path, list(map(json.dumps, rows)))
+    assert (read.steps.tolist(), read.values.tolist()) == ([100, 200, 400], [1.0, 20.0, 40.0])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 30), max_size=40))
+def test_steps_rise_and_the_last_word_counts(tmp_path_factory: pytest.TempPathFactory, iterations: list[int]) -> None:
+    rows = [row(iteration, float(place)) for place, iteration in enumerate(iterations)]
+    read = curve(tmp_path_factory.mktemp("trial"), list(map(json.dumps, rows)))
+    # A row counts unless a later one is at its steps or before.
+    kept = [place for place, steps in enumerate(iterations) if all(later > steps for later in iterations[place + 1 :])]
+    assert read.values.tolist() == [float(place) for place in kept]
+    assert read.steps.tolist() == [100 * iterations[place] for place in kept]
+
+
+def test_a_clock_that_goes_back_does_not_turn_the_curve(tmp_path: Path) -> None:
+    rows = [row(1, 1.0, time_total_s=9.0), row(2, 2.0, time_total_s=4.0), row(3, 3.0, time_total_s=12.0)]
+    assert curve(tmp_path, list(map(json.dumps, rows))).seconds.tolist() == [9.0, 9.0, 12.0]

@@ -1,0 +1,171 @@
+"""The statistics over seeds: worked by hand, as rliable gives them, and against slow obvious models."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlexp.results.statistics import (
+    Estimate,
+    improvement_probability,
+    interquartile_band,
+    interquartile_mean,
+    interquartile_mean_of,
+)
+
+Scores = Sequence[float]
+
+MINE = [[12.0, 45, 23, 91, 5, 38, 77], [31.0, 8, 57, 14, 66, 29, 41]]
+THEIRS = [[20.0, 51, 9, 44, 30], [3.0, 9, 22, 18, 35]]
+"""Two environments with a list of scores each."""
+
+SCORES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12)
+STRATA = st.lists(SCORES, min_size=1, max_size=3)
+
+
+def iqm(strata: Sequence[Scores], seed: int = 0) -> Estimate:
+    return interquartile_mean_of([np.array(scores) for scores in strata], np.random.default_rng(seed))
+
+
+def better(mine: Sequence[Scores], theirs: Sequence[Scores], seed: int = 0) -> Estimate:
+    strata, over = ([np.array(scores) for scores in side] for side in (mine, theirs))
+    return improvement_probability(strata, over, np.random.default_rng(seed))
+
+
+def slow_iqm(scores: Scores) -> float:
+    cut = int(0.25 * len(scores))
+    return fmean(sorted(scores)[cut : len(scores) - cut])
+
+
+def slow_probability(mine: Scores, theirs: Scores) -> float:
+    return fmean((x > y) + 0.5 * (x == y) for x, y in itertools.product(mine, theirs))
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([7.0], 7.0),
+        ([1.0, 3.0], 2.0),
+        ([0.0, 0.0, 9.0], 3.0),  # too few to leave any out
+        ([100.0, 2.0, 4.0, -100.0], 3.0),
+        ([1.0, 2.0, 3.0, 4.0, 1000.0], 3.0),
+        ([0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 9.0, 9.0], 2.5),
+    ],
+)
+def test_the_interquartile_mean_by_hand(scores: list[float], expected: float) -> None:
+    assert iqm([scores]).value == pytest.approx(expected)
+
+
+def test_it_is_taken_along_the_last_axis() -> None:
+    table = np.array([[0.0, 1, 2, 90], [-90.0, 5, 7, 9]])
+    assert interquartile_mean(table).tolist() == [1.5, 6.0]
+
+
+def test_rliable_gives_the_same_numbers() -> None:
+    # rliable 1.2.0: aggregate_iqm with 100 000 resamples, probability_of_improvement with 30 000.
+    aggregate, improvement = iqm(MINE), better(MINE, THEIRS)
+    assert aggregate.value == pytest.approx(34.75, abs=1e-6)
+    assert aggregate.interval == pytest.approx((20.75, 52.5), abs=0.6)
+    assert improvement.value == pytest.approx(0.65714286, abs=1e-6)
+    assert improvement.interval == pytest.approx((0.42857143, 0.87142857), abs=0.015)
+
+
+@settings(max_examples=50, deadline=None)
+@given(STRATA)
+def test_the_point_is_that_of_the_slow_model(strata: list[list[float]]) -> None:
+    expected = slow_iqm([score for scores in strata for score in scores])
+    assert iqm(strata).value == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(SCORES, SCORES)
+def test_the_probability_is_that_of_the_slow_model(mine: list[float], theirs: list[float]) -> None:
+    assert better([mine], [theirs]).value == pytest.approx(slow_probability(mine, theirs))
+    assert better([theirs], [mine]).value == pytest.approx(1 - slow_probability(mine, theirs))
+
+
+def test_the_probability_is_the_mean_over_environments() -> None:
+    assert better([[2.0], [2.0, 2.0]], [[1.0], [2.0, 3.0]]).value == pytest.approx((1.0 + 0.25) / 2)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_intervals_are_those_of_a_slow_bootstrap(seed: int) -> None:
+    generator = random.Random(seed)
+    means, shares = [], []
+    for _ in range(4000):
+        mine, theirs = ([generator.choices(scores, k=len(scores)) for scores in side] for side in (MINE, THEIRS))
+        means.append(slow_iqm([score for scores in mine for score in scores]))
+        shares.append(fmean(map(slow_probability, mine, theirs)))
+    assert iqm(MINE, seed).interval == pytest.approx(percentiles(means), abs=1.2)
+    assert better(MINE, THEIRS, seed).interval == pytest.approx(percentiles(shares), abs=0.03)
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return ordered[round(0.025 * len(ordered))], ordered[round(0.975 * len(ordered)) - 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(STRATA, st.integers(0, 100), st.randoms(use_true_random=False))
+def test_an_interval_holds_its_point_and_forgets_the_order(
+    strata: list[list[float]], seed: int, generator: random.Random
+) -> None:
+    estimate = iqm(strata, seed)
+    shuffled = [generator.sample(scores, len(scores)) for scores in strata]
+    assert iqm(shuffled, seed).interval == estimate.interval
+    assert iqm(shuffled, seed).value == pytest.approx(estimate.value, rel=1e-9, abs=1e-6)
+    if estimate.interval is None:
+        assert max(map(len, strata)) == 1
+    else:
+        slack = 1e-9 * max(abs(score) for scores in strata for score in scores)
+        assert estimate.interval[0] - slack <= estimate.value <= estimate.interval[1] + slack
+
+
+@settings(max_examples=30, deadline=None)
+@given(SCORES, SCORES, st.randoms(use_true_random=False))
+def test_a_probabilitys_interval_holds_it_and_forgets_the_order(
+    mine: list[float], theirs: list[float], generator: random.Random
+) -> None:
+    estimate = better([mine], [theirs])
+    assert better([generator.sample(mine, len(mine))], [generator.sample(theirs, len(theirs))]) == estimate
+    if estimate.interval is None:
+        assert min(len(mine), len(theirs)) == 1
+    else:
+        assert 0.0 <= estimate.interval[0] <= estimate.value + 1e-9
+        assert estimate.value - 1e-9 <= estimate.interval[1] <= 1.0
+
+
+def test_the_seed_decides_the_interval() -> None:
+    intervals = [iqm(MINE, seed).interval for seed in (3, 3, 4)]
+    assert intervals[0] == intervals[1] != intervals[2]
+
+
+def test_seeds_are_drawn_within_their_environment() -> None:
+    # Equal scores within each: however seeds are drawn, the same scores come out.
+    assert iqm([[0.0] * 4, [100.0] * 4]).interval == (50.0, 50.0)
+
+
+def test_one_seed_gives_no_interval() -> None:
+    assert iqm([[5.0]]) == Estimate(5.0, None)
+    assert better([[5.0]], [[1.0, 9.0]]) == Estimate(0.5, None)
+
+
+def test_a_band_is_the_interquartile_mean_of_each_point() -> None:
+    curves = np.array([[0.0, 10.0, 5.0], [1.0, 20.0, 5.0], [2.0, 30.0, 5.0], [9.0, 99.0, 5.0]])
+    middle, low, high = interquartile_band(curves, np.random.default_rng(0), resamples=500)
+    assert middle.tolist() == [1.5, 25.0, 5.0]
+    assert (low[2], high[2]) == (5.0, 5.0)
+    assert (low[:2] < middle[:2]).all()
+    assert (high[:2] > middle[:2]).all()
+
+
+def test_the_band_of_one_curve_is_that_curve() -> None:
+    middle, low, high = interquartile_band(np.array([[1.0, 2.0]]), np.random.default_rng(0), resamples=10)
+    assert middle.tolist() == low.tolist() == high.tolist() == [1.0, 2.0]

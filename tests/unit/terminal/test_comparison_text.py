@@ -1,0 +1,100 @@
+"""What ``rlexp compare`` prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlexp.results.axis import Axis
+from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.terminal.comparisons import print_comparison
+from tests.unit.results.run_folders import MadeTrial, make_run
+
+
+def rising(last: float) -> list[float | None]:
+    return [last - 19 + row for row in range(20)]
+
+
+def grid(tmp_path: Path, values: int, seeds: int = 4, key: str = "n_step") -> Path:
+    trials = [MadeTrial(rising(20.0 * v + s), s, {key: v}) for s in range(seeds) for v in range(1, values + 1)]
+    return make_run(tmp_path / "grid", trials)
+
+
+def compared(path: Path, goal: float | None = None) -> Comparison:
+    return compare_groups([str(path)], "episode_reward_mean", Axis.STEPS, goal)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+
+
+@pytest.mark.usefixtures("screen")
+def test_a_screen_shows_curves_and_a_line_per_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(compared(grid(tmp_path, 2), goal=40.0), as_json=False)
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0] == "episode_reward_mean: IQM over seeds, dots: 95 % interval"
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    tables = [line.split() for line in lines[lines.index("") + 1 :]]
+    assert tables[1] == ["A", "n_step=1", "4", "21.0", "21.0", "[19.5,", "22.5]", "-"]
+    assert tables[2][:5] == ["B", "n_step=2", "4", "41.0", "41.0"]
+    assert tables[2][-3:] == ["1.00", "[1.00,", "1.00]"]
+    assert tables[5] == ["A", "n_step=1", "0", "of", "4", "-", "-"]
+    assert tables[6] == ["B", "n_step=2", "4", "of", "4", "1,850", "0:00:37"]
+    assert " ".join(printed.out.split()).endswith("the last tenth that all 8 trials have.")
+    assert printed.err == ""
+
+
+@pytest.mark.usefixtures("screen")
+def test_long_names_are_cut_and_figures_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(
+        compared(grid(tmp_path, 2, key="a_very_long_name_of_a_key_that_nobody_should_have")), as_json=False
+    )
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("A ", "B "))]
+    assert max(map(len, rows)) <= 80
+    assert [row[-1] for row in rows] == ["-", "]"]
+    assert all("…" in row for row in rows)
+
+
+@pytest.mark.usefixtures("screen")
+def test_of_many_groups_the_best_are_drawn_and_all_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_comparison(compared(grid(tmp_path, 9, seeds=1)), as_json=False)
+    printed = capsys.readouterr()
+    out = printed.out
+    curves, tables = out.split("\n\n", maxsplit=1)
+    assert "the first and the best 5" in curves
+    assert {letter for letter in "ABCDEFGHI" if letter in curves.partition("\n")[2]} <= set("AEFGHI")
+    assert [line[0] for line in tables.splitlines()[1:10]] == list("ABCDEFGHI")
+    assert "no interval" in tables
+    assert "notice: " in printed.err
+
+
+def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", [MadeTrial([1.0], 0)])
+    comparison = compare_groups([f"a\x1b[2Jb={run}"], "episode_reward_mean", Axis.STEPS, None)
+    print_comparison(comparison, as_json=False)
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+
+
+def test_json_has_what_rliable_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(compared(grid(tmp_path, 2), goal=25.0), as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["metric"], printed["by"], printed["goal"]) == ("episode_reward_mean", "steps", 25.0)
+    assert printed["final_window"] == [1800.0, 2000.0]
+    assert printed["differences"] == {"config.n_step": {"n_step=1": "1", "n_step=2": "2"}}
+    first, second = printed["groups"]
+    assert [trial["score"] for trial in first["trials"]] == [19.5, 20.5, 21.5, 22.5]
+    assert (first["iqm"], first["improvement_probability"], second["improvement_probability"]) == (21.0, None, 1.0)
+    assert first["goal"] == {"seeds": 0, "median_steps": None, "median_seconds": None}
+    assert first["trials"][0]["steps_to_goal"] is None
+    assert second["trials"][0]["steps_to_goal"] == 500.0
+    assert len(first["curve"]["x"]) == len(first["curve"]["iqm"]) == len(first["curve"]["high"])
+    assert printed["notices"] == []

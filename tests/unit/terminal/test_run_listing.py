@@ -1,0 +1,107 @@
+"""What ``rlexp ls`` prints, on wide and on narrow terminals."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rlexp.results.found_runs import DAMAGED, Found
+from rlexp.terminal.listings import print_found
+from rlexp.tuning.run_record import Status
+
+OUT = Path("results")
+
+
+def found(name: str = "pong", **changes: object) -> Found:
+    known = {
+        "path": OUT / name,
+        "status": Status.TERMINATED,
+        "agents": ("APEX",),
+        "envs": ("PongNoFrameskip-v4",),
+        "num_trials": 1,
+        "best": 20.94,
+        "last": 19.0,
+        "steps": 12_345_678,
+        "iterations": 321,
+        "started": datetime.now().astimezone() - timedelta(hours=5, minutes=30),
+        "size_bytes": 3_200_000,
+    }
+    return Found(**(known | changes))  # type: ignore[arg-type]
+
+
+def printed(capsys: pytest.CaptureFixture[str], runs: list[Found], columns: int = 120) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        print_found(runs, OUT, as_json=False)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
+    header, line, grid = printed(capsys, [found(), found("sorted/grid", num_trials=6, agents=("DQN", "APEX"))])
+    assert header.split() == ["run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size"]
+    assert line.split() == (
+        ["pong", "TERMINATED", "APEX", "PongNoFrameskip-v4", "20.9", "19.0", "12,345,678", "321", "5", "h", "3.2MB"]
+    )
+    assert grid.startswith("sorted/grid (6 trials)  TERMINATED  DQN+APEX ")
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80, 100])
+def test_narrow_terminals_get_what_matters_most(capsys: pytest.CaptureFixture[str], columns: int) -> None:
+    lines = printed(capsys, [found(), found("x" * 100)], columns)
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("run")
+    assert "status" in lines[0]
+    assert ("steps" in lines[0]) == (columns >= 60)
+    assert "iter" not in lines[0]
+
+
+def test_damage_has_its_reason_below(capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = Found(OUT / "bad", DAMAGED, "run.json is damaged (\x1b[2Jboom)")
+    lines = printed(capsys, [damaged, found()])
+    assert lines[1].split()[:4] == ["bad", "DAMAGED", "-", "-"]
+    assert lines[3] == "bad: run.json is damaged ( [2Jboom)"
+
+
+@pytest.mark.parametrize(
+    ("age", "text"),
+    [
+        (timedelta(seconds=9), "9 s"),
+        (timedelta(minutes=3), "3 min"),
+        (timedelta(days=2), "2 d"),
+        (timedelta(days=800), "2 y"),
+        (timedelta(seconds=-60), "0 s"),
+    ],
+)
+def test_ages(capsys: pytest.CaptureFixture[str], age: timedelta, text: str) -> None:
+    assert f"  {text}  " in printed(capsys, [found(started=datetime.now().astimezone() - age)])[1]
+
+
+def test_nothing_is_an_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
+    print_found([], OUT, as_json=False)
+    assert capsys.readouterr() == ("", "no runs in results\n")
+    print_found([], OUT, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"runs": []}
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    started = datetime.fromisoformat("2026-01-02T03:04:05+00:00")
+    print_found([found(started=started, last=float("nan"))], OUT, as_json=True)
+    assert json.loads(capsys.readouterr().out)["runs"] == [
+        {
+            "path": "results/pong",
+            "status": "TERMINATED",
+            "problem": None,
+            "agents": ["APEX"],
+            "envs": ["PongNoFrameskip-v4"],
+            "trials": 1,
+            "best": 20.94,
+            "last": None,
+            "steps": 12_345_678,
+            "iterations": 321,
+            "started": "2026-01-02T03:04:05+00:00",
+            "size_bytes": 3_200_000,
+        }
+    ]
