@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
+BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward
 
-.PHONY: install run test test-learning format lint type keys corpus clean
+.PHONY: install run test test-learning format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -46,6 +47,20 @@ keys: install
 # What becomes of a folder of experiment files: make corpus DIR=folder
 corpus: install
 	$(BIN)/python -m benchmarks.corpus $(DIR)
+
+# What docs/performance.md tells about, half an hour in all; a few of them: make bench BENCHMARKS="rollout learner"
+bench: install
+	@for name in $(BENCHMARKS); do echo "$$name"; $(BIN)/python benchmarks/$$name.py || exit; done
+
+# The libraries that replay is compared with. None may change a version that the tests ran with: tianshou wants an
+# older pandas, but does without, so it comes without its requirements and they are named here.
+PEERS := cpprb torchrl "deepdiff h5py matplotlib numba overrides pettingzoo sensai-utils tqdm" "--no-deps tianshou>=2"
+
+bench-peers: install
+	@for peer in $(PEERS); do \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $$peer \
+			|| echo "could not be installed, so it is left out: $$peer"; \
+	done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from benchmarks.comparison import Column, Line, Table, in_turns, options, per_second
+from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes
 from rlexp.replay.shared.rows import SharedRows
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0, help="rows a second that each explorer adds; 0: all it can")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each is measured at a time")
     args = parser.parse_args()
+    print(conditions(), file=sys.stderr)
     table = Table(COLUMNS, args.json)
     for num_explorers in args.explorers:
         for line in compare(num_explorers, args.pace, args.repeats, args.seconds):

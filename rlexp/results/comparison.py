@@ -101,7 +101,8 @@ class Comparison:
         """Where final scores are taken, in words."""
         unit = unit_of(self.axis, self.window.end)
         start, end = (whole_or_short(x / unit.size) for x in (self.window.start, self.window.end))
-        return f"{unit.label} {start} to {end}, the last tenth that all {self.num_trials} trials have"
+        whose = "of the trial" if self.num_trials == 1 else f"that all {self.num_trials} trials have"
+        return f"{unit.label} {start} to {end}, the last tenth {whose}"
 
 
 def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: float | None) -> Comparison:

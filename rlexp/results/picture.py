@@ -56,5 +56,5 @@ def _label(axes: Any, comparison: Comparison, x_label: str) -> None:
 
 
 def _literal(text: str) -> str:
-    """Return a name that matplotlib takes for no formula, and puts into the legend even where it begins with ``_``."""
-    return text.replace("\\", "\\\\").replace("$", r"\$")
+    """Return a name that matplotlib takes for no formula."""
+    return text.replace("$", r"\$")

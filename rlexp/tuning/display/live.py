@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.text import Text
 
 from rlexp.config.trial import Trial
-from rlexp.tuning.display.figures import duration, one_line
 from rlexp.tuning.display.panel import picture
 from rlexp.tuning.display.quiet import STOPPING, QuietDisplay
 from rlexp.tuning.display.trial_view import TrialView
+from rlexp.tuning.figures import duration, one_line
 from rlexp.tuning.run_record import RunRecord, Status
 
 

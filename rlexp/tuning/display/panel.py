@@ -8,7 +8,8 @@ from typing import Final
 
 from rich.text import Text
 
-from rlexp.tuning.display.figures import (
+from rlexp.tuning.display.trial_view import TrialView
+from rlexp.tuning.figures import (
     MISSING,
     bar,
     count,
@@ -22,7 +23,6 @@ from rlexp.tuning.display.figures import (
     short,
     sparkline,
 )
-from rlexp.tuning.display.trial_view import TrialView
 from rlexp.tuning.run_record import Status
 
 _LABEL_WIDTH: Final = 11

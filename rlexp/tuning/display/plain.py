@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlexp.config.trial import Trial
-from rlexp.tuning.display.figures import count, decimal, duration, one_line, percent
 from rlexp.tuning.display.quiet import STOPPING, QuietDisplay
 from rlexp.tuning.display.trial_view import TrialView
+from rlexp.tuning.figures import count, decimal, duration, one_line, percent
 from rlexp.tuning.run_record import Status
 
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from rlexp.tuning.display.figures import count, decimal, duration, one_line
+from rlexp.tuning.figures import count, decimal, duration, one_line
 from rlexp.tuning.run_record import RunRecord, Status, TrialRecord
 
 _HEADER: Final = ("status", "iter", "env steps", "time", "reward", "best", "trial")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlexp.config.trial import Trial
-from rlexp.tuning.display.figures import is_known
+from rlexp.tuning.figures import is_known
 from rlexp.tuning.recorders import flatten
 from rlexp.tuning.run_record import Status
 

@@ -112,6 +112,18 @@ def test_a_long_curve_has_the_shape_of_its_points() -> None:
     assert 10_000 <= over <= 10_000 + 2 * 100_000 / CELLS
 
 
+def test_the_slope_of_a_long_curve_is_that_of_the_points_that_it_names() -> None:
+    rng = np.random.default_rng(0)
+    everything = points(np.cumsum(rng.integers(1, 9, 20_000)), rng.normal(size=20_000))
+    curve = Curve()
+    for piece in np.split(everything, np.sort(rng.integers(1, 20_000, 50))):
+        if len(piece):
+            curve.add(piece["step"], piece["value"])
+    slope, over = curve.slope()
+    assert 2000 <= over <= 2000 + 2 * 20_000 / CELLS
+    assert slope == pytest.approx(least_squares(everything[-over:]), rel=1e-9)
+
+
 @settings(deadline=None)
 @given(batches(), st.integers(-10, 5000))
 def test_the_point_at_a_step(pieces: list[Array], step: int) -> None:

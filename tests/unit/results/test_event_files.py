@@ -189,6 +189,20 @@ def test_tags_that_are_no_text_stay_apart(tmp_path: Path) -> None:
     assert {tag: len(found) for tag, found in points(path).items()} == {"\\xff\x01": 5, "\\xfe\x01": 5}
 
 
+def test_records_of_one_length_that_only_look_alike(tmp_path: Path) -> None:
+    """A step of three bytes, and one of a byte before a field that nobody knows: the rest is the same."""
+    long_step = scalar("loss", 1 << 14, 1.0).SerializeToString()
+    short_step = long_step.replace(b"\x10\x80\x80\x01", b"\x10\x05\x78\x01")
+    assert len(long_step) == len(short_step)
+    assert long_step != short_step
+    path = write(tmp_path, [])
+    with path.open("ab") as file:
+        for record in [long_step, short_step] * 5:
+            file.write(frame(record))
+    assert [step for step, _, _ in points(path)["loss"]] == [1 << 14, 5] * 5
+    assert points(path) == accumulated(path)
+
+
 def test_our_own_recorder(tmp_path: Path) -> None:
     recorder = TensorBoardRecorder(tmp_path, {"lr": 0.1, "hiddens": [8, 8]})
     for step in range(0, 3000, 100):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rlexp.config.trial import Trial
+from rlexp.tuning import figures
 from rlexp.tuning.display import (
     Display,
     JsonDisplay,
@@ -21,7 +22,6 @@ from rlexp.tuning.display import (
     PlainDisplay,
     QuietDisplay,
     choose_display,
-    figures,
 )
 from rlexp.tuning.display.panel import picture
 from rlexp.tuning.display.trial_view import TrialView
