@@ -193,7 +193,7 @@ def logs(
     """Read TensorBoard event files: last and highest value, slope and curve of every tag.
 
     Whoever wrote them; the files of a directory are one run. The slope is that of the last tenth of
-    the points, ten at least, per 1000 steps. In all forms no point is left out.
+    the points, ten at least, per 1000 steps. No point is left out but those that a resumed run took back.
     """
     from rlexp.terminal.logs import LogOptions, print_logs
 

@@ -145,21 +145,33 @@ def _table(figures: Mapping[str, Figures], means: Mapping[str, Callable[[int], l
     prefix = _common_prefix(list(figures))
     if prefix:
         yield f"tags below {printable(prefix)}"
-    tags = [printable(tag.removeprefix(prefix)) for tag in figures]
-    tag_width = max(len("tag"), *map(len, tags))
-    columns = _columns(list(figures.values()), width - min(tag_width, _NARROWEST_TAG) - _NARROWEST_CURVE - len(_GAP))
-    widths = [max(map(len, column)) for column in columns]
-    room = width - sum(widths) - len(_GAP) * len(widths)
-    tag_width = max(min(tag_width, room - _NARROWEST_CURVE - len(_GAP)), min(tag_width, _NARROWEST_TAG))
-    tag_width = min(tag_width, max(room, _NARROWEST_CURVE))
-    curve_width = min(room - tag_width - len(_GAP), _WIDEST_CURVE)
+    tags = ["tag", *(printable(tag.removeprefix(prefix)) for tag in figures)]
+    least = min(max(map(len, tags)), _NARROWEST_TAG) + len(_GAP) + _NARROWEST_CURVE
+    columns = _columns(list(figures.values()), width - least)
+    tag_width, curve_width = _outer_widths(max(map(len, tags)), width - _width_of(columns))
     glyphs = glyphs_of(sys.stdout)
     curves = ["curve", *(sparkline(means[tag](curve_width), glyphs) for tag in figures)]
     if curve_width < len("curve"):
         curves = [""] * len(curves)
-    for tag, *cells, curve in zip(["tag", *tags], *columns, curves, strict=True):
-        numbers = (cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
-        yield _GAP.join([cut(tag, tag_width, glyphs).ljust(tag_width), *numbers, curve])[:width].rstrip()
+    cells = ([cut(tag, tag_width, glyphs).ljust(tag_width) for tag in tags], *map(_right, columns), curves)
+    for row in zip(*cells, strict=True):
+        yield _GAP.join(row)[:width].rstrip()
+
+
+def _outer_widths(longest_tag: int, room: int) -> tuple[int, int]:
+    """Return how wide tags and curves are in the ``room`` that the numbers leave them."""
+    with_curve = min(longest_tag, room - _NARROWEST_CURVE - len(_GAP))
+    tag_width = max(with_curve, min(longest_tag, _NARROWEST_TAG, max(room, _NARROWEST_CURVE)))
+    return tag_width, max(min(room - tag_width - len(_GAP), _WIDEST_CURVE), 0)
+
+
+def _width_of(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + len(_GAP) for column in columns)
+
+
+def _right(column: Sequence[str]) -> list[str]:
+    width = max(map(len, column))
+    return [cell.rjust(width) for cell in column]
 
 
 def _columns(figures: Sequence[Figures], room: int) -> list[list[str]]:
@@ -169,7 +181,7 @@ def _columns(figures: Sequence[Figures], room: int) -> list[list[str]]:
         step = exact_step if left_out < 0 else compact_step
         kept = {title: cell for title, cell in _COLUMNS.items() if title not in _DISPENSABLE[: max(left_out, 0)]}
         columns = [[title, *(cell(tag, step) for tag in figures)] for title, cell in kept.items()]
-        if sum(max(map(len, column)) + len(_GAP) for column in columns) <= room:
+        if _width_of(columns) <= room:
             break
     return columns
 

@@ -51,7 +51,7 @@ def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
         contents = read_run(run, printer.keep, globs.match)
         printer.print_run(contents)
         _print_notices(contents, printer.shows_others)
-        files += contents.files
+        files += contents.files if options.follow else []  # each remembers what it has met
         tags |= contents.tags
     if options.follow:
         _follow(Follower(paths, files), globs, printer)
@@ -94,7 +94,7 @@ def _print_notices(contents: RunContents[Any], others_shown: bool) -> None:
     if contents.taken_back:
         _notice(f"{name}: {contents.taken_back:,} points are left out: it went on from an earlier step")
     if contents.goes_back:
-        _notice(f"{name}: steps go back {contents.goes_back:,} times within a file; all points are shown")
+        _notice(f"{name}: steps go back {contents.goes_back:,} times; all points are shown")
     if contents.others and not others_shown:
         kinds = ", ".join(sorted({kind for _, kind in contents.others}))
         count = "1 tag is no scalar" if len(contents.others) == 1 else f"{len(contents.others)} tags are no scalars"

@@ -226,6 +226,20 @@ def test_a_run_without_values(tmp_path: Path) -> None:
     assert logs(tmp_path).stderr == f"notice: {tmp_path} holds no values yet\n"
 
 
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    write(tmp_path, [scalar("loss", step, step) for step in range(12_345)])
+    process = subprocess.Popen(
+        [*COMMAND, str(tmp_path), "--csv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "run,tag,step,wall_time,value\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=30) == 1
+    process.stderr.close()
+
+
 def test_foreign_tags_cannot_move_the_cursor(tmp_path: Path) -> None:
     write(tmp_path, [scalar("\x1b[2Jloss\r\nx", 0, 1.0)])
     for arguments in ([], ["--at", "5"]):

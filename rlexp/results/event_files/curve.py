@@ -67,8 +67,8 @@ class Curve:
         if not len(edges):
             return []
         counts = np.add.reduceat(self._moments[_COUNT], edges)
-        sums = np.add.reduceat(self._moments[_COUNT] * self._moments[_VALUE], edges)
         with np.errstate(all="ignore"):
+            sums = np.add.reduceat(self._moments[_COUNT] * self._moments[_VALUE], edges)
             means: list[float] = (sums / counts).tolist()
         return means
 

@@ -22,6 +22,9 @@ PADDING: Final = 8
 _FEW = 4
 """Records of a length that are read sooner one by one than together."""
 
+_MOST_SHAPES = 64
+"""Shapes of one length that are looked for in a buffer; every one is compared with all records that are left."""
+
 
 class Decoder:
     """Reads the records of one file; remembers its tags, and the latest shape of each length of records."""
@@ -60,8 +63,7 @@ class _Decoding:
         """Read everything."""
         for length, indices in _by_length(self._lengths):
             if length > LONGEST or len(indices) < _FEW:
-                for index in indices.tolist():
-                    self._take(index, self._event(index))
+                self._read_singly(indices)
             else:
                 self._read_alike(length, indices)
         if self._loose:
@@ -71,18 +73,21 @@ class _Decoding:
 
     def _read_alike(self, length: int, indices: Array) -> None:
         """Read records of one length: in every round those that have the shape of the first."""
-        words = self._rows(length, indices)
-        while len(indices):
+        words, shapes = self._rows(length, indices), 0
+        while len(indices) and shapes < _MOST_SHAPES:
             shape = self._shape_of(words[0], int(indices[0]))
             if shape is None:
                 indices, words = indices[1:], words[1:]
                 continue
             fits = shape.fits(words)
-            if fits.all():
-                self._read_rows(shape, words, indices)
-                return
             self._read_rows(shape, words[fits], indices[fits])
             indices, words = indices[~fits], words[~fits]
+            shapes += 1
+        self._read_singly(indices)
+
+    def _read_singly(self, indices: Array) -> None:
+        for index in indices.tolist():
+            self._take(index, self._event(index))
 
     def _shape_of(self, words: Array, index: int) -> Shape | None:
         """Return the shape of a record; None if it has none, and then it has been read."""

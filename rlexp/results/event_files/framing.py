@@ -90,7 +90,9 @@ class Framing:
 
     def _guess(self, buffer: memoryview, position: int, walked: list[int], count: int) -> Array:
         """Return the lengths of at least ``count`` frames at ``position``, fewer where they do not go on as before."""
-        period = next((p for p in range(1, _LONGEST_PERIOD + 1) if walked[p:] == walked[:-p]), 0)
+        period = next(
+            (p for p in range(1, _LONGEST_PERIOD + 1) if walked[p] == walked[0] and walked[p:] == walked[:-p]), 0
+        )
         if not period:
             return np.empty(0, np.int64)
         repeats = -(-count // period)

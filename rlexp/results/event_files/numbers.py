@@ -51,17 +51,14 @@ class Number:
         return float(decoded(np.frombuffer(self.raw, np.uint8)[None], self.format)[0])
 
 
-def size_of(number_format: str) -> int:
-    """Return how many bytes a number of this format has."""
-    return 2 if number_format == _BFLOAT16 else np.dtype(number_format).itemsize
-
-
 def decoded(raw: Array, number_format: str) -> Array:
     """Return the numbers, ``[N]`` float64, whose bytes are ``raw [N, size]``, uint8."""
     raw = np.ascontiguousarray(raw)
     if number_format == _BFLOAT16:  # the upper half of a float
-        return (raw.view("<u2")[:, 0].astype(np.uint32) << np.uint32(16)).view(np.float32).astype(float)
-    return raw.view(number_format)[:, 0].astype(float)
+        raw = (raw.view("<u2").astype("<u4") << np.uint32(16)).view(np.uint8)
+        number_format = FLOAT
+    with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
+        return raw.view(number_format)[:, 0].astype(float)
 
 
 def tensor_number(data: bytes, begin: int, end: int) -> Number | None:
@@ -79,14 +76,13 @@ def tensor_number(data: bytes, begin: int, end: int) -> Number | None:
     number_format, values = _TYPES[dtype]
     places = [field for field in found if field[0] in (values, _CONTENT) and field[2] < field[3]]
     if not places:  # TensorFlow leaves zeros out
-        return Number(number_format, bytes(size_of(number_format)), None)
-    number, wire, payload, stop, value = places[0]
-    packed_varint = number not in (_CONTENT, _FLOATS, _DOUBLES)
+        return Number(number_format, bytes(_size_of(number_format)), None)
     if len(places) > 1:
         return None
-    if packed_varint:
+    number, _, payload, stop, _ = places[0]
+    if number not in (_CONTENT, _FLOATS, _DOUBLES):
         return _unpacked(data, payload, stop, number_format)
-    if stop - payload != size_of(number_format):
+    if stop - payload != _size_of(number_format):
         return None
     return Number(number_format, data[payload:stop], payload)
 
@@ -95,7 +91,7 @@ def _unpacked(data: bytes, begin: int, end: int, number_format: str) -> Number |
     value, after = varint(data, begin, end)
     if after != end:
         return None
-    size = size_of(number_format)
+    size = _size_of(number_format)
     return Number(number_format, (value & (1 << 8 * size) - 1).to_bytes(size, "little"), None)
 
 
@@ -107,3 +103,7 @@ def _elements(data: bytes, begin: int, end: int) -> int:
             sizes = [signed(size) for field, wire, _, _, size in fields(data, payload, stop) if field == _SIZE]
             elements *= sizes[-1] if sizes else 0
     return elements
+
+
+def _size_of(number_format: str) -> int:
+    return 2 if number_format == _BFLOAT16 else np.dtype(number_format).itemsize

@@ -203,6 +203,26 @@ def test_records_of_one_length_that_only_look_alike(tmp_path: Path) -> None:
     assert points(path) == accumulated(path)
 
 
+def test_every_bit_pattern_of_nan(tmp_path: Path) -> None:
+    quiet = scalar("loss", 3, math.nan).SerializeToString()
+    path = write(tmp_path, [])
+    with path.open("ab") as file:
+        for pattern in (b"\x01\x00\x80\x7f", b"\xff\xff\xff\xff", b"\x00\x00\xc0\x7f") * 3:
+            file.write(frame(quiet[: quiet.index(b"\x15") + 1] + pattern))
+    assert points(path)["loss"] == [(3, 1.0, "nan")] * 9
+
+
+def test_records_of_very_many_shapes(tmp_path: Path) -> None:
+    """Each with other metadata, all of one length."""
+    proto = make_tensor_proto(1.5)
+    events = [tensor("x", step, proto, plugin="scalars") for step in range(300)]
+    for index, event in enumerate(events):
+        event.summary.value[0].metadata.display_name = f"name {index // 2:03}"
+    path = write(tmp_path, events)
+    assert points(path) == displayed(path)
+    assert len(points(path)["x"]) == 300
+
+
 def test_our_own_recorder(tmp_path: Path) -> None:
     recorder = TensorBoardRecorder(tmp_path, {"lr": 0.1, "hiddens": [8, 8]})
     for step in range(0, 3000, 100):
