@@ -1,0 +1,190 @@
+"""How fast the whole of Ape-X is on CartPole-v1: `rlexp run`, over workers x envs a worker x batch size.
+
+After each run come its ceilings: one of its workers alone, and its learner alone on one batch, each in a
+process of its own. "of the cores" is what the run did, at the speed of these, as a share of the cores that
+its processes can use; the rest went into replay, messages and waiting. A setting is WORKERSxENVSxBATCH,
+with @INTENSITY where the ratio of trained to sampled steps is held, else both are free. The first fifth of
+a run does not count. Settings take turns; the whole takes about a minute for each and repeat.
+
+    python benchmarks/apex_throughput.py [--grid 2x8x512 2x8x512@4 ...] [-o KEY=VALUE] [--seconds 25] [--repeats 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.comparison import Column, Table, conditions, in_turns, options, per_second
+from benchmarks.pieces import Pieces, learning, sampling
+from benchmarks.processes import in_own_process, run_experiment, unwind_on_sigterm
+from rlexp.config.apex import ApexConfig
+from rlexp.config.load import load_plan
+from rlexp.machine import available_cpus
+
+EXPERIMENT = """\
+apex-throughput:
+  run: APEX
+  env: CartPole-v1
+  config:
+    seed: 0
+    num_cpus_per_worker: 0   # reserves nothing, so that any grid runs on any machine
+    learning_starts: 1000
+    buffer_size: 250000
+    target_network_update_freq: 50000
+    timesteps_per_iteration: 0
+    min_iter_time_s: 1
+    hiddens: []
+    model: {fcnet_hiddens: [256, 256], fcnet_activation: relu}
+    optimizer: {num_replay_buffer_shards: 2}
+"""
+SETTING = re.compile(r"(\d+)x(\d+)x(\d+)(?:@(\d+(?:\.\d+)?))?")
+WARM_UP_SHARE = 0.2
+ALONE_S = 2.0
+"""How long a ceiling is measured."""
+START_TIMEOUT_S = 120.0
+"""Bound of what starting and ending takes, beyond the seconds that are measured."""
+
+COLUMNS = (
+    Column("setting", "setting", 11),
+    Column("sampled_per_s", "sampled/s", 9, ",.0f"),
+    Column("trained_per_s", "trained/s", 9, ",.0f"),
+    Column("ratio", "ratio", 6, ".2f"),
+    Column("learner_wait_share", "learner waits", 13, ".1%"),
+    Column("bottleneck", "bottleneck", 10),
+    Column("worker_alone_per_s", "worker alone/s", 14, ",.0f"),
+    Column("learner_alone_per_s", "learner alone/s", 15, ",.0f"),
+    Column("share_of_learner", "of learner", 10, ".0%"),
+    Column("share_of_cores", "of the cores", 12, ".0%"),
+)
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A line of the table."""
+
+    name: str
+    num_workers: int
+    num_envs: int
+    batch_size: int
+    intensity: float | None
+    others: tuple[str, ...] = ()
+    """Overrides of all lines, ``config.key=value`` each."""
+
+    @classmethod
+    def parse(cls, text: str) -> Setting:
+        match = SETTING.fullmatch(text)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{text}: must be like 2x8x512, or 2x8x512@4")
+        workers, envs, batch, intensity = match.groups()
+        return cls(text, int(workers), int(envs), int(batch), None if intensity is None else float(intensity))
+
+    def overrides(self) -> list[str]:
+        values = {
+            "num_workers": self.num_workers,
+            "num_envs_per_worker": self.num_envs,
+            "train_batch_size": self.batch_size,
+            "training_intensity": "null" if self.intensity is None else self.intensity,
+        }
+        return [*(f"config.{key}={value}" for key, value in values.items()), *self.others]
+
+
+GRID = [Setting.parse(text) for text in ("2x8x512", "2x8x512@4", "2x32x512", "1x8x512")]
+
+
+def measure(setting: Setting, file: Path, seconds: float) -> Figures:
+    """Return the figures of one run, and of its pieces alone right after it."""
+    print(f"{setting.name} for {seconds:.0f} s", file=sys.stderr)
+    plan = load_plan([file], setting.overrides())
+    config = plan.trials[0].experiment.config
+    assert isinstance(config, ApexConfig)
+    figures = run(setting, file, seconds)
+    pieces = Pieces(plan.trials[0].experiment.env, config)
+    worker, learner = (in_own_process(START_TIMEOUT_S, work, pieces) for work in (worker_alone, learner_alone))
+    cores_used = figures["sampled_per_s"] / worker + figures["trained_per_s"] / learner
+    return figures | {
+        "worker_alone_per_s": worker,
+        "learner_alone_per_s": learner,
+        "share_of_learner": figures["trained_per_s"] / learner,
+        "share_of_cores": cores_used / min(available_cpus(), setting.num_workers + 1),
+    }
+
+
+def run(setting: Setting, file: Path, seconds: float) -> Figures:
+    """Return what one `rlexp run` of ``seconds`` reports, from the end of its warm-up on."""
+    overrides = [*setting.overrides(), f"stop.time_total_s={seconds}"]
+    arguments = [word for override in overrides for word in ("-o", override)]
+    events = run_experiment(file, file.parent / "results", arguments, seconds + START_TIMEOUT_S)
+    rows = [event.fields["result"] for event in events if event.kind == "result"]
+    rows = [row for row in rows if row["time_total_s"] >= WARM_UP_SHARE * seconds]
+    if len(rows) < 2:
+        raise SystemExit("no iteration began after the warm-up: give it more --seconds")
+    first, *others = rows
+    infos, elapsed_s = [row["info"] for row in others], others[-1]["time_total_s"] - first["time_total_s"]
+    sampled, trained = (infos[-1][key] - first["info"][key] for key in ("num_steps_sampled", "num_steps_trained"))
+    return {
+        "sampled_per_s": sampled / elapsed_s,
+        "trained_per_s": trained / elapsed_s,
+        "ratio": trained / sampled,
+        "learner_wait_share": statistics.fmean(info["learner_wait_share"] for info in infos),
+        "bottleneck": statistics.mode(info["bottleneck"] for info in infos),
+    }
+
+
+def worker_alone(pieces: Pieces) -> float:
+    """Return the env steps per second of a worker that waits for nobody."""
+    worker = pieces.worker()
+    sampling(worker)()
+    speed = per_second(sampling(worker), ALONE_S)
+    worker.stop()
+    return speed
+
+
+def learner_alone(pieces: Pieces) -> float:
+    """Return the rows per second of a learner that waits for nobody."""
+    learn = learning(pieces.learner(), pieces.batch())
+    learn()
+    return per_second(learn, ALONE_S)
+
+
+def medians(runs: Sequence[Figures]) -> Figures:
+    """Return the median of each figure, and of words the most frequent one."""
+    columns = {key: [figures[key] for figures in runs] for key in runs[0]}
+    return {
+        key: statistics.mode(values) if isinstance(values[0], str) else statistics.median(values)
+        for key, values in columns.items()
+    }
+
+
+def main() -> None:
+    parser = options(__doc__, repeats=5)
+    parser.add_argument(
+        "--grid", nargs="+", type=Setting.parse, default=GRID, metavar="SETTING", help="lines of the table"
+    )
+    parser.add_argument("--seconds", type=float, default=25.0, metavar="S", help="how long a run trains")
+    about = "lay a value over all of them, such as config.replay_storage=actors; repeatable"
+    parser.add_argument("-o", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE", help=about)
+    args = parser.parse_args()
+    unwind_on_sigterm()
+    print(conditions(), file=sys.stderr)
+    with TemporaryDirectory(prefix="rlexp-benchmark-") as folder:
+        file = Path(folder) / "apex-throughput.yaml"
+        file.write_text(EXPERIMENT, encoding="utf-8")
+        grid = [replace(setting, others=tuple(args.overrides)) for setting in args.grid]
+        runs = in_turns({setting: partial(measure, setting, file, args.seconds) for setting in grid}, args.repeats)
+    table = Table(COLUMNS, args.json)
+    for setting, figures in runs.items():
+        table.add({"setting": setting.name, **medians(figures)})
+
+
+if __name__ == "__main__":
+    main()

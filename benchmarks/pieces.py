@@ -1,0 +1,128 @@
+"""The pieces of an Ape-X run, made for a config as its agent makes them, so that each can be measured alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from rlexp.agents.dqn.acting_network import PolicyExploration
+from rlexp.agents.dqn.agent import q_network_config
+from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.config.apex import ApexConfig
+from rlexp.envs import env_config_of, is_atari, make_vector_env
+from rlexp.models import QNetworkConfig
+from rlexp.models.q_network import QNetwork
+from rlexp.rollout.exploration import ConstantEpsilon
+from rlexp.rollout.settings import RolloutConfig
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
+from rlexp.schedules import PiecewiseSchedule
+
+SEED = 0
+
+Work = Callable[[], int]
+"""Does a little, and returns how many env steps, or rows, that was."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Makes the pieces of a run of ``config`` in ``env``."""
+
+    env: str
+    config: ApexConfig
+
+    def vector_env(self) -> VectorEnv:
+        """Return the envs of one worker."""
+        return make_vector_env(env_config_of(self.env, self.config, ()), self.config.num_envs_per_worker)
+
+    def network(self) -> QNetworkConfig:
+        """Return the network's shape."""
+        vector = self.vector_env()
+        vector.close()
+        return q_network_config(self.config, vector.single_observation_space, vector.single_action_space)
+
+    def policy(self) -> DQNPolicy:
+        """Return a worker's policy with the weights of an untrained network."""
+        network, exploration = self.network(), PolicyExploration(SEED, None, None)
+        policy = DQNPolicy(network, self.config.worker_side_prioritization, exploration, num_threads=1)
+        torch.manual_seed(SEED)
+        parameters = QNetwork(network).named_parameters()
+        policy.set_weights({name: parameter.detach().numpy() for name, parameter in parameters})
+        return policy
+
+    def worker(self) -> RolloutWorker:
+        """Return a worker that plays at random, whatever its policy says: episodes are as long as without one."""
+        config = self.config
+        rollout = RolloutConfig(
+            fragment_length=config.sample_batch_size,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            clip_rewards=is_atari(self.env) if config.clip_rewards is None else config.clip_rewards,
+            batch_mode=config.batch_mode,
+            sample_async=config.sample_async,
+            observation_filter=None,
+        )
+        epsilon = ConstantEpsilon((1.0,) * config.num_envs_per_worker)
+        return RolloutWorker(self.vector_env, self.policy, epsilon, rollout, worker_index=0, seed=SEED)
+
+    def learner(self) -> DQNLearner:
+        """Return the learner, on the CPU."""
+        config = self.config
+        learner_config = DQNLearnerConfig(
+            lr=PiecewiseSchedule(((0, config.lr),)),
+            adam_epsilon=config.adam_epsilon,
+            grad_norm_clipping=config.grad_norm_clipping,
+            double_q=config.double_q,
+            target_network_update_freq=config.target_network_update_freq,
+            target_counts_trained=True,
+            device="cpu",
+        )
+        return DQNLearner(self.network(), learner_config, SEED)
+
+    def batch(self) -> SampleBatch:
+        """Return a batch of made-up rows, for observations that are vectors."""
+        rng, size, network = np.random.default_rng(SEED), self.config.train_batch_size, self.network()
+        return SampleBatch(
+            {
+                OBS: rng.standard_normal((size, *network.observation_shape), np.float32),
+                ACTIONS: rng.integers(network.num_actions, size=size),
+                REWARDS: rng.random(size, np.float32),
+                DISCOUNTS: np.full(size, self.config.gamma**self.config.n_step, np.float32),
+                NEW_OBS: rng.standard_normal((size, *network.observation_shape), np.float32),
+                WEIGHTS: rng.random(size, np.float32),
+            }
+        )
+
+
+def sampling(worker: RolloutWorker) -> Work:
+    """Return what samples one fragment."""
+    return lambda: worker.sample(0)[1].num_env_steps
+
+
+def learning(learner: DQNLearner, batch: SampleBatch) -> Work:
+    """Return what learns once from ``batch``."""
+    return lambda: len(learner.learn_on_batch(batch).td_errors)
+
+
+def stepping(vector: VectorEnv, num_steps: int, policy: DQNPolicy | None) -> Work:
+    """Return what takes ``num_steps`` random steps in every env; ``policy`` looks at each observation, to no effect."""
+    rng = np.random.default_rng(SEED)
+    obs, _ = vector.reset(seed=SEED)
+
+    def step() -> int:
+        nonlocal obs
+        actions = rng.integers(vector.single_action_space.n, size=(num_steps, vector.num_envs))
+        num_ended = 0
+        for actions_now in actions:
+            if policy is not None:
+                policy.compute_actions(obs)
+            obs, _, terminated, truncated, _ = vector.step(actions_now)
+            num_ended += int(np.count_nonzero(terminated | truncated))
+        return actions.size - num_ended  # the step after an episode's end is a reset, which workers do not count either
+
+    return step

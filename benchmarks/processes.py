@@ -1,0 +1,106 @@
+"""The processes that benchmarks start: each is bounded in time, and ended with all that it started itself."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from threading import Timer
+from typing import Any, ParamSpec, TypeVar
+
+import psutil
+
+from rlexp.tuning.ray_session import set_ray_environment
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RLEXP = (sys.executable, "-m", "rlexp.cli")
+END_TIMEOUT_S = 30.0
+"""How long a command may take to end after SIGTERM: it saves a checkpoint and ends its Ray."""
+
+
+def unwind_on_sigterm() -> None:
+    """Let SIGTERM raise SystemExit, as Ctrl-C raises KeyboardInterrupt: processes and temporary folders are cleared."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def in_own_process(timeout_s: float, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what ``work`` returns in a fresh process with one BLAS thread, as the processes of a run have.
+
+    Raises what it raises, and ``multiprocessing.TimeoutError`` after ``timeout_s`` seconds.
+    """
+    set_ray_environment()
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(work, args, kwargs).get(timeout_s)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What ``rlexp run --json`` said, and when."""
+
+    seconds: float
+    """Since the command was started."""
+    fields: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """``start``, ``result``, ``end`` and others."""
+        kind: str = self.fields["event"]
+        return kind
+
+
+def run_experiment(file: Path, out: Path, arguments: Sequence[str], timeout_s: float) -> list[Event]:
+    """Return the events of ``rlexp run FILE`` and, last, one of kind ``exit`` for its end.
+
+    It is told to stop after ``timeout_s`` seconds. Raises CalledProcessError where it fails, then as well.
+    """
+    command = [*RLEXP, "run", str(file), "--out", str(out), "--json", *arguments]
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    watchdog = Timer(timeout_s, end, [process])
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        events = [Event(time.monotonic() - started, json.loads(line)) for line in process.stdout]
+        code = process.wait(END_TIMEOUT_S)
+    finally:
+        watchdog.cancel()
+        end(process)
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    return [*events, Event(time.monotonic() - started, {"event": "exit"})]
+
+
+def evaluate(run: Path, episodes: int, timeout_s: float) -> dict[str, Any]:
+    """Return what ``rlexp evaluate RUN --json`` says; raises where it fails, or takes more than ``timeout_s``."""
+    command = [*RLEXP, "evaluate", str(run), "--episodes", str(episodes), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=timeout_s)
+    evaluation: dict[str, Any] = json.loads(done.stdout)
+    return evaluation
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ask a command to end, then end it and all of its processes; returns at once where it has ended."""
+    if process.poll() is not None:
+        return
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    try:
+        process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        for member in family:
+            _kill(member)
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
