@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.replay.smallest import BLOCK, SmallestPositive
-from rlexp.replay.sum_tree import MOST_STALE, TOP_NODES, SumTree
+from rlexp.replay.smallest import BLOCK as SMALLEST_BLOCK
+from rlexp.replay.smallest import SmallestPositive
+from rlexp.replay.sum_tree import BLOCK, MOST_STALE, TOP_NODES, SumTree
 from rlexp.sample_batch import Array
 
-CAPACITIES = [1, 2, 3, TOP_NODES, TOP_NODES + 1, 1000, 5000]
+CAPACITIES = [1, 2, 3, BLOCK + 1, TOP_NODES * BLOCK, TOP_NODES * BLOCK + 1, 10_000]
 VALUES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
 
@@ -127,12 +128,21 @@ def test_it_never_finds_an_empty_slot(capacity: int) -> None:
 def test_rounding_within_a_subtree_does_not_lead_into_an_empty_slot() -> None:
     ulp = np.spacing(1.0)
     right, left = 1.5 * ulp, 1 + 2 * ulp
-    tree = SumTree(4 * TOP_NODES)
-    last = 4 * TOP_NODES - 1
-    tree.set(np.array([last, last - 2]), np.array([right, left]))  # their neighbours are empty
+    tree = SumTree(4 * TOP_NODES * BLOCK)
+    last = 4 * TOP_NODES * BLOCK - 1
+    before = last - 2 * BLOCK
+    tree.set(np.array([last, before]), np.array([right, left]))  # the blocks beside theirs are empty
     just_below = np.nextafter(tree.total, 0)
     assert just_below - right == left  # as much is left as the left half has, though the number is below the total
-    assert tree.find(np.array([just_below, 0.0])).tolist() == [last, last - 2]
+    assert tree.find(np.array([just_below, 0.0])).tolist() == [last, before]
+
+
+def test_rounding_within_a_block_does_not_lead_into_an_empty_slot() -> None:
+    half_ulp = np.spacing(1.0) / 2
+    values = np.array([1.0, 0.0, 0.0, 0.0, half_ulp, half_ulp, 0.0, 0.0])
+    tree = made_at_once(values)
+    assert tree.total > values.cumsum()[-1] == 1.0  # the order of adding matters here
+    assert (tree.get(tree.find(np.array([1.0]))) > 0).all()
 
 
 def test_the_last_of_equal_slots_wins() -> None:
@@ -188,7 +198,7 @@ def test_nothing_is_written_or_found_for_no_rows() -> None:
 
 def test_the_smallest_is_exact_while_low_values_come_and_go() -> None:
     rng = np.random.default_rng(0)
-    values = np.zeros(3 * BLOCK + 5)
+    values = np.zeros(3 * SMALLEST_BLOCK + 5)
     smallest = SmallestPositive(values)
     for turn in range(400):
         indices = rng.integers(0, len(values), 7)
