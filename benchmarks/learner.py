@@ -9,17 +9,17 @@ that both have the memory that the learner lets it keep. The ratio is the learne
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import cycle
 
 import numpy as np
 import torch
 
+from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
 from rlexp.agents.dqn.learner import COLUMNS, DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.objective import row_losses
 from rlexp.config.dqn import DQNConfig
@@ -34,6 +34,16 @@ NUM_BATCHES = 4
 """Batches that take turns, so that none stays in the processor's caches."""
 SECONDS = 0.3
 """How long either is measured at a time."""
+
+COLUMNS_SHOWN = (
+    Column("network", "network", 21),
+    Column("batch_size", "batch", 5),
+    Column("updates_per_s", "updates/s", 9, ",.1f"),
+    Column("rows_per_s", "rows/s", 7, ",.0f"),
+    Column("ms_per_update", "ms", 7, ".2f"),
+    Column("plain_updates_per_s", "plain/s", 7, ",.1f"),
+    Column("ratio", "ratio", 5, ".2f"),
+)
 
 Update = Callable[[int], object]
 """Learns once, on the batch of this number."""
@@ -122,61 +132,46 @@ def plain_update(case: Case, batches: list[SampleBatch]) -> Update:
     return update
 
 
-def updates_per_second(update: Update) -> float:
-    """Learn for SECONDS, at least once, and return how many updates that makes a second."""
-    start, count = time.perf_counter(), 0
-    while not count or time.perf_counter() - start < SECONDS:
-        update(count % NUM_BATCHES)
-        count += 1
-    return count / (time.perf_counter() - start)
+def timed(update: Update) -> Callable[[], float]:
+    """Return what learns for SECONDS and returns how many updates that makes a second."""
+    numbers = cycle(range(NUM_BATCHES))
+
+    def once() -> int:
+        update(next(numbers))
+        return 1
+
+    return partial(per_second, once, SECONDS)
 
 
-def compare(case: Case, repeats: int) -> dict[str, Any]:
-    """Return one line of the table, of the medians of interleaved repeats."""
+def compare(case: Case, repeats: int) -> Line:
+    """Return one line of the table, of the medians of repeats."""
     rng = np.random.default_rng(0)
     batches = [make_batch(case, rng) for _ in range(NUM_BATCHES)]
-    candidates = {"learner": learner_update(case, batches), "plain": plain_update(case, batches)}
-    speeds: dict[str, list[float]] = {name: [] for name in candidates}
-    for repeat in range(repeats + 1):
-        for name, update in candidates.items():
-            speed = updates_per_second(update)
-            if repeat:  # the first one warms up
-                speeds[name].append(speed)
-    ours, floor = statistics.median(speeds["learner"]), statistics.median(speeds["plain"])
+    measures = {"learner": timed(learner_update(case, batches)), "plain": timed(plain_update(case, batches))}
+    speeds = in_turns(measures, repeats + 1)  # the first one warms up
+    medians = {name: statistics.median(runs[1:]) for name, runs in speeds.items()}
     return {
         "network": case.name,
         "batch_size": case.batch_size,
-        "updates_per_s": ours,
-        "rows_per_s": ours * case.batch_size,
-        "ms_per_update": 1e3 / ours,
-        "plain_updates_per_s": floor,
-        "ratio": ours / floor,
+        "updates_per_s": medians["learner"],
+        "rows_per_s": medians["learner"] * case.batch_size,
+        "ms_per_update": 1e3 / medians["learner"],
+        "plain_updates_per_s": medians["plain"],
+        "ratio": medians["learner"] / medians["plain"],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="threads that torch may use")
+    parser = options(__doc__, repeats=7)
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads that torch may use")
     parser.add_argument("--slow", action="store_true", help="images at batch 512 as well, for a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if not args.json:
-        print(f"{'network':<24}{'batch':>6}{'updates/s':>11}{'rows/s':>10}{'ms':>9}{'plain/s':>10}{'ratio':>7}")
+    print(conditions(), file=sys.stderr)
+    table = Table(COLUMNS_SHOWN, args.json)
     for case in CASES:
-        if case.slow and not args.slow:
-            continue
-        line = compare(case, args.repeats)
-        if args.json:
-            print(json.dumps(line), flush=True)
-            continue
-        speed = f"{line['updates_per_s']:>11.1f}{line['rows_per_s']:>10.0f}{line['ms_per_update']:>9.2f}"
-        print(
-            f"{line['network']:<24}{line['batch_size']:>6}{speed}"
-            f"{line['plain_updates_per_s']:>10.1f}{line['ratio']:>7.2f}",
-            flush=True,
-        )
+        if args.slow or not case.slow:
+            table.add(compare(case, args.repeats))
 
 
 if __name__ == "__main__":
