@@ -151,6 +151,10 @@ class Agent(ABC, Generic[ConfigT]):
         """Return the pictures of one evaluation episode, and how many make a second."""
         return self._evaluator().film(self._current_policy(), derive_seed(self.seed, "film", self._iteration))
 
+    def drain_events(self) -> list[str]:
+        """Return what happened to workers and replay since the last call that a user should know, a sentence each."""
+        return self.optimizer.drain_events()
+
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, self.evaluation_epsilon())
 

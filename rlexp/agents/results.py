@@ -38,6 +38,7 @@ class IterationReport:
             "num_updates": self.learner.num_updates,
             "num_target_updates": self.learner.num_target_updates,
             "num_weight_syncs": stats.num_weight_syncs,
+            "num_worker_restarts": stats.num_worker_restarts,
             "sample_throughput": self.sampled / seconds,
             "train_throughput": self.trained / seconds,
             "trained_per_sampled": self.trained / self.sampled if self.sampled else 0.0,

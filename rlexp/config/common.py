@@ -53,6 +53,19 @@ class CommonConfig(KeyGroup):
     here a file runs everywhere until it asks for more.
     """
 
+    max_num_worker_restarts: CountOrZero = 100
+    """Rollout workers that are replaced because they died, hung or failed, by one process of the trial.
+
+    One that is lost ten times within five minutes is given up; the others go on. With ``num_workers: 0``
+    none is replaced: ``max_failures`` says how often the trial starts again.
+    """
+
+    sample_timeout_s: Positive = 120.0
+    """Seconds that a rollout worker has for ``sample_batch_size`` steps in a process of its own.
+
+    One that needs longer hangs, in its env most likely: it is killed and replaced.
+    """
+
     sample_batch_size: Count
     """Env steps that a worker takes in each of its environments per call: the length of a fragment."""
 

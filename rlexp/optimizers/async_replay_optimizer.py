@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from rlexp.metrics.windows import Mean
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
+from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import SampleBatch
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import Actor, Lane, TaskPool
+from rlexp.task_pool import Actor, ActorLostError, Lane, TaskPool
 
 GET_TIMEOUT_S = 60.0
 """Bound of the wait for a result whose call has already completed."""
@@ -49,14 +49,15 @@ class AsyncReplayOptimizer:
     """Keeps sample and replay calls in flight between a source, shards and a learner thread.
 
     Bulk data does not pass through here: samples go from worker to shard by reference. Nothing is
-    dropped: what has no room in the learner's queue is not asked for. Owned by one agent, in one thread.
+    dropped: what has no room in the learner's queue is not asked for. A shard or a worker that is lost
+    is replaced meanwhile. Owned by one agent, in one thread.
     """
 
     def __init__(
         self,
         pool: TaskPool,
         source: SampleSource,
-        shards: Sequence[Actor[ReplayShard]],
+        shards: ReplayShards,
         learner_thread: LearnerThread,
         depths: QueueDepths,
         beta: LinearSchedule,
@@ -67,7 +68,7 @@ class AsyncReplayOptimizer:
         self.counters = Counters()
         self._pool = pool
         self._source = source
-        self._shards = tuple(shards)
+        self._shards = shards
         self._learner_thread = learner_thread
         self._depths = depths
         self._beta = beta
@@ -76,8 +77,6 @@ class AsyncReplayOptimizer:
         self._store_calls = Lane(pool)
         self._replay_calls = Lane(pool)
         self._priority_calls = Lane(pool)
-        self._turns = deque(self._shards)
-        self._starved: set[Actor[ReplayShard]] = set()
         self._infos: list[FragmentInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -108,6 +107,9 @@ class AsyncReplayOptimizer:
         infos, self._infos = self._infos, []
         return infos
 
+    def drain_events(self) -> list[str]:
+        return self._source.drain_events() + self._shards.drain_events()
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         with self._learner_thread.paused():
@@ -115,8 +117,12 @@ class AsyncReplayOptimizer:
             yield
 
     def replay_states(self) -> list[dict[str, Any]]:
-        refs = [self._pool.call(shard, ReplayShard.state) for shard in self._shards]
-        return [self._pool.get(ref, STATE_TIMEOUT_S) for ref in refs]
+        calls = [(shard, self._pool.call(shard, ReplayShard.state)) for shard in self._shards]
+        states = []
+        for shard, ref in calls:
+            with self._losses_mended(shard):
+                states.append(self._pool.get(ref, STATE_TIMEOUT_S))
+        return states if len(states) == len(calls) else self.replay_states()
 
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         refs = [
@@ -128,10 +134,10 @@ class AsyncReplayOptimizer:
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()
         time_share = self._learner_time_share(lap.elapsed_s)
-        refs = [self._pool.call(shard, ReplayShard.stats) for shard in self._shards]
         return OptimizerStats(
             num_weight_syncs=self._source.num_weight_syncs,
-            shards=tuple(self._pool.get(ref, GET_TIMEOUT_S) for ref in refs),
+            num_worker_restarts=self._source.num_worker_restarts,
+            shards=self._shards.stats(),
             learner_queue_size=self._learner_thread.queue_size,
             learner_queue_capacity=self._learner_thread.queue_capacity,
             learner_wait_share=time_share["wait"],
@@ -158,9 +164,9 @@ class AsyncReplayOptimizer:
             self.counters.num_steps_sampled += sample.info.num_env_steps
             if sample.info.num_rows:
                 dealt = self._rng.integers(len(self._shards)) if sample.info.shard is None else sample.info.shard
-                shard = self._shards[dealt]
+                shard = self._shards[int(dealt)]
                 self._store_calls.submit(shard, ReplayShard.add_batch, sample.batch)
-                self._starved.discard(shard)
+                self._shards.feed(shard)
         self._learner_thread.learner.observe_progress(self.counters.num_steps_sampled)
 
     def _longest_wait_s(self) -> float:
@@ -174,22 +180,21 @@ class AsyncReplayOptimizer:
 
     def _queue_batches(self) -> None:
         for call in self._replay_calls.completed():
-            batch: SampleBatch | None = self._pool.get(call.ref, GET_TIMEOUT_S)
-            if batch is None:  # still below learning_starts: ask again once the shard was given more
-                self._starved.add(call.actor)
-            else:
-                self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
-                self._learner_thread.put(call.actor, batch)
+            with self._losses_mended(call.actor):
+                batch: SampleBatch | None = self._pool.get(call.ref, GET_TIMEOUT_S)
+                if batch is None:  # still below learning_starts: ask again once the shard was given more
+                    self._shards.starve(call.actor)
+                else:
+                    self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
+                    self._learner_thread.put(call.actor, batch)
 
     def _ask_for_batches(self) -> None:
         beta = self._beta.value(self.counters.num_steps_trained)
         while self._batches_on_their_way() < self._learner_thread.queue_capacity and self._may_train():
-            shard = next(filter(self._may_replay, self._turns), None)
+            shard = self._shards.take_turn(lambda shard: self._replay_calls.in_flight(shard) < self._depths.replay)
             if shard is None:
                 return
             self._replay_calls.submit(shard, ReplayShard.replay, beta)
-            self._turns.remove(shard)
-            self._turns.append(shard)
 
     def _batches_on_their_way(self) -> int:
         return self._learner_thread.queue_size + sum(map(self._replay_calls.in_flight, self._shards))
@@ -200,14 +205,12 @@ class AsyncReplayOptimizer:
             counters.num_steps_sampled, counters.num_steps_trained, self._batches_on_their_way()
         )
 
-    def _may_replay(self, shard: Actor[ReplayShard]) -> bool:
-        return shard not in self._starved and self._replay_calls.in_flight(shard) < self._depths.replay
-
     def _return_priorities(self) -> None:
         self._check(self._priority_calls)
         for output in self._learner_thread.outputs():
             self.counters.num_steps_trained += len(output.keys)
-            self._priority_calls.submit(output.shard, ReplayShard.update_priorities, output.keys, output.td_errors)
+            if output.shard in self._shards:
+                self._priority_calls.submit(output.shard, ReplayShard.update_priorities, output.keys, output.td_errors)
 
     def _publish_weights(self) -> None:
         if self._source.weights_wanted():
@@ -226,10 +229,22 @@ class AsyncReplayOptimizer:
         """A learner that hardly waits is the limit itself; else replay, unless workers owe it what it may draw."""
         if learner_wait_share <= BUSY_WAIT_SHARE:
             return "learner"
-        workers_owe = self._starved == set(self._shards) or not self._may_train()
+        workers_owe = self._shards.all_starved or not self._may_train()
         return "workers" if workers_owe else "replay"
 
     def _check(self, lane: Lane) -> None:
         """Let the error of a call surface whose result nobody needs."""
         for call in lane.completed():
-            self._pool.get(call.ref, GET_TIMEOUT_S)
+            with self._losses_mended(call.actor):
+                self._pool.get(call.ref, GET_TIMEOUT_S)
+
+    @contextmanager
+    def _losses_mended(self, shard: Actor[ReplayShard]) -> Iterator[None]:
+        """Replace ``shard`` if it turns out to be lost in the ``with`` body, unless it has been already."""
+        try:
+            yield
+        except ActorLostError as error:
+            for lane in (self._store_calls, self._replay_calls, self._priority_calls):
+                lane.forget(shard)
+            if shard in self._shards:
+                self._shards.replace(shard, error)

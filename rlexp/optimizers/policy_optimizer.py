@@ -26,6 +26,7 @@ class OptimizerStats:
     """How the data path does, at the end of an iteration."""
 
     num_weight_syncs: int
+    num_worker_restarts: int
     shards: tuple[ShardStats, ...]
     learner_queue_size: int
     learner_queue_capacity: int
@@ -54,6 +55,10 @@ class PolicyOptimizer(Protocol):
 
     def drain_infos(self) -> list[FragmentInfo]:
         """Return what was told about the batches since the last call."""
+        ...
+
+    def drain_events(self) -> list[str]:
+        """Return what happened to workers and shards since the last call that a user should know, a sentence each."""
         ...
 
     def paused(self) -> AbstractContextManager[None]:

@@ -80,6 +80,9 @@ class SyncReplayOptimizer:
         infos, self._infos = self._infos, []
         return infos
 
+    def drain_events(self) -> list[str]:
+        return self._source.drain_events()
+
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -95,6 +98,7 @@ class SyncReplayOptimizer:
         time_share = {part: seconds / max(lap.elapsed_s, 1e-9) for part, seconds in lap.parts_s.items()}
         return OptimizerStats(
             num_weight_syncs=self._source.num_weight_syncs,
+            num_worker_restarts=self._source.num_worker_restarts,
             shards=(self._shard.stats(),),
             learner_queue_size=0,
             learner_queue_capacity=0,

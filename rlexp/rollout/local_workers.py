@@ -14,6 +14,8 @@ from rlexp.task_pool import TaskPool
 class LocalWorkers:
     """A SampleSource that samples when it is polled, each time with the newest weights: deterministic."""
 
+    num_worker_restarts = 0
+
     def __init__(self, pool: TaskPool, workers: Sequence[RolloutWorker]) -> None:
         self.num_weight_syncs = 0
         self._pool = pool
@@ -34,6 +36,9 @@ class LocalWorkers:
     def set_filter(self, moments: Moments) -> None:
         for worker in self._workers:
             worker.set_filter(moments)
+
+    def drain_events(self) -> list[str]:
+        return []
 
     def stop(self) -> None:
         workers, self._workers = self._workers, ()

@@ -1,46 +1,46 @@
-"""The fleet of rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights."""
+"""The rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
+from rlexp.rollout.fleet import Fleet
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import FragmentInfo, RolloutWorker
-from rlexp.sample_batch import SentRows
-from rlexp.task_pool import Actor, Lane, Ref, TaskPool
+from rlexp.task_pool import Actor, Completed, Lane, Ref, TaskPool
 
 GET_TIMEOUT_S = 60.0
 """Bound of the wait for a result whose call has already completed."""
 
 
 class RemoteWorkers:
-    """A SampleSource over placed workers, each with up to ``queue_depth`` sample calls in flight."""
+    """A SampleSource over a fleet of workers, each with up to ``queue_depth`` sample calls in flight."""
 
-    def __init__(
-        self, pool: TaskPool, workers: Sequence[Actor[RolloutWorker]], queue_depth: int, max_weight_sync_delay: int
-    ) -> None:
+    def __init__(self, pool: TaskPool, fleet: Fleet, queue_depth: int, max_weight_sync_delay: int) -> None:
         """Weights go to a worker once it has sampled ``max_weight_sync_delay`` env steps since its last ones."""
         self.num_weight_syncs = 0
         self._pool = pool
-        self._workers = tuple(workers)
+        self._fleet = fleet
         self._queue_depth = queue_depth
         self._max_weight_sync_delay = max_weight_sync_delay
         self._lane = Lane(pool, num_returns=2)
         self._published: tuple[int, Ref[Weights]] | None = None
+        self._filter: Ref[Moments] | None = None
         self._version_of: dict[Actor[RolloutWorker], int] = {}
-        self._steps_since_sync = dict.fromkeys(self._workers, 0)
+        self._steps_since_sync = dict.fromkeys(fleet, 0)
+
+    @property
+    def num_worker_restarts(self) -> int:
+        return self._fleet.num_restarts
 
     def poll(self, num_steps_sampled: int) -> list[Sample]:
-        samples = []
-        for call in self._lane.completed():
-            batch: Ref[SentRows] = call.refs[0]
-            info: FragmentInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
-            samples.append(Sample(batch, info))
-            num_steps_sampled += info.num_env_steps
-            self._steps_since_sync[call.actor] += info.num_env_steps
-        for worker in self._workers:
+        samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
+        num_steps_sampled += sum(sample.info.num_env_steps for sample in samples)
+        for worker in self._fleet.lose_who_hangs(lambda worker: self._lane.in_flight(worker) > 0):
+            self._forget(worker)
+        for worker in self._fleet.replace_who_is_due():
+            self._welcome(worker)
+        for worker in self._fleet:
             self._keep_busy(worker, num_steps_sampled)
         return samples
 
@@ -51,12 +51,42 @@ class RemoteWorkers:
         self._published = (version, self._pool.put(weights))
 
     def set_filter(self, moments: Moments) -> None:
-        shared = self._pool.put(moments)
-        for worker in self._workers:
-            self._pool.call(worker, RolloutWorker.set_filter, shared)
+        self._filter = self._pool.put(moments)
+        for worker in self._fleet:
+            self._pool.call(worker, RolloutWorker.set_filter, self._filter)
+
+    def drain_events(self) -> list[str]:
+        return self._fleet.drain_events()
 
     def stop(self) -> None:
-        self._workers = ()
+        for worker in self._fleet:
+            self._forget(worker)
+        self._fleet.stop()
+
+    def _sample_of(self, call: Completed[RolloutWorker, FragmentInfo]) -> Sample | None:
+        """Return what a completed call has brought; None if its worker was lost by it, or before."""
+        if call.actor not in self._steps_since_sync:
+            return None
+        try:
+            info: FragmentInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
+        except Exception as error:  # an env may raise anything
+            self._forget(call.actor)
+            self._fleet.failed(call.actor, error)
+            return None
+        self._fleet.delivered(call.actor)
+        self._steps_since_sync[call.actor] += info.num_env_steps
+        return Sample(call.refs[0], info)
+
+    def _welcome(self, worker: Actor[RolloutWorker]) -> None:
+        """Count what ``worker`` samples from now on; as a new one it gets its weights with its first call."""
+        self._steps_since_sync[worker] = 0
+        if self._filter is not None:
+            self._pool.call(worker, RolloutWorker.set_filter, self._filter)
+
+    def _forget(self, worker: Actor[RolloutWorker]) -> None:
+        self._lane.forget(worker)
+        self._steps_since_sync.pop(worker, None)
+        self._version_of.pop(worker, None)
 
     def _keep_busy(self, worker: Actor[RolloutWorker], num_steps_sampled: int) -> None:
         if self._published is not None and self._is_due(worker):

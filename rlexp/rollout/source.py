@@ -28,6 +28,11 @@ class SampleSource(Protocol):
         """How often a worker was given newer weights."""
         ...
 
+    @property
+    def num_worker_restarts(self) -> int:
+        """How often a worker was replaced that had died, hung or failed."""
+        ...
+
     def poll(self, num_steps_sampled: int) -> list[Sample]:
         """Return the batches that have arrived, and keep the workers busy.
 
@@ -45,6 +50,10 @@ class SampleSource(Protocol):
 
     def set_filter(self, moments: Moments) -> None:
         """Let every worker standardise observations by ``moments``, from one of its next fragments on."""
+        ...
+
+    def drain_events(self) -> list[str]:
+        """Return what happened to workers since the last call that a user should know, a sentence each."""
         ...
 
     def stop(self) -> None:

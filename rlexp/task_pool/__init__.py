@@ -12,7 +12,17 @@ argument travels by reference, not through the caller.
 """
 
 from rlexp.task_pool.inline_pool import InlineTaskPool
-from rlexp.task_pool.pool import Actor, Completed, Lane, Ref, Resources, TaskPool
+from rlexp.task_pool.pool import Actor, ActorLostError, Completed, Lane, Ref, Resources, TaskPool
 from rlexp.task_pool.ray_pool import RayTaskPool
 
-__all__ = ["Actor", "Completed", "InlineTaskPool", "Lane", "RayTaskPool", "Ref", "Resources", "TaskPool"]
+__all__ = [
+    "Actor",
+    "ActorLostError",
+    "Completed",
+    "InlineTaskPool",
+    "Lane",
+    "RayTaskPool",
+    "Ref",
+    "Resources",
+    "TaskPool",
+]

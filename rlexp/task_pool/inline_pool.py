@@ -38,6 +38,9 @@ class InlineTaskPool:
     def wait(self, timeout: float) -> bool:
         return True
 
+    def remove(self, actor: Actor[Any]) -> None:
+        return None
+
     def stop(self) -> None:
         return None
 

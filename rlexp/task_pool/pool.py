@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from rlexp.errors import TrialError
+
 A = TypeVar("A")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -20,6 +22,10 @@ class Actor(Generic[A]):
     handle: Any
     is_here: bool = True
     """Whether it is in this process: then calls to it run at once, in the caller's thread."""
+
+
+class ActorLostError(TrialError):
+    """The process of a placed object has died: nothing that was asked of it will be answered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +86,15 @@ class TaskPool(Protocol):
         ...
 
     def get(self, ref: Ref[R], timeout: float) -> R:
-        """Return a value within ``timeout`` seconds; raises TimeoutError, or what the call raised."""
+        """Return a value within ``timeout`` seconds; raises TimeoutError, ActorLostError, or what the call raised."""
         ...
 
     def wait(self, timeout: float) -> bool:
         """Return once a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
+        ...
+
+    def remove(self, actor: Actor[Any]) -> None:
+        """End one placed object, whatever it is doing, and forget its calls: none of them completes any more."""
         ...
 
     def stop(self) -> None:
@@ -117,6 +127,11 @@ class Lane:
         for call in done:
             self._in_flight[call.actor] -= 1
         return done
+
+    def forget(self, actor: Actor[Any]) -> None:
+        """Drop what has come back from an actor that the pool has removed, and expect no more of it."""
+        self._in_flight.pop(actor, None)
+        self._completed = [call for call in self._completed if call.actor is not actor]
 
     def deliver(self, call: Completed[Any, Any]) -> None:
         """Take a finished call from the pool."""

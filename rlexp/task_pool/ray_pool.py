@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import psutil
+
+from rlexp.errors import TrialError
 from rlexp.task_pool.inline_pool import InlineTaskPool
-from rlexp.task_pool.pool import Actor, Completed, Lane, Ref, Resources
+from rlexp.task_pool.pool import Actor, ActorLostError, Completed, Lane, Ref, Resources
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -14,6 +19,9 @@ P = ParamSpec("P")
 
 ARGUMENT_TIMEOUT_S = 60.0
 """Bound of the wait for an argument that a call in this process needs; its own call has completed before."""
+
+CALL = "__ray_call__"
+"""Ray's own method of every actor: calls a function with the object."""
 
 
 class RayTaskPool:
@@ -27,7 +35,8 @@ class RayTaskPool:
 
         self._ray = ray
         self._here = InlineTaskPool()
-        self._actors: list[Any] = []
+        # Of each actor its handle, and a ref of the host and the process that it is in.
+        self._actors: dict[Actor[Any], tuple[Any, Any]] = {}
         self._pending: dict[Any, tuple[Lane, Completed[Any, Any]]] = {}
 
     def place(
@@ -39,8 +48,9 @@ class RayTaskPool:
             num_cpus=resources.cpus, num_gpus=resources.gpus, resources=dict(resources.custom), max_restarts=0
         )(make)
         handle = remote.remote(*args, **kwargs)
-        self._actors.append(handle)
-        return Actor(name, handle, is_here=False)
+        actor: Actor[A] = Actor(name, handle, is_here=False)
+        self._actors[actor] = handle, getattr(handle, CALL).remote(_whereabouts)
+        return actor
 
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
         if actor.is_here:
@@ -63,8 +73,17 @@ class RayTaskPool:
         return Ref(self._ray.put(value))
 
     def get(self, ref: Ref[R], timeout: float) -> R:
-        is_elsewhere = isinstance(ref.handle, self._ray.ObjectRef)
-        value: R = self._ray.get(ref.handle, timeout=timeout) if is_elsewhere else ref.handle
+        if not isinstance(ref.handle, self._ray.ObjectRef):
+            here: R = ref.handle
+            return here
+        try:
+            value: R = self._ray.get(ref.handle, timeout=timeout)
+        except self._ray.exceptions.RayActorError as error:
+            if error.actor_init_failed:
+                raise TrialError(str(error).strip().splitlines()[-1]) from error  # the rest is where it was raised
+            raise ActorLostError("its process died") from error
+        except self._ray.exceptions.ObjectLostError as error:
+            raise ActorLostError("its result is lost") from error
         return value
 
     def wait(self, timeout: float) -> bool:
@@ -79,10 +98,24 @@ class RayTaskPool:
             lane.deliver(call)
         return True
 
+    def remove(self, actor: Actor[Any]) -> None:
+        if actor not in self._actors:
+            return
+        handle, whereabouts = self._actors.pop(actor)
+        self._pending = {ref: (lane, call) for ref, (lane, call) in self._pending.items() if call.actor is not actor}
+        self._ray.kill(handle, no_restart=True)
+        try:
+            host, pid = self._ray.get(whereabouts, timeout=0)
+        except self._ray.exceptions.RayError:  # it has not come so far, or has died already
+            return
+        # Ray asks a process to end, which one that hangs or was stopped does not hear.
+        if host == socket.gethostname():
+            _kill(pid)
+
     def stop(self) -> None:
         self._pending.clear()
-        actors, self._actors = self._actors, []
-        for handle in actors:
+        actors, self._actors = self._actors, {}
+        for handle, _ in actors.values():
             self._ray.kill(handle, no_restart=True)
 
     def _fetched(self, args: tuple[object, ...]) -> tuple[object, ...]:
@@ -91,3 +124,18 @@ class RayTaskPool:
 
 def _unwrapped(args: tuple[object, ...]) -> list[object]:
     return [arg.handle if isinstance(arg, Ref) else arg for arg in args]
+
+
+def _whereabouts(actor: object) -> tuple[str, int]:
+    """Return where ``actor`` is: the host's name and the process."""
+    return socket.gethostname(), os.getpid()
+
+
+def _kill(pid: int) -> None:
+    """Kill one of Ray's processes; the number may have passed to a stranger's by now."""
+    try:
+        process = psutil.Process(pid)
+        if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::"):
+            process.kill()
+    except psutil.NoSuchProcess:
+        return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,23 @@ from tests.envs import Array, EndlessEnv
 
 
 class FailsOnceEnv(EndlessEnv):
-    """Raises at its hundredth step and leaves the file ``failed``; where that is there already, only if ``always``."""
+    """Fails at its hundredth step and leaves the file ``failed``; where that is there already, only if ``always``.
 
-    def __init__(self, failed: str, always: bool = False) -> None:
+    ``how`` is ``raise``, ``hang``, or ``die`` with its whole process.
+    """
+
+    def __init__(self, failed: str, always: bool = False, how: str = "raise") -> None:
         super().__init__()
-        self._failed, self._always = Path(failed), always
+        self._failed, self._always, self._how = Path(failed), always, how
         self._steps_left = 100
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self._steps_left -= 1
         if self._steps_left == 0 and (self._always or not self._failed.exists()):
             self._failed.touch()
+            if self._how == "hang":
+                threading.Event().wait()
+            if self._how == "die":
+                os.abort()
             raise RuntimeError("this env fails")
         return super().step(action)

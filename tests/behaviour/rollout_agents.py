@@ -14,7 +14,7 @@ from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import OBS, Array, SampleBatch
-from rlexp.task_pool import Actor, InlineTaskPool, Resources
+from rlexp.task_pool import Actor, InlineTaskPool, Resources, TaskPool
 from tests.envs import COUNTING_ENV
 
 NUM_ENVS = 2
@@ -43,8 +43,10 @@ class PlacementPool(InlineTaskPool):
         return super().place(name, resources, make, *args, **kwargs)
 
 
-def make_agent(env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, **changes: Any) -> DQNAgent:
-    return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), PlacementPool(), 0, checkpoint)
+def make_agent(
+    env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, pool: TaskPool | None = None, **changes: Any
+) -> DQNAgent:
+    return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), pool or PlacementPool(), 0, checkpoint)
 
 
 def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from rlexp.config.experiment import DQNExperiment
+from rlexp.errors import TrialError
 from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
 from rlexp.tuning.trainable import placement
 from tests.behaviour.rollout_agents import SMALL, PlacementPool, make_agent, poll
@@ -75,8 +77,11 @@ def test_ray_is_asked_for_all_that_an_actor_reserves(monkeypatch: pytest.MonkeyP
     class Remote:
         """Stands for an actor class that Ray was given."""
 
-        def remote(self) -> None:
-            return None
+        def remote(self, *args: Any) -> Remote:
+            return self
+
+        def __getattr__(self, name: str) -> Remote:
+            return self
 
     def remote(**options: Any) -> Callable[[Any], Remote]:
         asked.append(options)
@@ -102,3 +107,43 @@ def test_a_worker_acts_with_so_many_threads(given: int | None, threads_used: int
     # Workers are placed in this process, after the driver set its own threads; a distribution takes torch to act with.
     make_agent(num_workers=1, num_threads_per_worker=given, num_cpus_for_driver=4, num_atoms=5).stop()
     assert torch.get_num_threads() == threads_used
+
+
+def fails(tmp_path: Path, **how: Any) -> dict[str, Any]:
+    """What makes an agent with one worker, whose env fails at its hundredth step."""
+    return {
+        "env": "tests.behaviour.failing_env:FailsOnceEnv",
+        "num_workers": 1,
+        "num_cpus_per_worker": 0,
+        "num_envs_per_worker": 1,
+        "timesteps_per_iteration": 300,
+        "env_config": {"failed": str(tmp_path / "failed"), **how},
+    }
+
+
+@pytest.mark.ray
+@pytest.mark.key("sample_timeout_s")
+@pytest.mark.parametrize("how", ["raise", "hang", "die"])
+def test_a_worker_that_fails_hangs_or_dies_is_replaced(how: str, tmp_path: Path, ray_session: None) -> None:
+    agent = make_agent(pool=RayTaskPool(), sample_timeout_s=5.0, **fails(tmp_path, how=how))
+    row = agent.train()
+    (event,) = agent.drain_events()
+    said = {
+        "raise": "worker 0 failed: RuntimeError: this env fails;",
+        "hang": "worker 0 delivered nothing for 5 s (sample_timeout_s);",
+        "die": "worker 0 was lost: its process died;",
+    }
+    assert event.startswith(said[how])
+    assert row["info"]["num_worker_restarts"] == 1
+    agent.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.key("max_num_worker_restarts")
+def test_workers_are_replaced_so_often_and_no_more(tmp_path: Path, ray_session: None) -> None:
+    dies = fails(tmp_path, how="die", always=True)
+    agent = make_agent(pool=RayTaskPool(), max_num_worker_restarts=1, **dies)
+    with pytest.raises(TrialError, match="every rollout worker was given up"):
+        agent.train()
+    assert agent.source.num_worker_restarts == 1
+    agent.stop()

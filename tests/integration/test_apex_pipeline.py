@@ -5,23 +5,27 @@ can be checked against what it must be, wherever it has been in between.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import LearnResult
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.exploration import ConstantEpsilon, epsilon_ladder
+from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
@@ -108,43 +112,17 @@ class Pipeline:
 
     def __init__(self, pool: TaskPool, replay: ReplayConfig, num_shards: int, storage: str) -> None:
         self.pool = pool
-        shared = None
+        self.replay = replay
+        self.shared: SharedReplay | None = None
         if storage == SHARED_MEMORY:
             sizes = RingSizes(replay.capacity, NUM_WORKERS, headroom=2 * QUEUE_DEPTH * FRAGMENT * NUM_ENVS)
-            shared = SharedReplay(num_shards, sizes)
-        env = EnvConfig("tests.envs:CountingEnv", {}, None)
-        rollout = replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA)
-        ladder = epsilon_ladder(NUM_WORKERS)
-        workers = [
-            pool.place(
-                f"worker-{index}",
-                Resources(0, 0),
-                RolloutWorker,
-                partial(make_vector_env, env, NUM_ENVS),
-                CountingPolicy,
-                ConstantEpsilon((ladder[index],) * NUM_ENVS),
-                rollout,
-                index,
-                SEED,
-                shared and shared.writer(index, seed=index),
-            )
-            for index in range(NUM_WORKERS)
-        ]
-        self.shards: list[Actor[ReplayShard]] = [
-            pool.place(
-                f"replay-{index}",
-                None if shared else Resources(0, 0),
-                ReplayShard,
-                replay,
-                index,
-                shared and shared.rows(index),
-            )
-            for index in range(num_shards)
-        ]
+            self.shared = SharedReplay(num_shards, sizes)
+        self.shards = ReplayShards(pool, self.place_shard, num_shards)
         self.learner = CheckingLearner()
+        fleet = Fleet(pool, self.place_worker, NUM_WORKERS, FleetLimits(max_restarts=5, sample_timeout_s=60))
         self.optimizer = AsyncReplayOptimizer(
             pool,
-            RemoteWorkers(pool, workers, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100),
+            RemoteWorkers(pool, fleet, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100),
             self.shards,
             LearnerThread(self.learner, 8),
             QueueDepths(replay=2, store=6),
@@ -154,12 +132,34 @@ class Pipeline:
         )
         self.optimizer.start()
 
+    def place_worker(self, index: int, incarnation: int) -> Actor[RolloutWorker]:
+        return self.pool.place(
+            f"worker-{index}",
+            Resources(0, 0),
+            RolloutWorker,
+            partial(make_vector_env, EnvConfig("tests.envs:CountingEnv", {}, None), NUM_ENVS),
+            CountingPolicy,
+            ConstantEpsilon((epsilon_ladder(NUM_WORKERS)[index],) * NUM_ENVS),
+            replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA),
+            index,
+            SEED + incarnation,
+            self.shared and self.shared.writer(index, seed=index),
+        )
+
+    def place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
+        resources = None if self.shared else Resources(0, 0)
+        rows = self.shared and self.shared.rows(index)
+        return self.pool.place(f"replay-{index}", resources, ReplayShard, self.replay, index, rows)
+
     def run(self, num_steps: int, num_updates: int) -> None:
-        deadline = time.monotonic() + 90
         counters = self.optimizer.counters
-        while counters.num_steps_sampled < num_steps or self.learner.num_updates < num_updates:
+        self.run_until(lambda: counters.num_steps_sampled >= num_steps and self.learner.num_updates >= num_updates)
+
+    def run_until(self, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 90
+        while not is_done():
             self.optimizer.step()
-            assert time.monotonic() < deadline, (counters, self.learner.num_updates)
+            assert time.monotonic() < deadline, (self.optimizer.counters, self.learner.num_updates)
 
     def stop(self) -> list[dict[str, Any]]:
         """Stop, and return what each shard holds."""
@@ -253,6 +253,46 @@ def test_priorities_of_overwritten_rows_are_dropped(storage: str, ray_session: N
     own = own_number(rows_of(state)[OBS])
     deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
     np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
+
+
+def kill_one(kind: str) -> None:
+    """Kill one of the actors of this test's Ray whose class has the name ``kind``."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{kind}"):
+                process.kill()
+                return
+    raise AssertionError(f"there is no {kind}")
+
+
+@pytest.mark.parametrize(
+    ("storage", "kinds"), [(ACTORS, ["RolloutWorker", "ReplayShard"]), (SHARED_MEMORY, ["RolloutWorker"])]
+)
+def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: list[str], ray_session: None) -> None:
+    pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=storage)
+    pipeline.run(num_steps=2_000, num_updates=10)
+    pipeline.optimizer.stats()
+    for kind in kinds:
+        kill_one(kind)
+    events: list[str] = []
+
+    def all_replaced() -> bool:
+        events.extend(pipeline.optimizer.drain_events())
+        return len(events) == len(kinds)
+
+    pipeline.run_until(all_replaced)
+    counters = pipeline.optimizer.counters
+    pipeline.run(counters.num_steps_sampled + 4_000, pipeline.learner.num_updates + 20)
+    states = pipeline.stop()
+    for state in states:
+        check_rows(rows_of(state))
+        own = own_number(rows_of(state)[OBS])
+        deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
+        np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
+    assert any("worker" in event and "its process died; replaced in" in event for event in events), events
+    assert any("replay shard" in event for event in events) == ("ReplayShard" in kinds), events
+    observations = np.concatenate([rows_of(state)[OBS] for state in states]).astype(int)
+    assert len(np.unique(observations, axis=0)) == len(observations), "a transition is there twice"
 
 
 @pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY])

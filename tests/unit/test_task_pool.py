@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
-from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, RayTaskPool, Ref, Resources, TaskPool
+from rlexp.errors import TrialError
+from rlexp.task_pool import (
+    Actor,
+    ActorLostError,
+    Completed,
+    InlineTaskPool,
+    Lane,
+    RayTaskPool,
+    Ref,
+    Resources,
+    TaskPool,
+)
 
 SHARED = Resources(cpus=0, gpus=0)
 DEADLINE_S = 30.0
@@ -16,6 +29,8 @@ class Ledger:
     """A plain class, as pools place them."""
 
     def __init__(self, first: int) -> None:
+        if first < 0:
+            raise ValueError("a ledger begins with money")
         self._entries = [first]
 
     def add(self, entry: int) -> int:
@@ -27,6 +42,9 @@ class Ledger:
 
     def divided(self, divisor: int) -> tuple[int, int]:
         return divmod(self._entries[0], divisor)
+
+    def process(self) -> int:
+        return os.getpid()
 
     def wait_for_ever(self) -> None:
         while True:
@@ -181,8 +199,6 @@ def test_a_wait_for_a_remote_value_is_bounded() -> None:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_a_stopped_pool_has_ended_its_actors() -> None:
-    from ray.exceptions import RayActorError
-
     pool = ray_pool()
     ledger = place(pool)
     assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10]
@@ -193,8 +209,42 @@ def test_a_stopped_pool_has_ended_its_actors() -> None:
         while time.monotonic() < deadline:
             pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S)
 
-    with pytest.raises(RayActorError):
+    with pytest.raises(ActorLostError):
         ask_until_it_is_dead()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["hangs", "stopped by a signal"])
+def test_a_removed_actor_is_killed_whatever_it_does_and_its_calls_are_forgotten(is_stopped: bool) -> None:
+    pool = ray_pool()
+    gone, other = place(pool), place(pool)
+    process = psutil.Process(pool.get(pool.call(gone, Ledger.process), DEADLINE_S))
+    lane = Lane(pool)
+    lane.submit(gone, Ledger.wait_for_ever)
+    if is_stopped:
+        process.suspend()
+    pool.remove(gone)
+    lane.forget(gone)
+    process.wait(DEADLINE_S)
+    assert lane.in_flight(gone) == 0
+    assert not pool.wait(0.1)  # nothing is in flight any more
+    pool.remove(gone)
+    lane.submit(other, Ledger.add, 1)
+    (call,) = await_calls(pool, lane, 1)
+    assert call.actor is other
+    pool.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_what_an_object_cannot_be_made_for_is_said_in_a_line() -> None:
+    pool = ray_pool()
+    cannot_be_made: Actor[Ledger] = pool.place("ledger", SHARED, Ledger, -1)
+    with pytest.raises(TrialError) as failure:
+        pool.get(pool.call(cannot_be_made, Ledger.entries), DEADLINE_S)
+    assert failure.value.message == "ValueError: a ledger begins with money"
+    pool.stop()
 
 
 @pytest.mark.ray

@@ -11,6 +11,7 @@ from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueD
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
+from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.worker import RowWriter
@@ -37,7 +38,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         optimizer = AsyncReplayOptimizer(
             self.pool,
             self.source,
-            self._place_shards(),
+            ReplayShards(self.pool, self._place_shard, settings.num_replay_buffer_shards),
             LearnerThread(self.learner, settings.learner_queue_depth),
             depths,
             self.beta_schedule(),
@@ -66,21 +67,17 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 
-    def _place_shards(self) -> list[Actor[ReplayShard]]:
-        num_shards = self.config.optimizer.num_replay_buffer_shards
-        # An actor reserves nothing, so that none can wait for room that its trial does not have.
-        resources = None if self._replays_here() else Resources(cpus=0, gpus=0)
-        return [
-            self.pool.place(
-                f"replay-{index}",
-                resources,
-                ReplayShard,
-                self.replay_config(num_shards),
-                derive_seed(self.seed, "replay", index),
-                None if self._shared is None else self._shared.rows(index),
-            )
-            for index in range(num_shards)
-        ]
+    def _place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
+        seed = derive_seed(self.seed, "replay", index)
+        return self.pool.place(
+            f"replay-{index}",
+            # An actor reserves nothing, so that none can wait for room that its trial does not have.
+            None if self._replays_here() else Resources(cpus=0, gpus=0),
+            ReplayShard,
+            self.replay_config(self.config.optimizer.num_replay_buffer_shards),
+            derive_seed(seed, "generation", generation) if generation else seed,
+            None if self._shared is None else self._shared.rows(index),
+        )
 
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""

@@ -23,6 +23,7 @@ from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.replay import ReplayConfig, ReplayShard, split_evenly
 from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonSchedule, epsilon_ladder
+from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.rewards import RewardLimits
@@ -32,7 +33,7 @@ from rlexp.rollout.worker import RolloutWorker, RowWriter
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Resources
+from rlexp.task_pool import Actor, Resources
 
 DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
 
@@ -70,16 +71,20 @@ class DQNAgentBase(Agent[DQNConfigT]):
         """Place the rollout workers; with ``num_workers: 0`` one works in this thread."""
         config = self.config
         if config.num_workers == 0:
-            return LocalWorkers(self.pool, [RolloutWorker(*self._worker_arguments(0, num_threads=None))])
+            return LocalWorkers(self.pool, [RolloutWorker(*self._worker_arguments(0, self.seed, num_threads=None))])
+        limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
+        fleet = Fleet(self.pool, self._place_worker, config.num_workers, limits)
+        return RemoteWorkers(self.pool, fleet, queue_depth, max_weight_sync_delay)
+
+    def _place_worker(self, index: int, incarnation: int) -> Actor[RolloutWorker]:
+        config = self.config
         resources = Resources(
             config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker
         )
-        num_threads = config.num_threads_per_worker or 1
-        workers = [
-            self.pool.place(f"worker-{index}", resources, RolloutWorker, *self._worker_arguments(index, num_threads))
-            for index in range(config.num_workers)
-        ]
-        return RemoteWorkers(self.pool, workers, queue_depth, max_weight_sync_delay)
+        # A worker's replacement does not play its predecessor's episodes again.
+        seed = derive_seed(self.seed, "incarnation", incarnation) if incarnation else self.seed
+        arguments = self._worker_arguments(index, seed, config.num_threads_per_worker or 1)
+        return self.pool.place(f"worker-{index}", resources, RolloutWorker, *arguments)
 
     def row_writer(self, worker_index: int) -> RowWriter | None:
         """Return what worker ``worker_index`` writes its rows with; None: it sends them."""
@@ -152,12 +157,12 @@ class DQNAgentBase(Agent[DQNConfigT]):
         per_worker = self.config.resolved_epsilon_ladder == "worker"
         return epsilon_ladder(num_workers if per_worker else num_workers * self.config.num_envs_per_worker)
 
-    def _policy_exploration(self, worker_index: int) -> PolicyExploration | None:
+    def _policy_exploration(self, worker_index: int, seed: int) -> PolicyExploration | None:
         config = self.config
         if not config.explore:
             return None
         return PolicyExploration(
-            noise_seed=derive_seed(self.seed, "worker", worker_index, "noise"),
+            noise_seed=derive_seed(seed, "worker", worker_index, "noise"),
             softmax_temp=config.softmax_temp if config.soft_q else None,
             parameter_noise_stddev=config.parameter_noise_initial_stddev if config.parameter_noise else None,
         )
@@ -169,7 +174,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
             return self.config.preprocessor_pref == "deepmind" and is_atari(self.env_config.env)
         return given
 
-    def _worker_arguments(self, worker_index: int, num_threads: int | None) -> tuple[Any, ...]:
+    def _worker_arguments(self, worker_index: int, seed: int, num_threads: int | None) -> tuple[Any, ...]:
         config = self.config
         rollout = RolloutConfig(
             fragment_length=config.sample_batch_size,
@@ -186,13 +191,13 @@ class DQNAgentBase(Agent[DQNConfigT]):
                 DQNPolicy,
                 self.network_config(),
                 config.worker_side_prioritization,
-                self._policy_exploration(worker_index),
+                self._policy_exploration(worker_index, seed),
                 num_threads,
             ),
             self.epsilon_schedule(worker_index),
             rollout,
             worker_index,
-            self.seed,
+            seed,
             self.row_writer(worker_index),
         )
 

@@ -32,6 +32,7 @@ def make_report() -> IterationReport:
         learner.learn_on_batch(make_batch())
     stats = OptimizerStats(
         num_weight_syncs=7,
+        num_worker_restarts=2,
         shards=(shard(20, 1), shard(40, 2)),
         learner_queue_size=3,
         learner_queue_capacity=16,
@@ -62,6 +63,7 @@ def test_figures_by_hand() -> None:
         "num_updates": 3,
         "num_target_updates": 1,
         "num_weight_syncs": 7,
+        "num_worker_restarts": 2,
         "sample_throughput": 50.0,
         "train_throughput": 200.0,
         "trained_per_sampled": 4.0,

@@ -10,9 +10,10 @@ import numpy as np
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay.shard import ReplayShard
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import Actor
+from rlexp.task_pool import Actor, TaskPool
 from tests.unit.optimizers.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
 
 BATCH_SIZE = 4
@@ -48,7 +49,14 @@ class Bench:
         self.thread = SteppedLearnerThread(self.learner, self.capacity)
         rng = np.random.default_rng(0)
         self.optimizer = AsyncReplayOptimizer(
-            self.pool, self.source, self.shards, self.thread, self.depths, self.beta, self.pacing, rng
+            self.pool,
+            self.source,
+            places_of(self.pool, self.shards),
+            self.thread,
+            self.depths,
+            self.beta,
+            self.pacing,
+            rng,
         )
 
     def round(self, updates: int = 0) -> None:
@@ -56,6 +64,15 @@ class Bench:
         self.pool.let_run()
         self.thread.learn(min(updates, self.thread.queue_size))
         self.optimizer.step()
+
+
+def places_of(pool: TaskPool, shards: Sequence[Actor[ReplayShard]]) -> ReplayShards:
+    """Return the places of ``shards``, where a lost one is followed by an empty one."""
+
+    def place(index: int, generation: int) -> Actor[ReplayShard]:
+        return make_shards(1, filled=False)[0] if generation else shards[index]
+
+    return ReplayShards(pool, place, len(shards))
 
 
 def make_shards(count: int, filled: bool = True, learning_starts: int = 1) -> list[Actor[ReplayShard]]:

@@ -63,6 +63,7 @@ class ScriptedSource:
 
     def __init__(self) -> None:
         self.num_weight_syncs = 0
+        self.num_worker_restarts = 0
         self.wants_weights = False
         self.published: list[tuple[int, int]] = []
         self.clocks: list[int] = []
@@ -95,6 +96,9 @@ class ScriptedSource:
 
     def set_filter(self, moments: Moments) -> None:
         raise AssertionError("an optimizer knows of no filters")
+
+    def drain_events(self) -> list[str]:
+        return []
 
     def stop(self) -> None:
         self.num_stops += 1

@@ -12,7 +12,7 @@ from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.sample_batch import OBS
 from rlexp.schedules import LinearSchedule
-from tests.unit.optimizers.bench import BATCH_SIZE, Bench, make_shards
+from tests.unit.optimizers.bench import BATCH_SIZE, Bench, make_shards, places_of
 from tests.unit.optimizers.scripted import TIMEOUT_S, HeldPool, ScriptedLearner, prioritized_rows, rows
 
 
@@ -197,7 +197,7 @@ def test_the_error_of_the_learner_surfaces_in_a_step() -> None:
     bench.optimizer = AsyncReplayOptimizer(
         bench.pool,
         bench.source,
-        bench.shards,
+        places_of(bench.pool, bench.shards),
         thread,
         bench.depths,
         bench.beta,

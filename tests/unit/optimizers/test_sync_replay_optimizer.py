@@ -28,7 +28,7 @@ from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool
 from tests.envs import ENDLESS_ENV, IDENTITY_ENV
 from tests.networks import PLAIN_HEAD
-from tests.rollout_settings import PLAIN
+from tests.rollout_settings import PLAIN, fleet_of
 from tests.unit.optimizers.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
 
 NUM_ENVS = 2
@@ -73,7 +73,7 @@ def make_optimizer(env: str, seed: int, num_workers: int = 0, learning_starts: i
     source: SampleSource = LocalWorkers(pool, workers)
     if num_workers:
         actors: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", worker) for index, worker in enumerate(workers)]
-        source = RemoteWorkers(pool, actors, queue_depth=1, max_weight_sync_delay=1)
+        source = RemoteWorkers(pool, fleet_of(pool, actors), queue_depth=1, max_weight_sync_delay=1)
     shard = make_shard(learning_starts, BATCH_SIZE, capacity=1000)
     learner = make_learner(network, seed)
     optimizer = SyncReplayOptimizer(pool, source, shard, learner, len(workers), CONSTANT_BETA, Pacing(None, BATCH_SIZE))

@@ -18,7 +18,7 @@ from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 from tests.envs import ENDLESS_ENV
-from tests.rollout_settings import PLAIN
+from tests.rollout_settings import PLAIN, fleet_of
 from tests.unit.optimizers.scripted import HeldPool
 from tests.unit.rollout.policies import StepPolicy
 
@@ -59,7 +59,7 @@ def remote(
     pool: InlineTaskPool, num_workers: int = 2, queue_depth: int = 2, max_weight_sync_delay: int = 1
 ) -> RemoteWorkers:
     workers: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", make_worker(index)) for index in range(num_workers)]
-    return RemoteWorkers(pool, workers, queue_depth, max_weight_sync_delay)
+    return RemoteWorkers(pool, fleet_of(pool, workers), queue_depth, max_weight_sync_delay)
 
 
 def local(pool: InlineTaskPool) -> LocalWorkers:

@@ -1,0 +1,177 @@
+"""Fleet: the rollout workers in other processes, whoever they are at the moment."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rlexp.errors import TrialError
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.task_pool import Actor, ActorLostError, TaskPool
+
+PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
+"""Places the worker of an index anew; its incarnation, 0 at first, sets its random streams apart."""
+
+FAILURES_IN_A_ROW = 3
+"""An env that raises so often without a fragment in between will go on to: the trial fails with its error."""
+WINDOW_S, LOSSES_IN_WINDOW = 300.0, 10
+"""A worker that is lost so often within so long is given up."""
+START_S = 60.0
+"""What a worker has beyond the time for a fragment before its first one: its process starts and makes the envs."""
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
+"""Before a worker's second replacement within the window, doubled with each; the first one comes at once."""
+
+
+@dataclass(frozen=True)
+class FleetLimits:
+    """What is borne before a worker, or all of them, are given up."""
+
+    max_restarts: int
+    """Of all workers together, by one process of the trial."""
+    sample_timeout_s: float
+    """A worker that needs longer for a fragment hangs."""
+
+
+@dataclass
+class Member:
+    """One worker's place in the fleet."""
+
+    index: int
+    actor: Actor[RolloutWorker] | None
+    """None while it waits for its replacement, and once it is given up."""
+    answered_s: float
+    """When it delivered last, was asked first or was placed."""
+    incarnation: int = 0
+    has_delivered: bool = False
+    failures: int = 0
+    """Errors since its last fragment."""
+    losses_s: deque[float] = field(default_factory=deque)
+    """When it was lost, within the window."""
+    lost: str = ""
+    """Why, until its replacement delivers."""
+    replace_at_s: float | None = None
+
+
+class Fleet:
+    """Owns the workers' places: replaces who dies, hangs or fails, with a growing delay and up to a limit.
+
+    What an actor says after its removal is never heard: its calls are forgotten by the pool, so that no
+    step can be counted twice, nor be taken from one that was only asleep. Owned by one thread.
+    """
+
+    def __init__(
+        self,
+        pool: TaskPool,
+        place: PlaceWorker,
+        num_workers: int,
+        limits: FleetLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Place ``num_workers``; ``clock`` returns seconds that only grow."""
+        self.num_restarts = 0
+        self._pool = pool
+        self._place = place
+        self._limits = limits
+        self._clock = clock
+        self._events: list[str] = []
+        self._members = [Member(index, place(index, 0), clock()) for index in range(num_workers)]
+
+    def __iter__(self) -> Iterator[Actor[RolloutWorker]]:
+        """Return the workers that are there."""
+        return iter([member.actor for member in self._members if member.actor is not None])
+
+    def drain_events(self) -> list[str]:
+        """Return what happened to workers since the last call, a sentence each."""
+        events, self._events = self._events, []
+        return events
+
+    def delivered(self, worker: Actor[RolloutWorker]) -> None:
+        """Learn that a fragment of ``worker`` has come."""
+        member = self._member(worker)
+        member.answered_s = self._clock()
+        member.has_delivered, member.failures = True, 0
+        if member.lost:
+            took_s = member.answered_s - member.losses_s[-1]
+            restarts = f"{self.num_restarts}/{self._limits.max_restarts} restarts"
+            self._events.append(f"worker {member.index} {member.lost}; replaced in {took_s:.1f} s ({restarts})")
+            member.lost = ""
+
+    def failed(self, worker: Actor[RolloutWorker], error: Exception) -> None:
+        """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row."""
+        member = self._member(worker)
+        if isinstance(error, ActorLostError):
+            self._lose(member, f"was lost: {error.message}")
+            return
+        member.failures += 1
+        if member.failures >= FAILURES_IN_A_ROW:
+            raise error
+        self._lose(member, f"failed: {_last_line(error)}")
+
+    def lose_who_hangs(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
+        """Remove workers that were asked for a fragment too long ago, and return them."""
+        now, hanging = self._clock(), []
+        for member in self._members:
+            timeout_s = self._limits.sample_timeout_s + (0 if member.has_delivered else START_S)
+            if member.actor is None or not is_asked(member.actor):
+                member.answered_s = now
+            elif now - member.answered_s > timeout_s:
+                hanging.append(member.actor)
+                self._lose(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)")
+        return hanging
+
+    def replace_who_is_due(self) -> list[Actor[RolloutWorker]]:
+        """Place anew the workers whose delay is over, and return them."""
+        now, placed = self._clock(), []
+        for member in self._members:
+            if member.replace_at_s is None or now < member.replace_at_s:
+                continue
+            member.incarnation += 1
+            member.actor = self._place(member.index, member.incarnation)
+            member.answered_s, member.has_delivered, member.replace_at_s = now, False, None
+            placed.append(member.actor)
+        return placed
+
+    def stop(self) -> None:
+        """Forget every worker: the pool ends them."""
+        self._members = []
+
+    def _member(self, worker: Actor[RolloutWorker]) -> Member:
+        return next(member for member in self._members if member.actor is worker)
+
+    def _lose(self, member: Member, why: str) -> None:
+        assert member.actor is not None
+        self._pool.remove(member.actor)
+        member.actor, member.lost = None, why
+        now = self._clock()
+        while member.losses_s and now - member.losses_s[0] > WINDOW_S:
+            member.losses_s.popleft()
+        member.losses_s.append(now)
+        losses = len(member.losses_s)
+        if losses > LOSSES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
+            self._give_up(member, why)
+            return
+        self.num_restarts += 1
+        delay_s = 0.0 if losses == 1 else min(FIRST_DELAY_S * 2.0 ** (losses - 2), LONGEST_DELAY_S)
+        member.replace_at_s = now + delay_s
+
+    def _give_up(self, member: Member, why: str) -> None:
+        waiting = [each for each in self._members if each.actor is not None or each.replace_at_s is not None]
+        if not waiting:
+            raise TrialError(f"every rollout worker was given up; the last one {why}", self._limits_hint())
+        self._events.append(
+            f"worker {member.index} {why}; given up after {len(member.losses_s)} losses in {WINDOW_S / 60:g} minutes,"
+            f" {len(waiting)} of {len(self._members)} go on"
+        )
+
+    def _limits_hint(self) -> str:
+        return (
+            f"a worker is given up after {LOSSES_IN_WINDOW} losses in {WINDOW_S / 60:g} minutes,"
+            f" all after {self._limits.max_restarts} restarts (max_num_worker_restarts)"
+        )
+
+
+def _last_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,217 @@
+"""Workers that die, hang or fail, and what becomes of their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.errors import TrialError
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.filters import Moments
+from rlexp.rollout.fleet import FAILURES_IN_A_ROW, LOSSES_IN_WINDOW, START_S, WINDOW_S, Fleet, FleetLimits
+from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.worker import FragmentInfo
+from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref
+
+TIMEOUT_S = 30.0
+STEPS = 5
+
+DIES = ActorLostError("its process died")
+FAILS = ValueError("this env fails")
+HANGS = "hangs"
+WORKS = "works"
+
+
+class FakeWorker:
+    """What was placed at an index, and how its calls end from now on."""
+
+    def __init__(self, index: int, incarnation: int, fate: Any) -> None:
+        self.index = index
+        self.incarnation = incarnation
+        self.fate = fate
+        self.told: list[tuple[str, Any]] = []
+
+
+class FragilePool(InlineTaskPool):
+    """Ends calls as each worker's fate says; a removed worker's late answers come all the same."""
+
+    def __init__(self) -> None:
+        self.removed: list[FakeWorker] = []
+        self._late: list[Callable[[], None]] = []
+
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
+        worker = actor.handle
+        nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
+        info: Any = FragmentInfo(worker.index, STEPS, STEPS, nothing, np.zeros(1), worker.incarnation, 0.0)
+        answer = Completed(actor, (Ref("rows"), Ref(worker.fate if isinstance(worker.fate, Exception) else info)))
+        if worker.fate == HANGS:
+            self._late.append(lambda: lane.deliver(answer))
+        else:
+            lane.deliver(answer)
+
+    def call(self, actor: Actor[Any], method: Callable[..., Any], *args: object) -> Ref[Any]:
+        actor.handle.told.append((method.__name__, args[0].handle if isinstance(args[0], Ref) else args[0]))
+        return Ref(None)
+
+    def get(self, ref: Ref[Any], timeout: float) -> Any:
+        if isinstance(ref.handle, Exception):
+            raise ref.handle
+        return ref.handle
+
+    def remove(self, actor: Actor[Any]) -> None:
+        self.removed.append(actor.handle)
+
+    def wake_zombies(self) -> None:
+        late, self._late = self._late, []
+        for deliver in late:
+            deliver()
+
+
+class Bench:
+    """A source over workers whose fates a test decides, and a clock that only the test moves."""
+
+    def __init__(self, num_workers: int = 2, max_restarts: int = 100) -> None:
+        self.now_s = 0.0
+        self.pool = FragilePool()
+        self.workers: dict[int, FakeWorker] = {}
+        self.next_fate: Any = WORKS
+        limits = FleetLimits(max_restarts, TIMEOUT_S)
+        self.fleet = Fleet(self.pool, self.place, num_workers, limits, lambda: self.now_s)
+        self.source = RemoteWorkers(self.pool, self.fleet, queue_depth=1, max_weight_sync_delay=1)
+
+    def place(self, index: int, incarnation: int) -> Actor[Any]:
+        self.workers[index] = FakeWorker(index, incarnation, self.next_fate)
+        return Actor(f"worker-{index}", self.workers[index])
+
+    def poll(self) -> list[int]:
+        """Return the indices of the workers whose fragments came."""
+        return sorted(sample.info.worker_index for sample in self.source.poll(0))
+
+    def poll_often(self, times: int, seconds: float) -> None:
+        for _ in range(times):
+            self.poll()
+            self.now_s += seconds
+
+
+@pytest.mark.parametrize("fate", [DIES, FAILS])
+def test_a_lost_worker_is_replaced_at_once_while_the_others_go_on(fate: Exception) -> None:
+    bench = Bench()
+    bench.workers[1].fate = fate
+    lost = bench.workers[1]
+    assert bench.poll() == []
+    assert bench.poll() == [0]
+    assert bench.pool.removed == [lost]
+    assert bench.workers[1].incarnation == 1
+    bench.now_s += 1.8
+    assert bench.poll() == [0, 1]
+    (event,) = bench.source.drain_events()
+    assert str(fate) in event or "its process died" in event
+    assert "replaced in 1.8 s (1/100 restarts)" in event
+    assert bench.source.drain_events() == []
+    assert bench.source.num_worker_restarts == 1
+
+
+def test_a_replacement_gets_the_newest_weights_and_the_filter_before_it_samples() -> None:
+    bench = Bench(num_workers=1)
+    bench.source.publish(7, {"layer": np.zeros(1)})
+    moments = Moments.none((2,)) if hasattr(Moments, "none") else object()
+    moments = Moments.none((2,))
+    bench.source.set_filter(moments)
+    bench.workers[0].fate = DIES
+    for _ in range(3):
+        bench.poll()
+    assert bench.workers[0].incarnation == 1
+    assert bench.workers[0].told == [("set_filter", moments), ("set_weights", 7)]
+
+
+def test_a_worker_that_hangs_is_removed_and_what_it_says_later_is_not_heard() -> None:
+    bench = Bench()
+    hanging = bench.workers[0]
+    bench.poll()
+    hanging.fate = HANGS
+    assert bench.poll() == [0, 1]
+    bench.now_s = TIMEOUT_S - 1
+    assert bench.poll() == [1]
+    assert bench.pool.removed == []
+    bench.now_s = TIMEOUT_S + 1
+    assert bench.poll() == [1]
+    assert bench.pool.removed == [hanging]
+    bench.pool.wake_zombies()
+    assert bench.poll() == [0, 1]
+    versions = [sample.info.weights_version for sample in bench.source.poll(0) if sample.info.worker_index == 0]
+    assert versions == [1]  # the replacement's, which tells its incarnation
+
+
+def test_a_worker_has_more_time_for_its_first_fragment() -> None:
+    bench = Bench(num_workers=1)
+    bench.workers[0].fate = HANGS
+    bench.poll()
+    bench.now_s = TIMEOUT_S + START_S - 1
+    bench.poll()
+    assert bench.pool.removed == []
+    bench.now_s = TIMEOUT_S + START_S + 1
+    bench.poll()
+    assert bench.workers[0].incarnation == 1
+
+
+def test_a_worker_is_not_blamed_for_the_time_in_which_nobody_asked() -> None:
+    bench = Bench(num_workers=1)
+    for _ in range(3):
+        bench.poll()
+        bench.now_s += 10 * TIMEOUT_S  # its answer has been there all the time
+    assert bench.pool.removed == []
+
+
+def test_an_env_that_always_raises_ends_the_trial_with_its_own_error() -> None:
+    bench = Bench()
+    bench.next_fate = FAILS
+    bench.workers[0].fate = FAILS
+    with pytest.raises(ValueError, match="this env fails"):
+        bench.poll_often(100, 5.0)
+    assert bench.source.num_worker_restarts == FAILURES_IN_A_ROW - 1
+
+
+def test_an_env_that_raises_now_and_then_does_not() -> None:
+    bench = Bench(num_workers=1)
+    for _ in range(2 * FAILURES_IN_A_ROW):
+        bench.workers[0].fate = FAILS
+        while bench.poll():
+            pass
+        bench.now_s += WINDOW_S + 1
+        while not bench.poll():
+            pass
+    assert bench.source.num_worker_restarts == 2 * FAILURES_IN_A_ROW
+
+
+def test_a_worker_that_dies_again_and_again_waits_longer_each_time_and_is_given_up() -> None:
+    bench = Bench()
+    bench.next_fate = DIES
+    bench.workers[0].fate = DIES
+    placed_s = []
+    incarnation = 0
+    while bench.now_s < WINDOW_S:
+        bench.poll()
+        if bench.workers[0].incarnation != incarnation:
+            incarnation = bench.workers[0].incarnation
+            placed_s.append(bench.now_s)
+        bench.now_s += 0.25
+    gaps = np.diff(placed_s)
+    assert len(placed_s) == LOSSES_IN_WINDOW
+    assert (np.diff(gaps) >= -0.3).all()
+    assert gaps[0] < 2 < 25 < gaps[-1]
+    assert "given up" in bench.source.drain_events()[-1]
+    assert bench.poll() == [1]
+
+
+def test_when_every_worker_is_given_up_the_trial_fails() -> None:
+    bench = Bench(num_workers=2, max_restarts=3)
+    bench.next_fate = DIES
+    for worker in bench.workers.values():
+        worker.fate = DIES
+    with pytest.raises(TrialError, match="every rollout worker was given up") as failure:
+        bench.poll_often(1000, 1.0)
+    assert "max_num_worker_restarts" in (failure.value.hint or "")
+    assert bench.source.num_worker_restarts == 3
