@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,12 @@ class SampleBatch:
         shapes = ", ".join(f"{name} {column.dtype}{list(column.shape)}" for name, column in self.columns.items())
         return f"SampleBatch({shapes})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the memory lies: other than in its own order, an array would be copied element by element."""
+        orders = {name: np.argsort(np.negative(column.strides), kind="stable") for name, column in self.columns.items()}
+        columns = {name: column.transpose(orders[name]) for name, column in self.columns.items()}
+        return _arrived, (columns, {name: np.argsort(order) for name, order in orders.items()})
+
     def with_columns(self, **columns: Array) -> SampleBatch:
         """Return a batch with the given columns added or replaced."""
         return SampleBatch({**self.columns, **columns})
@@ -90,6 +97,10 @@ class SampleBatch:
         return SampleBatch({name: np.concatenate([batch[name] for batch in batches]) for name in names})
 
 
+def _arrived(columns: Mapping[str, Array], orders: Mapping[str, Array]) -> SampleBatch:
+    return SampleBatch({name: column.transpose(orders[name]) for name, column in columns.items()})
+
+
 class Column(NamedTuple):
     """What the rows of a column are."""
 
@@ -117,5 +128,61 @@ class WrittenRows:
         return self.count
 
 
-SentRows = SampleBatch | WrittenRows
-"""What a worker sends: the rows themselves, or where it has written them."""
+@dataclass(frozen=True)
+class FrameRows:
+    """Rows whose large observations are sent frame by frame, so that none is there twice.
+
+    An observation ``[..., K C]`` is K frames ``[..., C]`` side by side along its last axis: the images of a
+    stack, or with K = 1 the whole of an observation that cannot be taken apart.
+    """
+
+    rows: SampleBatch
+    """The columns, of which OBS and NEW_OBS ``[B, K]`` say which of ``frames`` an observation is made of."""
+    frames: Array
+    """``[F, ..., C]``."""
+    numbers: Array
+    """A number for each frame ``[F]`` int64, its own for ever: frames of one number are equal."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return len(self.rows)
+
+    def slice(self, start: int, stop: int) -> FrameRows:
+        """Return rows ``start`` to ``stop`` (exclusive), with all frames."""
+        return replace(self, rows=self.rows.slice(start, stop))
+
+    def stacks(self) -> SampleBatch:
+        """Return the rows with their observations."""
+        observations = {name: side_by_side(self.frames[self.rows[name]]) for name in (OBS, NEW_OBS)}
+        return self.rows.with_columns(**observations)
+
+
+LEAST_BYTES = 1024
+"""Observations from this size on are made of frames; of small ones, the frames' numbers would be nearly as long."""
+MOST_CHANNELS = 16
+"""An image with more channels is one frame."""
+
+
+def has_frames(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether observations of ``shape`` are so large that they are sent and kept as frames."""
+    return math.prod(shape) * dtype.itemsize >= LEAST_BYTES
+
+
+def num_frames(shape: tuple[int, ...]) -> int:
+    """Return of how many frames an observation of ``shape`` is made: each channel of an image may be one of a stack."""
+    return shape[2] if len(shape) == 3 and shape[2] <= MOST_CHANNELS else 1
+
+
+def side_by_side(frames: Array) -> Array:
+    """Return observations ``[B, ..., K C]`` of their frames ``[B, K, ..., C]``: a view, where C or K is 1."""
+    beside = np.moveaxis(frames, 1, -2)
+    *shape, num_frames, channels = beside.shape
+    return beside.reshape(*shape, num_frames * channels)
+
+
+SentRows = SampleBatch | FrameRows | WrittenRows
+"""What a worker sends: the rows themselves, with each frame once where they are large, or where it has written them."""

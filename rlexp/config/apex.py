@@ -56,7 +56,8 @@ class ApexConfig(DQNConfig):
     workers and the learner, else local.
 
     ``shared_memory`` wants Linux and all workers on the learner's machine. Each of them keeps its own newest
-    transitions, an equal share of ``buffer_size``, and none is compressed, whatever ``compress_observations`` says.
+    transitions, an equal share of ``buffer_size``, with whole observations, uncompressed: of stacked frames that is
+    eight times the memory.
     With ``num_workers: 0`` there is nothing to share, and it is ``local``."""
 
     final_prioritized_replay_beta: PositiveFraction | None = None

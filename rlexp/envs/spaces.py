@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 
@@ -51,3 +53,9 @@ def check_layout(env: str, observation_space: Space[Any]) -> None:
             f"env {env} has image observations {shape}, which look like [channels, height, width]",
             "wrap the env so that they are [height, width, channels]",
         )
+
+
+def observation_bytes(observation_space: Space[Any]) -> int:
+    """Return the bytes of one observation as the agents see it: an image, or else a vector."""
+    flat = flatten_space(observation_space)
+    return int(flat.dtype.itemsize * math.prod(flat.shape)) if flat.dtype and flat.shape else 0

@@ -10,7 +10,7 @@ from rlexp.config.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.trial import Trial
 from rlexp.errors import Problem, ResourceError
 from rlexp.machine.hardware import Machine
-from rlexp.machine.replay_memory import replay_bytes
+from rlexp.machine.replay_memory import largest_buffer, replay_bytes
 
 CPU_SHARE_DIGITS = 2
 """Decimals of a share of a CPU."""
@@ -45,7 +45,9 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
     memory = replay_bytes(experiment)
     if memory is not None and memory > machine.memory_total:
         message = f"{experiment.name} may need {_gib(memory)} for replay, this machine has {_gib(machine.memory_total)}"
-        yield Problem("", message, "lower config.buffer_size, or --fit")
+        yield Problem(
+            "", message, f"-o config.buffer_size={largest_buffer(experiment, machine.memory_total)}, or --fit"
+        )
 
 
 def _cpu_hint(experiment: Experiment, machine: Machine) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import STORAGE_PREFIX, Run
-from rlexp.replay.storage import Storage
-from rlexp.sample_batch import KEYS, TD_ERRORS, Array, SampleBatch, SentRows
+from rlexp.replay.storage import FrameStorage
+from rlexp.sample_batch import KEYS, TD_ERRORS, Array, FrameRows, SampleBatch, SentRows, WrittenRows
 
 
 class RowRing:
@@ -18,7 +19,7 @@ class RowRing:
     can therefore be told from the slot and the number of rows added, and is not stored.
     """
 
-    def __init__(self, capacity: int, storage: Storage) -> None:
+    def __init__(self, capacity: int, storage: FrameStorage) -> None:
         """Keep ``capacity`` rows in ``storage``, which has that many slots; raises ValueError below 1."""
         if capacity < 1:
             raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
@@ -36,12 +37,13 @@ class RowRing:
         """Bytes of the storage once every slot is used."""
         return self._storage.nbytes
 
-    def unpack(self, sent: SentRows, /) -> tuple[SampleBatch, Array | None]:
-        assert isinstance(sent, SampleBatch)
-        if TD_ERRORS not in sent:
+    def unpack(self, sent: SentRows, /) -> tuple[SampleBatch | FrameRows, Array | None]:
+        assert not isinstance(sent, WrittenRows)
+        rows = sent.rows if isinstance(sent, FrameRows) else sent
+        if TD_ERRORS not in rows:
             return sent, None
-        stored = SampleBatch({name: column for name, column in sent.columns.items() if name != TD_ERRORS})
-        return stored, sent[TD_ERRORS]
+        stored = SampleBatch({name: column for name, column in rows.columns.items() if name != TD_ERRORS})
+        return replace(sent, rows=stored) if isinstance(sent, FrameRows) else stored, rows[TD_ERRORS]
 
     def retire(self, batch: SentRows, /) -> list[range]:
         """Do nothing: new rows are written over the oldest, and no slot stays empty."""
@@ -53,7 +55,7 @@ class RowRing:
         Of a batch larger than the capacity only the last rows are written, though all are counted.
         Raises ValueError, with nothing written, for columns that are not those of the first batch.
         """
-        assert isinstance(batch, SampleBatch)
+        assert not isinstance(batch, WrittenRows)
         count = len(batch)
         first = max(count - self.capacity, 0)
         start = (self.num_added + first) % self.capacity

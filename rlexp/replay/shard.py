@@ -13,7 +13,7 @@ from rlexp.replay.buffer import ReplayBuffer
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
-from rlexp.replay.storage import ArrayStorage, CompressedStorage, Storage
+from rlexp.replay.storage import FrameStorage
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
@@ -37,7 +37,7 @@ class ReplayConfig:
     eps: float
     """Added to every absolute TD error, so that no row is lost for ever."""
     compress_observations: bool
-    """Keep observations compressed, where they are large enough for that to pay."""
+    """Keep the frames of large observations compressed."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,4 @@ def _make_buffer(config: ReplayConfig, rows: Rows) -> ReplayBuffer:
 
 
 def _own_rows(config: ReplayConfig) -> RowRing:
-    storage: Storage
-    storage = CompressedStorage(config.capacity) if config.compress_observations else ArrayStorage(config.capacity)
-    return RowRing(config.capacity, storage)
+    return RowRing(config.capacity, FrameStorage(config.capacity, config.compress_observations))

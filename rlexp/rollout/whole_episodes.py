@@ -40,12 +40,7 @@ class EpisodeAccumulator:
         self._waiting.append(fragment)
         self._count(fragment)
         batch = self._send() if self._finished_steps >= self._min_steps else None
-        if self._waiting_bytes > MAX_WAITING_BYTES:
-            raise TrialError(
-                f"batch_mode complete_episodes holds {self._waiting_bytes / 1e9:.1f} GB of steps back in a worker, "
-                "because their episodes do not end",
-                "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
-            )
+        refuse_endless_waiting(self._waiting_bytes)
         return batch
 
     def _count(self, fragment: Fragment) -> None:
@@ -64,6 +59,16 @@ class EpisodeAccumulator:
         rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
         self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.obs.nbytes, 0
         return n_step_transitions(sent, int(per_env.max()), self._n_step, self._gamma)
+
+
+def refuse_endless_waiting(num_bytes: int) -> None:
+    """Raise TrialError where the observations that wait are more than MAX_WAITING_BYTES."""
+    if num_bytes > MAX_WAITING_BYTES:
+        raise TrialError(
+            f"batch_mode complete_episodes holds {num_bytes / 1e9:.1f} GB of steps back in a worker, "
+            "because their episodes do not end",
+            "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
+        )
 
 
 def before_last_end(fragment: Fragment) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
 
+import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlexp.policy import Policy, Weights
@@ -15,13 +16,24 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.exploration import EpsilonSchedule
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.frame_packer import FramePacker
 from rlexp.rollout.n_step import NStepAccumulator
 from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
 from rlexp.rollout.recording_ahead import RecordingAhead
 from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.settings import RolloutConfig
 from rlexp.rollout.whole_episodes import EpisodeAccumulator
-from rlexp.sample_batch import Array, SampleBatch, SentRows, WrittenRows
+from rlexp.sample_batch import (
+    NEW_OBS,
+    OBS,
+    OUTPUTS,
+    Array,
+    FrameRows,
+    SampleBatch,
+    SentRows,
+    WrittenRows,
+    has_frames,
+)
 
 MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
 MakePolicy = Callable[[], Policy]
@@ -87,6 +99,7 @@ class RolloutWorker:
         self._policy = make_policy()
         env = make_env()
         self._accumulator = _make_accumulator(config, env.num_envs)
+        self._packer = _make_packer(env, row_writer)
         # A policy is never shared between threads: the one that records ahead acts with a policy of its own.
         self._policy_acts = not config.sample_async
         acting_policy = self._policy if self._policy_acts else make_policy()
@@ -116,17 +129,29 @@ class RolloutWorker:
             num_steps_sampled += recording.num_env_steps
             recordings.append(recording)
             started = time.perf_counter()
-            batch = self._accumulator.push(recording.fragment)
+            fragment = recording.fragment
+            batch = self._accumulator.push(fragment if self._packer is None else self._packer.pack(fragment))
             folding_s += time.perf_counter() - started
         started = time.perf_counter()
-        batch = self._policy.postprocess(batch)
+        rows = self._postprocessed(batch)
         folding_s += time.perf_counter() - started
-        sent = batch if self._row_writer is None else self._row_writer.write(batch)
+        sent: SentRows = rows
+        if self._row_writer is not None and isinstance(rows, SampleBatch):
+            sent = self._row_writer.write(rows)
         return sent, self._told(sent, recordings, SampleTime(folding_s, folding_s=folding_s))
 
     def stop(self) -> None:
         """End what is under way and close the envs; idempotent."""
         self._recorder.stop()
+
+    def _postprocessed(self, batch: SampleBatch) -> SampleBatch | FrameRows:
+        """Return what is to be sent; a policy that has not remembered what it saw is shown the observations again."""
+        if self._packer is None:
+            return self._policy.postprocess(batch)
+        if OUTPUTS in batch:
+            return self._packer.send(self._policy.postprocess(batch))
+        rows = self._policy.postprocess(self._packer.stacks(batch))
+        return self._packer.send(rows.with_columns(**{name: batch[name] for name in (OBS, NEW_OBS)}))
 
     def _told(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
         last = recordings[-1]
@@ -142,6 +167,13 @@ class RolloutWorker:
             observed=reduce(Moments.merged, observed) if observed else None,
             shard=sent.shard if isinstance(sent, WrittenRows) else None,
         )
+
+
+def _make_packer(env: VectorEnv[Any, Any, Any], row_writer: RowWriter | None) -> FramePacker | None:
+    """Return what makes frames of large observations; a ring of shared memory takes them whole."""
+    space = env.single_observation_space
+    is_large = space.shape is not None and space.dtype is not None and has_frames(space.shape, np.dtype(space.dtype))
+    return FramePacker(env.num_envs) if is_large and row_writer is None else None
 
 
 def _make_accumulator(config: RolloutConfig, num_envs: int) -> Accumulator:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
-from rlexp.sample_batch import ACTIONS, OBS, REWARDS, SampleBatch
+from rlexp.sample_batch import ACTIONS, OBS, REWARDS, SampleBatch, has_frames, num_frames, side_by_side
 
 
 def make_batch(start: int = 0, count: int = 4) -> SampleBatch:
@@ -82,3 +84,46 @@ def test_read_only_columns_serve_for_everything() -> None:
         column.setflags(write=False)
     batch.slice(0, 2).take(np.array([1])).with_columns(**{REWARDS: np.ones(1)})
     assert SampleBatch.concat([batch, batch]).count == 8
+
+
+def test_it_travels_as_its_memory_lies() -> None:
+    """Frame by frame, where stacks are made of frames: nothing is copied on the way, and nothing after it."""
+    frames = np.arange(2 * 3 * 5 * 4, dtype=np.uint8).reshape(2, 3, 5, 4)
+    batch = SampleBatch({OBS: frames.transpose(0, 2, 3, 1), ACTIONS: np.arange(2), REWARDS: np.zeros((2, 0))})
+    buffers: list[pickle.PickleBuffer] = []
+    word = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
+    assert sum(len(buffer.raw()) for buffer in buffers) >= frames.nbytes
+    arrived = pickle.loads(word, buffers=buffers)  # noqa: S301 (as Ray does)
+    assert list(arrived) == list(batch)
+    assert arrived[OBS].strides == batch[OBS].strides
+    assert np.shares_memory(arrived[OBS], frames)
+    for name in batch:
+        np.testing.assert_array_equal(arrived[name], batch[name])
+
+
+def test_rows_that_are_not_neighbours_travel_too() -> None:
+    batch = SampleBatch({OBS: np.arange(12).reshape(6, 2)[::2], ACTIONS: np.arange(3)[::-1]})
+    arrived = pickle.loads(pickle.dumps(batch, protocol=5))  # noqa: S301 (as Ray does)
+    for name in batch:
+        np.testing.assert_array_equal(arrived[name], batch[name])
+
+
+@pytest.mark.parametrize(("shape", "count"), [((3, 5, 1), 4), ((3, 5, 4), 1), ((7,), 1), ((3, 5, 2), 3)])
+def test_observations_are_their_frames_side_by_side(shape: tuple[int, ...], count: int) -> None:
+    frames = np.random.default_rng(0).random((6, count, *shape))
+    expected = np.array([np.concatenate(list(row), axis=-1) for row in frames])
+    np.testing.assert_array_equal(side_by_side(frames), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((84, 84, 4), 4), ((84, 84, 1), 1), ((64, 64, 12), 12), ((4, 84, 84), 1), ((4000,), 1)]
+)
+def test_each_channel_of_an_image_is_a_frame(shape: tuple[int, ...], count: int) -> None:
+    assert has_frames(shape, np.dtype(np.uint8))
+    assert num_frames(shape) == count
+
+
+def test_small_observations_have_no_frames() -> None:
+    assert not has_frames((128,), np.dtype(np.uint8))
+    assert not has_frames((), np.dtype(np.float32))
+    assert has_frames((128,), np.dtype(np.float64))

@@ -12,6 +12,8 @@ from rlexp.errors import CheckpointError
 from rlexp.replay.rows import STORAGE_PREFIX, Run
 from rlexp.replay.shared.rings import RingMemory, RingSizes, fence
 from rlexp.replay.shared.segment import Segment
+from rlexp.replay.storage.array import check_lengths
+from rlexp.replay.storage.frame_memory import FRAMES
 from rlexp.sample_batch import KEYS, Array, Column, SampleBatch, SentRows, WrittenRows
 
 
@@ -142,9 +144,12 @@ class SharedRows:
         }
         num_added = int(state["num_added"])
         count = min(num_added, self.capacity)
-        lengths = {name: len(column) for name, column in columns.items()}
-        if set(lengths.values()) != ({count} if count else set()):
-            raise CheckpointError(f"a replay state should hold {count} rows of each column, but holds {lengths}")
+        if FRAMES in columns:
+            raise CheckpointError(
+                "a replay state with frames does not fit shared memory, which holds whole observations",
+                "-o config.replay_storage=auto",
+            )
+        check_lengths(columns, count)
         if count:
             self._deal(SampleBatch(columns))
         self._num_added_before = num_added - count

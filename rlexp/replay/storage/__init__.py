@@ -1,7 +1,6 @@
-"""Where the columns of replayed rows lie: one protocol, and one file for each kind of memory."""
+"""Where the columns of replayed rows lie: in arrays, and their frames in a pool, plainly or compressed."""
 
 from rlexp.replay.storage.array import ArrayStorage
-from rlexp.replay.storage.compressed import CompressedStorage
-from rlexp.replay.storage.storage import Storage
+from rlexp.replay.storage.frames import FrameStorage
 
-__all__ = ["ArrayStorage", "CompressedStorage", "Storage"]
+__all__ = ["ArrayStorage", "FrameStorage"]

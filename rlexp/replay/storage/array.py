@@ -41,12 +41,24 @@ class ArrayStorage:
 
     def write(self, start: int, batch: SampleBatch) -> None:
         """Copy ``batch [B]`` into slots ``start`` to ``start + B - 1``; ValueError when its columns are others."""
+        self.check(batch)
         if not self._columns:
             self._allocate(batch)
-        self._check(batch)
         stop = start + len(batch)
         for name, given in batch.columns.items():
             self._columns[name][start:stop] = given
+
+    def check(self, batch: SampleBatch) -> None:
+        """Raise ValueError where the columns are others than those of the first batch, if there was one."""
+        if self._columns and batch.columns.keys() != self._columns.keys():
+            raise ValueError(f"the batch has columns {sorted(batch)}, the storage has {sorted(self._columns)}")
+        for name, column in self._columns.items():
+            given = batch[name]
+            if given.dtype != column.dtype or given.shape[1:] != column.shape[1:]:
+                raise ValueError(
+                    f"column {name}: rows of {given.dtype}{list(given.shape[1:])}, "
+                    f"the storage holds {column.dtype}{list(column.shape[1:])}"
+                )
 
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``."""
@@ -65,9 +77,7 @@ class ArrayStorage:
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
         """Forget every row and take over ``count`` rows of each column; CheckpointError when there are not so many."""
-        lengths = {name: len(column) for name, column in state.items()}
-        if set(lengths.values()) != ({count} if count else set()):
-            raise CheckpointError(f"a replay state should hold {count} rows of each column, but holds {lengths}")
+        check_lengths(state, count)
         self.close()
         if state:
             self.write(0, SampleBatch(state))
@@ -94,16 +104,12 @@ class ArrayStorage:
         self._records = self._make_array((self._capacity,), np.dtype(narrow, align=True))
         self._columns = {name: self._wide[name] if name in self._wide else self._records[name] for name in batch}
 
-    def _check(self, batch: SampleBatch) -> None:
-        if batch.columns.keys() != self._columns.keys():
-            raise ValueError(f"the batch has columns {sorted(batch)}, the storage has {sorted(self._columns)}")
-        for name, column in self._columns.items():
-            given = batch[name]
-            if given.dtype != column.dtype or given.shape[1:] != column.shape[1:]:
-                raise ValueError(
-                    f"column {name}: rows of {given.dtype}{list(given.shape[1:])}, "
-                    f"the storage holds {column.dtype}{list(column.shape[1:])}"
-                )
+
+def check_lengths(columns: Mapping[str, Array], count: int) -> None:
+    """Raise CheckpointError where columns of a state have not ``count`` rows each; of no rows, there are no columns."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if set(lengths.values()) != ({count} if count else set()):
+        raise CheckpointError(f"a replay state should hold {count} rows of each column, but holds {lengths}")
 
 
 def row_bytes(column: Array) -> int:

@@ -12,8 +12,8 @@ from rlexp.sample_batch import Array
 
 LEAST_BYTES = 1 << 20
 """Smaller arrays are plain ones: what the C library keeps free of that size is as quick."""
-MOST_IDLE = 8
-"""Pieces of memory kept though nobody reads them; 8 are four batches of image stacks, 116 MB."""
+MOST_IDLE = 4
+"""Pieces of memory kept though nobody reads them; 4 are four batches of image stacks, 116 MB."""
 
 
 class Loan(NamedTuple):

@@ -35,6 +35,14 @@ def test_read_only_columns_are_copied_since_torch_could_write_into_them() -> Non
     assert batch[OBS].any()
 
 
+def test_images_kept_frame_by_frame_are_put_together() -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (4, 6, 5, 5), np.uint8)  # [stacked, rows, height, width]
+    stacks = frames.transpose(1, 2, 3, 0)
+    loaded = BatchStaging((OBS,), CPU).load(SampleBatch({OBS: stacks}))[OBS]
+    assert np.array_equal(loaded.numpy(), stacks)
+    assert loaded.is_contiguous()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gets_every_batch_from_the_same_pinned_memory() -> None:
     staging = BatchStaging((OBS,), torch.device("cuda"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage import FrameStorage
 from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
 
 
@@ -17,7 +17,7 @@ def rows(count: int) -> SampleBatch:
 
 
 def make_buffer(capacity: int, alpha: float) -> PrioritizedReplayBuffer:
-    return PrioritizedReplayBuffer(RowRing(capacity, ArrayStorage(capacity)), alpha)
+    return PrioritizedReplayBuffer(RowRing(capacity, FrameStorage(capacity, compress=False)), alpha)
 
 
 def weight_of(batch: SampleBatch) -> dict[int, float]:

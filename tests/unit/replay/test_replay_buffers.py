@@ -13,7 +13,7 @@ from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import ReplayBuffer
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage import FrameStorage
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, SampleBatch
 
@@ -30,11 +30,11 @@ def numbered_rows(first: int, count: int) -> SampleBatch:
 
 
 def uniform(capacity: int) -> ReplayBuffer:
-    return UniformReplayBuffer(RowRing(capacity, ArrayStorage(capacity)))
+    return UniformReplayBuffer(RowRing(capacity, FrameStorage(capacity, compress=False)))
 
 
 def prioritized(capacity: int) -> ReplayBuffer:
-    return PrioritizedReplayBuffer(RowRing(capacity, ArrayStorage(capacity)), 0.6)
+    return PrioritizedReplayBuffer(RowRing(capacity, FrameStorage(capacity, compress=False)), 0.6)
 
 
 both = pytest.mark.parametrize("make_buffer", [uniform, prioritized])

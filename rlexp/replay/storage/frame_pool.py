@@ -1,0 +1,108 @@
+"""FramePool: frames that rows share, each kept as long as a row refers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rlexp.errors import CheckpointError
+from rlexp.replay.storage.frame_memory import FrameMemory
+from rlexp.sample_batch import Array
+
+NO_FRAME = -1
+"""The number of a place without a frame."""
+REMEMBERED_BITS = 16
+"""2¹⁶ frames are remembered by their numbers; those that come again are the newest of each env, which are far fewer."""
+GROWTH = 1 / 32
+"""Part by which a full pool grows, at least: seldom enough, and little is there in vain."""
+
+
+class FramePool:
+    """Owns the memory of frames, in blocks that are used again when no row refers to any frame of them.
+
+    A frame that comes again (the last ones of a fragment are the first ones of its env's next one) is known by
+    its number, as long as it is held and was not forgotten for a newer one. What is forgotten is stored twice.
+    """
+
+    def __init__(self, memory: FrameMemory) -> None:
+        """Keep frames in ``memory``, which is empty."""
+        self._memory = memory
+        self._size = memory.block_size
+        self._references: Array = np.empty(0, np.int32)
+        self._numbers: Array = np.empty(0, np.int64)
+        self._free: list[int] = []
+        self._remembered: Array = np.zeros(1 << REMEMBERED_BITS, np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frames and of what says where they are."""
+        return self._memory.nbytes + self._references.nbytes + self._numbers.nbytes
+
+    def add(self, frames: Array, numbers: Array, counts: Array) -> Array:
+        """Keep ``frames [F, ...]`` with ``numbers [F]``, referred to ``counts [F]`` times; return their ids ``[F]``.
+
+        Frames that are not referred to are not kept, and have no id of their own.
+        """
+        wanted = counts > 0
+        ids: Array = self._remembered[_places(numbers)]
+        new = wanted if not len(self._numbers) else wanted & (self._numbers[ids] != numbers)
+        if new.any():
+            ids[new] = self._store(frames[new], numbers[new])
+        np.add.at(self._references, ids[wanted] // self._size, counts[wanted].astype(np.int32))
+        return ids
+
+    def release(self, ids: Array) -> None:
+        """Take back one reference for each of ``ids [N]``, which may name frames again and again."""
+        blocks = ids // self._size
+        np.subtract.at(self._references, blocks, np.int32(1))
+        free = np.unique(blocks[self._references[blocks] == 0])
+        self._numbers.reshape(-1, self._size)[free] = NO_FRAME
+        self._free += free.tolist()
+
+    def read(self, ids: Array, out: Array) -> None:
+        """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
+        self._memory.read(ids, out)
+
+    def state(self, ids: Array) -> tuple[dict[str, Array], Array]:
+        """Return what holds the frames ``ids [N]``, and their ids ``[N]`` in a pool that has loaded it."""
+        blocks = np.unique(ids // self._size)
+        compact = blocks.searchsorted(ids // self._size) * self._size + ids % self._size
+        return self._memory.state(blocks), compact.astype(np.int32)
+
+    def load(self, state: Mapping[str, Array], ids: Array) -> None:
+        """Take over what ``state`` returned, in the place of nothing; CheckpointError when it is something else."""
+        if ids.min(initial=0) < 0:
+            raise CheckpointError(f"a replay state has no frames of number {ids.min()}")
+        num_blocks = int(ids.max(initial=-1)) // self._size + 1
+        self._grow(num_blocks)
+        self._memory.load(state, num_blocks)
+        self._free = []
+        np.add.at(self._references, ids // self._size, np.int32(1))
+
+    def _store(self, frames: Array, numbers: Array) -> Array:
+        num_blocks = -(-len(frames) // self._size)
+        if num_blocks > len(self._free):
+            self._grow(max(num_blocks - len(self._free), int(len(self._references) * GROWTH)))
+        blocks = np.array(self._free[-num_blocks:], np.int32)
+        del self._free[-num_blocks:]
+        self._memory.write(blocks, frames)
+        ids: Array = (blocks[:, None] * self._size + np.arange(self._size, dtype=np.int32)).reshape(-1)[: len(frames)]
+        self._numbers[ids] = numbers
+        self._remembered[_places(numbers)] = ids
+        return ids
+
+    def _grow(self, more: int) -> None:
+        before = len(self._references)
+        now = before + more
+        self._memory.grow(now)
+        self._references.resize(now, refcheck=False)
+        self._numbers.resize(now * self._size, refcheck=False)
+        self._numbers[before * self._size :] = NO_FRAME
+        self._free = [*range(before, now), *self._free]
+
+
+def _places(numbers: Array) -> Array:
+    """Return where frames are remembered: spread evenly, by multiplication with 2⁶⁴ / golden ratio (Knuth, 6.4)."""
+    places: Array = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - REMEMBERED_BITS)
+    return places

@@ -1,0 +1,128 @@
+"""FrameStorage: rows whose large observations are made of frames, each of them kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rlexp.errors import CheckpointError
+from rlexp.replay.storage.array import ArrayStorage, check_lengths
+from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
+from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
+from rlexp.replay.storage.lent import LentArrays
+from rlexp.replay.storage.stacks import is_large, taken_apart
+from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, side_by_side
+
+LOADED_ROWS = 1024
+"""Rows of a state of stacks that are taken apart at a time."""
+
+
+class FrameStorage:
+    """Rows in numbered slots; a :class:`~rlexp.replay.ring.RowRing` owns it and decides which row goes where.
+
+    Rows with small observations are kept as they are, in an ArrayStorage. Of the others, it has the ids of the
+    frames in the observations' place, 32 bytes of a row with two stacks of 4, and the frames in a pool.
+    """
+
+    def __init__(self, capacity: int, compress: bool) -> None:
+        """Hold ``capacity`` rows, with their frames compressed or not; no memory is taken yet."""
+        self._make_memory = PackedFrames if compress else PlainFrames
+        self._plain = ArrayStorage(capacity)
+        self._written: Array = np.zeros(capacity, bool)
+        self._next_number = NO_FRAME - 1  # of frames that bring none: no sender's are below 0
+        self.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows once every slot is used, if those to come need as many frames as those held; 0 before."""
+        held = int(np.count_nonzero(self._written))
+        return self._plain.nbytes + (self._pool.nbytes * len(self._written) // held if self._pool and held else 0)
+
+    def write(self, start: int, rows: SampleBatch | FrameRows) -> None:
+        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``, which all exist.
+
+        The first ones decide columns, dtypes and shapes; raises ValueError, with nothing written, for others.
+        """
+        if isinstance(rows, SampleBatch) and is_large(rows):
+            rows = taken_apart(rows, self._next_number)
+            self._next_number -= len(rows.numbers)
+        if isinstance(rows, FrameRows):
+            self._write_frames(start, rows)
+        else:
+            self._plain.write(start, rows)
+        self._written[start : start + len(rows)] = True
+
+    def read(self, slots: Array) -> SampleBatch:
+        """Return copies of the rows in ``slots [B]`` (int64, all written before), in their order.
+
+        The caller owns them, for as long as it likes. Where they are large, their memory is used again, but not
+        before the last array is gone that shares it. Stacks ``[B, H, W, K]`` lie in it frame by frame.
+        """
+        rows = self._plain.read(slots)
+        if self._pool is None:
+            return rows
+        ids = np.stack([rows[OBS], rows[NEW_OBS]])
+        frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
+        self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
+        return rows.with_columns(**{OBS: side_by_side(frames[0]), NEW_OBS: side_by_side(frames[1])})
+
+    def state(self, count: int) -> dict[str, Array]:
+        """Return copies of what the first ``count`` slots hold, in a form that :meth:`load` understands."""
+        columns = self._plain.state(count)
+        if self._pool is None or not count:
+            return columns
+        frames, ids = self._pool.state(np.stack([columns[OBS], columns[NEW_OBS]]))
+        return {**columns, OBS: ids[0], NEW_OBS: ids[1], **frames}
+
+    def load(self, state: Mapping[str, Array], count: int) -> None:
+        """Forget everything and take over what ``state(count)`` returned; CheckpointError when it is something else."""
+        self.close()
+        columns = {name: array for name, array in state.items() if not name.startswith(FRAMES)}
+        check_lengths(columns, count)
+        if FRAMES in state:
+            if OBS not in columns or NEW_OBS not in columns:
+                raise CheckpointError(f"a replay state with frames should have {OBS} and {NEW_OBS}")
+            self._plain.load(columns, count)
+            self._make_pool(state[FRAMES]).load(state, np.stack([state[OBS], state[NEW_OBS]]))
+            self._written[:count] = True
+            return
+        for start in range(0, count, LOADED_ROWS):
+            self.write(start, SampleBatch(columns).slice(start, min(start + LOADED_ROWS, count)))
+
+    def close(self) -> None:
+        """Give the memory back; the second call does nothing."""
+        self._plain.close()
+        self._lent = LentArrays()
+        self._pool: FramePool | None = None
+        self._form: Array = np.empty(0)
+        self._written[:] = False
+
+    def _write_frames(self, start: int, sent: FrameRows) -> None:
+        places = np.stack([sent.rows[OBS], sent.rows[NEW_OBS]]).astype(np.int32)
+        self._check(sent, places)
+        pool = self._pool or self._make_pool(sent.frames)
+        overwritten = self._written[start : start + len(sent)].nonzero()[0]
+        if len(overwritten):
+            rows = self._plain.read(start + overwritten)
+            pool.release(np.concatenate([rows[OBS], rows[NEW_OBS]]).reshape(-1))
+        counts = np.bincount(places.reshape(-1), minlength=len(sent.frames))
+        ids = pool.add(sent.frames, sent.numbers, counts)[places]
+        self._plain.write(start, sent.rows.with_columns(**{OBS: ids[0], NEW_OBS: ids[1]}))
+
+    def _check(self, sent: FrameRows, places: Array) -> None:
+        """Raise ValueError where the rows' columns or frames are others than those held."""
+        self._plain.check(sent.rows.with_columns(**{OBS: places[0], NEW_OBS: places[1]}))
+        given, held = sent.frames, self._form
+        if self._pool and (given.dtype != held.dtype or given.shape[1:] != held.shape[1:]):
+            raise ValueError(
+                f"column {OBS}: frames of {given.dtype}{list(given.shape[1:])}, "
+                f"the storage holds {held.dtype}{list(held.shape[1:])}"
+            )
+
+    def _make_pool(self, frames: Array) -> FramePool:
+        """Return a new pool for frames of the form of ``frames [F, ...]``."""
+        self._form = frames[:0].copy()
+        memory: FrameMemory = self._make_memory(frames.shape[1:], frames.dtype)
+        self._pool = FramePool(memory)
+        return self._pool

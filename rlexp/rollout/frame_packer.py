@@ -1,0 +1,156 @@
+"""Large observations on their way from the envs to replay: each frame is numbered, and sent once in a batch."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.whole_episodes import refuse_endless_waiting
+from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, num_frames
+
+ENV_BITS = 40
+"""The frames of an env are numbered within so many bits; it never shows as many."""
+
+
+class FramePacker:
+    """Puts the numbers of frames in the place of a worker's observations, and the frames beside what is sent.
+
+    Each channel of an image ``[H, W, K]`` is a frame, since the image may be a stack of them; any other
+    observation is one. Which frames a stack shares with the one before is seen by comparing the two, so nothing
+    is assumed of the env: stacks that do not overlap have frames of their own. Between packing and sending,
+    n-step rows are folded of numbers ``[T + 1, M, K]`` instead of observations.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        # Random, so that frames of another worker, or of the one before it, have other numbers.
+        self._first = secrets.randbits(61)
+        self._streams = [FrameStream(self._first + (env << ENV_BITS)) for env in range(num_envs)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frames that wait, or that later rows may show again."""
+        return sum(stream.nbytes for stream in self._streams)
+
+    def pack(self, fragment: Fragment) -> Fragment:
+        """Return ``fragment`` with numbers; raises TrialError where too many frames wait to be sent."""
+        numbers = [stream.extend(fragment.obs[:, env]) for env, stream in enumerate(self._streams)]
+        refuse_endless_waiting(self.nbytes)
+        return replace(fragment, obs=np.stack(numbers, axis=1))
+
+    def stacks(self, batch: SampleBatch) -> SampleBatch:
+        """Return a ``batch`` of packed fragments with its observations."""
+        return self._rows(batch).stacks()
+
+    def send(self, batch: SampleBatch) -> FrameRows:
+        """Return a ``batch`` of packed fragments with its frames, and forget those that no later row can need."""
+        rows = self._rows(batch)
+        # An env's rows come in the order of its steps, and no row needs frames older than its first one.
+        oldest = np.array([stream.first for stream in self._streams])
+        numbers = batch[OBS][:, 0]
+        np.maximum.at(oldest, self._env(numbers), numbers)
+        for stream, first in zip(self._streams, oldest.tolist(), strict=True):
+            stream.forget_before(first)
+        return rows
+
+    def _rows(self, batch: SampleBatch) -> FrameRows:
+        numbers = np.unique(np.concatenate([batch[OBS], batch[NEW_OBS]]))
+        places = {name: numbers.searchsorted(batch[name]).astype(np.int32) for name in (OBS, NEW_OBS)}
+        shape, dtype = self._streams[0].frame_form
+        frames = np.empty((len(numbers), *shape), dtype)
+        for place, (env, number) in enumerate(zip(self._env(numbers).tolist(), numbers.tolist(), strict=True)):
+            frames[place] = self._streams[env].frame(number)
+        return FrameRows(batch.with_columns(**places), frames, numbers)
+
+    def _env(self, numbers: Array) -> Array:
+        envs: Array = (numbers - self._first) >> ENV_BITS
+        return envs
+
+
+class FrameStream:
+    """The frames that an env has shown and rows may still need."""
+
+    def __init__(self, first: int) -> None:
+        """Number the frames from ``first`` on."""
+        self.first = first
+        """The oldest one held."""
+        self._end = first
+        self._frames: dict[int, Array] = {}
+        self._last: Array = np.empty(0, np.uint8)
+        self._last_numbers: list[int] = []
+        self._shift = 1
+
+    @property
+    def frame_form(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of a frame, once there is one."""
+        frame = self._frames[self._end - 1]
+        return frame.shape, frame.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frames held."""
+        return len(self._frames) * self._frames[self._end - 1].nbytes
+
+    def extend(self, observations: Array) -> Array:
+        """Take in the next ``observations [T, ...]``; return the numbers of their frames ``[T, K]``."""
+        flat = observations.reshape(len(observations), -1).view(np.uint8)
+        numbers = [self._take_in(observation, pixels) for observation, pixels in zip(observations, flat, strict=True)]
+        self._last = self._last.copy()  # not to hold the whole fragment
+        return np.array(numbers)
+
+    def frame(self, number: int) -> Array:
+        """Return a frame that is held."""
+        return self._frames[number]
+
+    def forget_before(self, first: int) -> None:
+        """Forget the frames before number ``first``."""
+        for number in range(self.first, first):
+            del self._frames[number]
+        self.first = max(self.first, first)
+
+    def _take_in(self, observation: Array, flat: Array) -> list[int]:
+        """Number the frames of an ``observation``, whose bytes are ``flat``."""
+        count = num_frames(observation.shape)
+        shared = self._num_shared(flat, count, observation.itemsize)
+        numbers = self._last_numbers[len(self._last_numbers) - shared :]
+        size = observation.shape[-1] // count
+        for channel in range(shared * size, observation.shape[-1], size):
+            frame = observation[..., channel : channel + size].copy()
+            # An episode's first stack has the same frame again and again.
+            if not numbers or frame.tobytes() != self._frames[numbers[-1]].tobytes():
+                self._frames[self._end] = frame
+                self._end += 1
+            numbers.append(self._end - 1)
+        self._last, self._last_numbers = flat, numbers
+        return numbers
+
+    def _num_shared(self, flat: Array, count: int, itemsize: int) -> int:
+        """Return how many of an observation's ``count`` frames are the last ones of the observation before."""
+        if not self._last_numbers:
+            return 0
+        likely = min(self._shift, count - 1)
+        for shift in (likely, *(shift for shift in range(count) if shift != likely)):
+            if overlaps(self._last, flat, count * itemsize, shift * itemsize):
+                self._shift = shift or self._shift
+                return count - shift
+        return 0
+
+
+def overlaps(before: Array, after: Array, pixel: int, moved: int) -> bool:
+    """Return whether ``after`` is the image ``before`` with the first ``moved`` of the bytes of each pixel gone.
+
+    Both are bytes, ``pixel`` of them for each pixel, to whose end others have come.
+    """
+    differ: Array = before[moved:] != after[: len(after) - moved]
+    differ &= _compared(len(differ), pixel, moved)
+    return not differ.any()
+
+
+@lru_cache
+def _compared(length: int, pixel: int, moved: int) -> Array:
+    """Return which of an image's bytes are those of the frames that it shares with the one before."""
+    return np.arange(length) % pixel < pixel - moved

@@ -1,0 +1,117 @@
+"""What replay is said to take is what it takes, and no less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.config.experiment import AGENTS, Experiment
+from rlexp.machine.replay_memory import bytes_per_transition, replay_bytes
+from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, FrameRows, SampleBatch
+
+N_STEP, STACKED, DIM, FRAGMENT = 3, 4, 84, 50
+NUM_FRAGMENTS = 64
+
+
+def pong(run: str = "APEX", **config: Any) -> Experiment:
+    experiment: Experiment = AGENTS[run].model_validate(
+        {"name": "pong", "run": run, "env": "PongNoFrameskip-v4", "config": {"n_step": N_STEP, **config}}
+    )
+    return experiment
+
+
+def fragment(first: int, game: np.ndarray) -> FrameRows:
+    """The rows of one env from its step ``first`` on; its frames are one after another of ``game``'s."""
+    steps, ages = np.arange(FRAGMENT)[:, None], np.arange(STACKED)
+    columns = {
+        OBS: (steps + ages).astype(np.int32),
+        ACTIONS: np.zeros(FRAGMENT, np.int64),
+        REWARDS: np.zeros(FRAGMENT, np.float32),
+        DISCOUNTS: np.zeros(FRAGMENT, np.float32),
+        NEW_OBS: (steps + ages + N_STEP).astype(np.int32),
+        TD_ERRORS: np.zeros(FRAGMENT, np.float32),
+    }
+    numbers = np.arange(first, first + FRAGMENT + STACKED - 1 + N_STEP)
+    return FrameRows(SampleBatch(columns), game[numbers % len(game)], numbers)
+
+
+def stored_bytes_per_transition(num_shards: int, compress: bool, game: np.ndarray) -> float:
+    config = ReplayConfig(
+        capacity=NUM_FRAGMENTS * FRAGMENT // num_shards,
+        learning_starts=1,
+        train_batch_size=1,
+        prioritized=True,
+        alpha=0.6,
+        beta=0.4,
+        eps=1e-6,
+        compress_observations=compress,
+    )
+    shards = [ReplayShard(config, seed) for seed in range(num_shards)]
+    routing = np.random.default_rng(0)
+    for first in range(0, NUM_FRAGMENTS * FRAGMENT * 2, FRAGMENT):
+        shards[routing.integers(num_shards)].add_batch(fragment(first, game))
+    assert all(shard.stats().size == config.capacity for shard in shards)
+    return sum(shard.stats().nbytes for shard in shards) / (num_shards * config.capacity)
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_it_is_what_full_replay_takes(num_shards: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (500, DIM, DIM, 1), np.uint8)
+    experiment = pong(
+        compress_observations=False,
+        sample_batch_size=FRAGMENT,
+        optimizer={"num_replay_buffer_shards": num_shards},
+        replay_storage="local",
+    )
+    said = bytes_per_transition(experiment)
+    assert said is not None
+    taken = stored_bytes_per_transition(num_shards, compress=False, game=noise)
+    assert 0.93 * said <= taken <= said
+
+
+def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_games_do() -> None:
+    rng = np.random.default_rng(0)
+    drawn = np.repeat(rng.integers(0, 256, (500, 21, 2, 1), np.uint8), DIM // 21, axis=1)
+    game = np.repeat(drawn, DIM // 2, axis=2)
+    said = bytes_per_transition(pong("DQN", compress_observations=True))
+    assert said is not None
+    assert stored_bytes_per_transition(1, compress=True, game=game) <= said < DIM * DIM / 4
+
+
+def test_shared_memory_holds_both_stacks_of_a_row() -> None:
+    said = bytes_per_transition(pong(replay_storage="shared_memory", num_workers=2, compress_observations=True))
+    assert said is not None
+    assert 0 < said - 2 * STACKED * DIM * DIM < 200
+
+
+@pytest.mark.parametrize(
+    "model", [{"dim": 42}, {"framestack": False}, {"dim": 42, "framestack": False}], ids=["small", "single", "both"]
+)
+def test_it_follows_the_models_frames(model: dict[str, Any]) -> None:
+    side = model.get("dim", DIM)
+    said = bytes_per_transition(pong("DQN", compress_observations=False, model=model))
+    assert said is not None
+    assert 0 < said - side * side < 200 + side * side / 32
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        pong(preprocessor_pref="rllib"),
+        AGENTS["DQN"].model_validate({"name": "a", "run": "DQN", "env": "CartPole-v1", "config": {}}),
+    ],
+    ids=["other frames", "no game"],
+)
+def test_only_the_env_could_tell_of_others(experiment: Experiment) -> None:
+    assert bytes_per_transition(experiment) is None
+    assert replay_bytes(experiment) is None
+
+
+def test_the_whole_buffer_is_all_of_its_rows() -> None:
+    experiment = pong("DQN", buffer_size=12_345)
+    each = bytes_per_transition(experiment)
+    assert each is not None
+    assert replay_bytes(experiment) == 12_345 * each

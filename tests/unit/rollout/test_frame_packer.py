@@ -1,0 +1,191 @@
+"""Frames on their way: what is sent makes the same rows as whole observations would, and has each frame once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlexp.errors import TrialError
+from rlexp.rollout import whole_episodes
+from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.frame_packer import FramePacker
+from rlexp.rollout.n_step import NStepAccumulator
+from rlexp.rollout.whole_episodes import EpisodeAccumulator
+from rlexp.rollout.worker import Accumulator
+from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch
+
+SIDE = 16
+STACKED = 4
+GAMMA = 0.9
+
+
+def frames_of_env(rng: np.random.Generator, channels: int) -> Iterator[Array]:
+    """Yield frames, of which some are like the one before."""
+    frame = np.zeros((SIDE, SIDE, channels), np.uint8)
+    while True:
+        if rng.random() < 0.8:
+            frame = rng.integers(0, 256, frame.shape, np.uint8)
+        yield frame
+
+
+class StackingEnv:
+    """Shows stacks of the last frames, with ends of episodes here and there; the step after one resets."""
+
+    def __init__(self, seed: int, channels: int, overlap: bool) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._frames = frames_of_env(self._rng, channels)
+        self._overlap = overlap
+        self.ended = False
+        self.obs = self._first()
+
+    def step(self) -> tuple[bool, bool, bool]:
+        """Return whether the episode terminated, was truncated, and whether this was an env step."""
+        if self.ended:
+            self.obs, self.ended = self._first(), False
+            return False, False, False
+        channels = self.obs.shape[-1] // STACKED
+        newer = np.concatenate([self.obs[..., channels:], next(self._frames)], axis=-1)
+        self.obs = newer if self._overlap else self._first()
+        terminated, truncated = bool(self._rng.random() < 0.1), bool(self._rng.random() < 0.1)
+        self.ended = terminated or truncated
+        return terminated, truncated, True
+
+    def _first(self) -> Array:
+        return np.concatenate([next(self._frames)] * STACKED, axis=-1)
+
+
+class Recorder:
+    """Records fragments of several envs, as a worker does."""
+
+    def __init__(self, num_envs: int, channels: int = 1, overlap: bool = True) -> None:
+        self._envs = [StackingEnv(seed, channels, overlap) for seed in range(num_envs)]
+
+    def record(self, num_steps: int) -> Fragment:
+        obs, steps = [self._obs()], []
+        for _ in range(num_steps):
+            steps.append([env.step() for env in self._envs])
+            obs.append(self._obs())
+        terminated, truncated, valid = np.array(steps).transpose(2, 0, 1)
+        rewards = np.arange(terminated.size, dtype=np.float32).reshape(terminated.shape)
+        return Fragment(np.array(obs), rewards.astype(np.int64), rewards, terminated, truncated, valid)
+
+    def _obs(self) -> Array:
+        return np.array([env.obs for env in self._envs])
+
+
+def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
+    assert list(batch) == list(expected)
+    for name in expected:
+        np.testing.assert_array_equal(batch[name], expected[name])
+        assert batch[name].dtype == expected[name].dtype
+
+
+def accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumulator, Accumulator]:
+    def make() -> Accumulator:
+        return EpisodeAccumulator(n_step, GAMMA, 10) if complete else NStepAccumulator(n_step, GAMMA)
+
+    return make(), make()
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    num_envs=st.integers(1, 3),
+    n_step=st.integers(1, 4),
+    channels=st.sampled_from([1, 3]),
+    overlap=st.booleans(),
+    complete=st.booleans(),
+)
+def test_rows_are_those_of_whole_observations(
+    lengths: list[int], num_envs: int, n_step: int, channels: int, overlap: bool, complete: bool
+) -> None:
+    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs)
+    plain, framed = accumulators(n_step, num_envs, complete)
+    for length in lengths:
+        fragment = recorder.record(length)
+        expected, batch = plain.push(fragment), framed.push(packer.pack(fragment))
+        assert (expected is None) == (batch is None)
+        if batch is not None and expected is not None:
+            assert_equal(packer.stacks(batch), expected)
+            sent = packer.send(batch)
+            assert_equal(sent.stacks(), expected)
+            assert len(np.unique(sent.numbers)) == len(sent.frames)
+
+
+def sent_fragments(recorder: Recorder, num_envs: int, count: int, steps: int, n_step: int = 3) -> list[FrameRows]:
+    packer, accumulator = FramePacker(num_envs), NStepAccumulator(n_step, GAMMA)
+    return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
+
+
+def test_frames_that_later_rows_show_again_keep_their_numbers() -> None:
+    """So that replay, which has them already, knows them."""
+    frames: dict[int, Array] = {}
+    batches = sent_fragments(Recorder(3), 3, count=10, steps=20)
+    for sent in batches:
+        for number, frame in zip(sent.numbers.tolist(), sent.frames, strict=True):
+            np.testing.assert_array_equal(frames.setdefault(number, frame), frame)
+    sent_more_than_once = sum(len(sent.frames) for sent in batches) - len(frames)
+    num_borders = 9 * 3
+    assert num_borders <= sent_more_than_once <= num_borders * (2 + STACKED)
+    num_steps = 10 * 20 * 3
+    assert len(frames) <= num_steps + 3 * (STACKED - 1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_how_many_channels_a_step_brings_is_seen_and_not_told(channels: int) -> None:
+    recorder = Recorder(2, channels)
+    packed = FramePacker(2).pack(recorder.record(200))
+    moved_on = [
+        len(set(after.tolist()) - set(before.tolist()))
+        for before, after, is_step in zip(packed.obs[:-1, 0], packed.obs[1:, 0], packed.valid[:, 0], strict=True)
+        if is_step
+    ]
+    assert moved_on.count(channels) > 100
+    assert sum(moved_on) < 1.5 * channels * len(moved_on)
+
+
+def test_frames_of_two_workers_have_different_numbers() -> None:
+    first, second = (sent_fragments(Recorder(2), 2, count=3, steps=10) for _ in "12")
+    numbers = [{number for sent in batches for number in sent.numbers.tolist()} for batches in (first, second)]
+    assert numbers[0].isdisjoint(numbers[1])
+    assert min(map(min, numbers)) >= 0
+
+
+def test_an_episodes_first_frame_is_sent_once_although_it_fills_a_stack() -> None:
+    recorder = Recorder(1)
+    fragment = recorder.record(1)
+    packed = FramePacker(1).pack(fragment)
+    assert len(set(packed.obs[0, 0].tolist())) == 1
+
+
+def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
+    recorder, packer, accumulator = Recorder(2), FramePacker(2), NStepAccumulator(3, GAMMA)
+    held = []
+    for _ in range(20):
+        packer.send(accumulator.push(packer.pack(recorder.record(20))))
+        held.append(packer.nbytes)
+    assert max(held) <= 2 * (3 + STACKED + 1) * SIDE * SIDE
+
+
+def test_too_many_frames_that_wait_for_their_episodes_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    recorder, packer, accumulator = Recorder(1), FramePacker(1), EpisodeAccumulator(3, GAMMA, 10)
+    never = np.zeros((50, 1), bool)
+    for _ in range(2):
+        accumulator.push(packer.pack(replace(recorder.record(50), terminated=never, truncated=never)))
+    fragment = recorder.record(50)
+    with pytest.raises(TrialError, match="of steps back in a worker"):
+        packer.pack(fragment)
+
+
+def test_a_fragment_without_rows_is_sent_without_frames() -> None:
+    packer, accumulator = FramePacker(1), NStepAccumulator(5, GAMMA)
+    sent = packer.send(accumulator.push(packer.pack(Recorder(1).record(2))))
+    assert len(sent) == 0
+    assert sent.frames.shape == (0, SIDE, SIDE, 1)
+    assert sent.rows[OBS].shape == sent.rows[NEW_OBS].shape == (0, STACKED)
