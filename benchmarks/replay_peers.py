@@ -8,10 +8,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.replay_rows import ADDED
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
+from rlexp.sample_batch import (
+    ACTIONS,
+    DISCOUNTS,
+    KEYS,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    FrameRows,
+    SampleBatch,
+)
 
-ADDED, DRAWN = 50, 512
+DRAWN = 512
 ALPHA, BETA, EPS = 0.6, 0.4, 1e-6
 
 Columns = dict[str, Array]
@@ -20,37 +32,67 @@ Columns = dict[str, Array]
 class Buffer(Protocol):
     """A prioritized replay buffer."""
 
-    def add(self, rows: Columns) -> None:
-        """Add copies of rows ``[B, ...]``, B a multiple of ADDED, with their TD_ERRORS where it takes them."""
+    nbytes: int
+    """Bytes of its rows when it is full."""
+
+    def add(self, rows: Any) -> None:
+        """Add copies of a batch, in the form that the buffer was made for, with its TD_ERRORS where it takes them."""
         ...
 
-    def draw_and_update(self, td_errors: Array) -> None:
-        """Draw a batch by priority, and give its rows the priorities of ``td_errors [DRAWN]``."""
+    def draw(self) -> Any:
+        """Draw a batch by priority; return what names its rows."""
+        ...
+
+    def update(self, drawn: Any, td_errors: Array) -> None:
+        """Give the rows ``drawn`` the priorities of ``td_errors [DRAWN]``."""
         ...
 
 
 class RlexpBuffer:
     """One shard, as an agent uses it."""
 
-    def __init__(self, capacity: int, rows: Columns) -> None:
+    compress = False
+
+    def __init__(self, capacity: int, rows: SampleBatch | FrameRows) -> None:
         config = ReplayConfig(
-            capacity, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, compress_observations=False
+            capacity,
+            DRAWN,
+            DRAWN,
+            prioritized=True,
+            alpha=ALPHA,
+            beta=BETA,
+            eps=EPS,
+            compress_observations=self.compress,
         )
         self._shard = ReplayShard(config, seed=0)
 
-    def add(self, rows: Columns) -> None:
-        self._shard.add_batch(SampleBatch(rows))
+    @property
+    def nbytes(self) -> int:
+        return self._shard.stats().nbytes
 
-    def draw_and_update(self, td_errors: Array) -> None:
+    def add(self, rows: SampleBatch | FrameRows) -> None:
+        self._shard.add_batch(rows)
+
+    def draw(self) -> Array:
         batch = self._shard.replay()
         assert batch is not None
-        self._shard.update_priorities(batch[KEYS], td_errors)
+        return batch[KEYS]
+
+    def update(self, drawn: Array, td_errors: Array) -> None:
+        self._shard.update_priorities(drawn, td_errors)
+
+
+class PackedRlexpBuffer(RlexpBuffer):
+    """With ``compress_observations``."""
+
+    compress = True
 
 
 class CpprbBuffer:
     """Its sum tree is compiled."""
 
     def __init__(self, capacity: int, rows: Columns) -> None:
+        self.nbytes = capacity * bytes_of_a_row(rows)
         cpprb = importlib.import_module("cpprb")
         columns = {name: {"shape": rows[name].shape[1:] or 1, "dtype": rows[name].dtype} for name in stored(rows)}
         self._buffer = cpprb.PrioritizedReplayBuffer(capacity, columns, alpha=ALPHA, eps=EPS)
@@ -58,15 +100,18 @@ class CpprbBuffer:
     def add(self, rows: Columns) -> None:
         self._buffer.add(**stored(rows), priorities=rows[TD_ERRORS])
 
-    def draw_and_update(self, td_errors: Array) -> None:
-        batch = self._buffer.sample(DRAWN, beta=BETA)
-        self._buffer.update_priorities(batch["indexes"], td_errors)
+    def draw(self) -> Any:
+        return self._buffer.sample(DRAWN, beta=BETA)["indexes"]
+
+    def update(self, drawn: Any, td_errors: Array) -> None:
+        self._buffer.update_priorities(drawn, td_errors)
 
 
 class TorchrlBuffer:
     """Its sum tree is compiled; draws tensors."""
 
     def __init__(self, capacity: int, rows: Columns) -> None:
+        self.nbytes = capacity * bytes_of_a_row(rows)
         self._torch = importlib.import_module("torch")
         data = importlib.import_module("torchrl.data")
         self._tensordict = importlib.import_module("tensordict")
@@ -79,45 +124,62 @@ class TorchrlBuffer:
     def add(self, rows: Columns) -> None:
         self._buffer.extend(self._tensordict.TensorDict(rows, batch_size=[len(rows[OBS])]))
 
-    def draw_and_update(self, td_errors: Array) -> None:
-        batch = self._buffer.sample()
-        self._buffer.update_priority(batch["index"], self._torch.from_numpy(td_errors))
+    def draw(self) -> Any:
+        return self._buffer.sample()["index"]
+
+    def update(self, drawn: Any, td_errors: Array) -> None:
+        self._buffer.update_priority(drawn, self._torch.from_numpy(td_errors))
 
 
 class TianshouBuffer:
-    """Its sum tree is compiled by numba."""
+    """Its sum tree is compiled by numba; takes one row for each of its ADDED parts a call, so rows may come twice."""
 
     def __init__(self, capacity: int, rows: Columns) -> None:
+        self.nbytes = capacity * bytes_of_a_row(rows)
         self._data = importlib.import_module("tianshou.data")
         self._buffer = self._data.PrioritizedVectorReplayBuffer(capacity, ADDED, alpha=ALPHA, beta=BETA)
         self._going_on = np.zeros(ADDED, bool)
 
     def add(self, rows: Columns) -> None:
-        for start in range(0, len(rows[OBS]), ADDED):  # it takes one row for each of its parts a call
-            part = {name: column[start : start + ADDED] for name, column in rows.items()}
-            self._buffer.add(
-                self._data.Batch(
-                    obs=part[OBS],
-                    act=part[ACTIONS],
-                    rew=part[REWARDS],
-                    terminated=self._going_on,
-                    truncated=self._going_on,
-                    obs_next=part[NEW_OBS],
-                    discount=part[DISCOUNTS],
-                )
+        count = len(rows[OBS])
+        part = rows if count == ADDED else {name: column[np.arange(ADDED) % count] for name, column in rows.items()}
+        self._buffer.add(
+            self._data.Batch(
+                obs=part[OBS],
+                act=part[ACTIONS],
+                rew=part[REWARDS],
+                terminated=self._going_on,
+                truncated=self._going_on,
+                obs_next=part[NEW_OBS],
+                discount=part[DISCOUNTS],
             )
+        )
 
-    def draw_and_update(self, td_errors: Array) -> None:
-        _, indices = self._buffer.sample(DRAWN)
-        self._buffer.update_weight(indices, td_errors)
+    def draw(self) -> Any:
+        return self._buffer.sample(DRAWN)[1]
+
+    def update(self, drawn: Any, td_errors: Array) -> None:
+        self._buffer.update_weight(drawn, td_errors)
 
 
 def stored(rows: Columns) -> Columns:
     return {name: column for name, column in rows.items() if name != TD_ERRORS}
 
 
-CANDIDATES: dict[str, Callable[[int, Columns], Any]] = {
-    "rlexp": RlexpBuffer,
+def bytes_of_a_row(rows: Columns) -> int:
+    """Return the bytes of one of ``rows [B]``."""
+    return sum(column[0].nbytes for column in stored(rows).values())
+
+
+def whole_columns(batch: SampleBatch | FrameRows) -> Columns:
+    """Return the columns of a batch with whole observations, as all but rlexp take them."""
+    if isinstance(batch, SampleBatch):
+        return batch.columns
+    return {name: np.ascontiguousarray(column) for name, column in batch.stacks().columns.items()}
+
+
+OURS: dict[str, Callable[[int, Any], Buffer]] = {"rlexp": RlexpBuffer, "rlexp lz4": PackedRlexpBuffer}
+PEERS: dict[str, Callable[[int, Any], Buffer]] = {
     "cpprb": CpprbBuffer,
     "torchrl": TorchrlBuffer,
     "tianshou": TianshouBuffer,
