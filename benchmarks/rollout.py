@@ -3,7 +3,8 @@
 The ceilings are the vector env alone, and the env with a bare forward pass for every step. The worker acts,
 steps, folds 3 steps into transitions and computes their priorities. All play at random, since the length of
 episodes matters; a step that resets an env counts for nobody. Each line has a process of its own with one
-thread, and all three take turns in it. Pong needs ale-py.
+thread, and all three take turns in it. Pong needs ale-py; it is played in ale-py's vectorised env and by the
+wrappers that are played where that cannot.
 
     python benchmarks/rollout.py [--repeats 7] [--seconds 0.5] [--json]
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -24,12 +26,14 @@ from rlexp.config.apex import ApexConfig
 from rlexp.config.model import ModelConfig
 
 PONG = "ALE/Pong-v5"
+WRAPPED: Mapping[str, Any] = {"difficulty": 0}
+"""Says what is so anyway, but ale-py's vectorised env takes no such argument: the wrappers play."""
 SLOWEST_FRAGMENT_S = 10.0
 """Bound of what one fragment takes, beyond the seconds that are measured."""
 START_TIMEOUT_S = 120.0
 
 COLUMNS = (
-    Column("env", "env", 12),
+    Column("env", "env", 21),
     Column("envs", "envs", 4),
     Column("env_steps_per_s", "env alone/s", 11, ",.0f"),
     Column("ceiling_steps_per_s", "env + forward/s", 15, ",.0f"),
@@ -45,14 +49,22 @@ class Case:
 
     env: str
     num_envs: int
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.env} wrapped" if self.env_config == WRAPPED else self.env
 
     @property
     def pieces(self) -> Pieces:
         model = ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu")
-        return Pieces(self.env, ApexConfig(num_envs_per_worker=self.num_envs, hiddens=(), model=model))
+        config = ApexConfig(
+            num_envs_per_worker=self.num_envs, env_config=dict(self.env_config), hiddens=(), model=model
+        )
+        return Pieces(self.env, config)
 
 
-CASES = (Case("CartPole-v1", 8), Case("CartPole-v1", 32), Case("CartPole-v1", 128), Case(PONG, 8))
+CASES = (*(Case("CartPole-v1", num_envs) for num_envs in (8, 32, 128)), Case(PONG, 8), Case(PONG, 8, WRAPPED))
 
 
 def measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
@@ -72,7 +84,7 @@ def measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
         vector.close()
     speeds = {name: statistics.median(speeds) for name, speeds in runs.items()}
     return {
-        "env": case.env,
+        "env": case.name,
         "envs": case.num_envs,
         **{f"{name}_steps_per_s": speed for name, speed in speeds.items()},
         "share_of_ceiling": speeds["worker"] / speeds["ceiling"],

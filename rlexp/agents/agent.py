@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -147,8 +147,8 @@ class Agent(ABC, Generic[ConfigT]):
         seed = derive_seed(self.seed, "evaluation", self._iteration)
         return self._evaluator().play(self._current_policy(), num_episodes, seed)
 
-    def film(self) -> tuple[list[Array], float]:
-        """Return the pictures of one evaluation episode, and how many make a second."""
+    def film(self) -> tuple[Iterator[Array], float]:
+        """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
         return self._evaluator().film(self._current_policy(), derive_seed(self.seed, "film", self._iteration))
 
     def drain_events(self) -> list[str]:

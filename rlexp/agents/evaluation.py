@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 from pydantic import TypeAdapter, ValidationError
 
-from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS
+from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS, film_with
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.config.experiment import Experiment
-from rlexp.envs import env_config_of, make_vector_env
+from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError
 from rlexp.metrics.bootstrap import bootstrap_interval
-from rlexp.rollout.evaluation import play_episodes
+from rlexp.rollout.evaluation import Acting, play_episodes
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 
@@ -39,22 +42,52 @@ class Evaluation:
 
 def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
     """Play ``num_episodes`` greedy episodes; raises CheckpointError where ``path`` holds no good checkpoint."""
-    checkpoint = read_checkpoint(path)
-    experiment = _experiment_of(checkpoint, path)
-    imports = tuple(checkpoint.metadata.get("imports", ()))
-    env_config = env_config_of(experiment.env, experiment.config, imports)
-    env = make_vector_env(env_config, min(num_episodes, MAX_ENVS))
+    player = _Player.load(path)
+    env = make_vector_env(player.env_config, min(num_episodes, MAX_ENVS))
     try:
-        observation_space, action_space = env.single_observation_space, env.single_action_space
-        policy = AGENTS[experiment.run].make_policy(experiment.config, observation_space, action_space)
-        policy.set_weights(checkpoint.arrays["weights"])
-        acting = ObservationFilters(experiment.config, observation_space, checkpoint.arrays).applied_to(policy)
+        acting = player.policy(env)
         returns, lengths = play_episodes(acting, env, num_episodes, derive_seed(seed, "evaluation"), MAX_STEPS)
     finally:
         env.close()
     interval = bootstrap_interval(returns, np.random.default_rng(seed))
-    iteration = checkpoint.state["iteration"]
-    return Evaluation(path, experiment.run, experiment.env, iteration, returns, lengths, interval)
+    iteration = player.checkpoint.state["iteration"]
+    return Evaluation(path, player.experiment.run, player.experiment.env, iteration, returns, lengths, interval)
+
+
+def film_checkpoint(path: Path, seed: int) -> tuple[Iterator[Array], float]:
+    """Return the pictures ``[H, W, 3]`` of one greedy episode, taken while it is played, and how many make a second.
+
+    Raises CheckpointError where ``path`` holds no good checkpoint, UsageError where its env cannot be filmed.
+    """
+    player = _Player.load(path)
+    probe = make_vector_env(player.env_config, 1)
+    acting = player.policy(probe)
+    probe.close()
+    return film_with(acting, player.env_config, derive_seed(seed, "film"))
+
+
+@dataclass(frozen=True)
+class _Player:
+    """A checkpoint, and what it was trained in."""
+
+    checkpoint: Checkpoint
+    experiment: Experiment
+    env_config: EnvConfig
+
+    @staticmethod
+    def load(path: Path) -> _Player:
+        checkpoint = read_checkpoint(path)
+        experiment = _experiment_of(checkpoint, path)
+        imports = tuple(checkpoint.metadata.get("imports", ()))
+        return _Player(checkpoint, experiment, env_config_of(experiment.env, experiment.config, imports))
+
+    def policy(self, env: VectorEnv[Any, Any, Any]) -> Acting:
+        """Return the checkpoint's greedy policy for ``env``'s spaces."""
+        config, arrays = self.experiment.config, self.checkpoint.arrays
+        observation_space, action_space = env.single_observation_space, env.single_action_space
+        policy = AGENTS[self.experiment.run].make_policy(config, observation_space, action_space)
+        policy.set_weights(arrays["weights"])
+        return ObservationFilters(config, observation_space, arrays).applied_to(policy)
 
 
 def _experiment_of(checkpoint: Checkpoint, path: Path) -> Experiment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,8 @@ MAX_ENVS = 8
 """Envs of an evaluation that step side by side, at most."""
 MAX_STEPS = 1_000_000
 """Bound of an evaluation, in steps of its vector env."""
-MAX_FILM_FRAMES = 5000
-"""Frames of a video, at most."""
+MAX_FILM_FRAMES = 10_000
+"""Frames of a video, at most: eleven minutes of an Atari game, which an agent that waits for ever would fill."""
 DEFAULT_FPS = 30
 """Frames a second of an env that does not say."""
 
@@ -41,14 +42,9 @@ class Evaluator:
         finally:
             env.close()
 
-    def film(self, policy: Acting, seed: int) -> tuple[list[Array], float]:
-        """Return the pictures of one episode, and how many make a second."""
-        env = make_filmed_env(self._env_config())
-        try:
-            pictures = film_episode(self._acting(policy, env.num_envs, seed), env, seed, MAX_FILM_FRAMES)
-            return pictures, float(env.metadata.get("render_fps") or DEFAULT_FPS)
-        finally:
-            env.close()
+    def film(self, policy: Acting, seed: int) -> tuple[Iterator[Array], float]:
+        """Return the pictures of one episode, and how many make a second; see ``film_with``."""
+        return film_with(self._acting(policy, 1, seed), self._env_config(), seed)
 
     def _acting(self, policy: Acting, num_envs: int, seed: int) -> Acting:
         if not self.config.explore:
@@ -62,6 +58,23 @@ class Evaluator:
         return replace(
             self.training_env, env_config=env_config, horizon=self.config.horizon or self.training_env.horizon
         )
+
+
+def film_with(policy: Acting, env_config: EnvConfig, seed: int) -> tuple[Iterator[Array], float]:
+    """Return the pictures ``[H, W, 3]`` of an episode that ``policy`` plays, and how many make a second.
+
+    It is played while they are taken, in an env that is closed with the iterator: all pictures of a long
+    episode would be gigabytes. Raises UsageError where the env cannot be filmed.
+    """
+    env = make_filmed_env(env_config)
+
+    def pictures() -> Iterator[Array]:
+        try:
+            yield from film_episode(policy, env, seed, MAX_FILM_FRAMES)
+        finally:
+            env.close()
+
+    return pictures(), float(env.metadata.get("render_fps") or DEFAULT_FPS)
 
 
 def evaluation_figures(returns: Array, lengths: Array) -> dict[str, Any]:

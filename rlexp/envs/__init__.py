@@ -1,10 +1,10 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps."""
 
 from rlexp.config.env_ids import is_atari
-from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
-from rlexp.envs.spaces import check_spaces
+from rlexp.envs.spaces import check_spaces, observation_bytes
 
 __all__ = [
     "GAME_OVER",
@@ -18,4 +18,5 @@ __all__ = [
     "make_env",
     "make_filmed_env",
     "make_vector_env",
+    "observation_bytes",
 ]

@@ -1,8 +1,7 @@
 """Atari games as in Mnih et al. 2015: no-op starts, the maximum of two frames, a life as an episode, fire to begin.
 
-Every agent and every way of playing (training, evaluation, videos) goes through these wrappers, one env
-each. The vectorised env of ale-py would step a game 1.3 to 1.6 times as fast, but neither renders nor plays
-the ids without ``ALE/``, and beside the network that acts the difference is small.
+These wrappers, one env each, say what an Atari game is here. Where ale-py's vectorised env can compute the
+same, :mod:`rlexp.envs.native_atari` plays with that instead; the wrappers play the rest, and all videos.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit
 
+from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS, MAX_NOOPS, AtariRules
 from rlexp.envs.env_config import FrameConfig
 from rlexp.envs.frames import ScaledFrames, StackedFrames
 from rlexp.errors import UsageError
@@ -25,58 +25,61 @@ Start = tuple[Any, dict[str, Any]]
 Options = dict[str, Any] | None
 
 NOOP = 0
-MAX_NOOPS = 30
-"""Frames at most that a game runs before the agent plays, so that games begin differently."""
-FRAME_SKIP = 4
-"""Frames that an action lasts, where the env's id does not say so itself."""
-
-GAME_OVER = "game_over"
-"""In the info of every step and reset: whether a whole game is over, not only a life."""
-GAME_SCORE = "game_score"
-"""Then: the sum of its rewards, unclipped, over all lives; else 0."""
-GAME_STEPS = "game_steps"
-"""Then: the steps it lasted; else 0."""
 
 
-def deepmind_env(env: Env, frames: FrameConfig, horizon: int | None) -> Env:
+def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules) -> Env:
     """Return ``env``, an Atari game with grey frames ``[H, W]``, as the DQN of Mnih et al. saw it.
 
     Observations are bytes ``[dim, dim, 4]``, or ``[dim, dim, 1]`` without ``framestack``. An episode is a
-    life; a game is cut after ``horizon`` steps. Raises UsageError where actions are continuous.
+    life; a game is cut after ``rules.max_steps``. Raises UsageError where actions are continuous.
     """
     if not isinstance(env.action_space, Discrete):
         message = "Atari games with continuous actions cannot be prepared as preprocessor_pref: deepmind says"
         raise UsageError(message, "preprocessor_pref: null")
-    env = NoopStarts(env)
-    if env.spec is not None and env.spec.kwargs.get("frameskip") == 1:
-        env = SkippedFrames(env)
-    scores = GameScores(env if horizon is None else TimeLimit(env, horizon))
-    env = LifeEpisodes(scores)
     meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
-    if "FIRE" in meanings:
-        env = FireStarts(env, meanings.index("FIRE"))
+    fire = meanings.index("FIRE") if "FIRE" in meanings else None
+    env = NoopStarts(env, fire)
+    if rules.skip is not None:
+        env = SkippedFrames(env, rules.skip)
+    scores = GameScores(env if rules.max_steps is None else TimeLimit(env, rules.max_steps))
+    env = LifeEpisodes(scores, NOOP if fire is None else fire)
     env = ScaledFrames(env, frames.dim, grayscale=True)
     return ReportedGames(StackedFrames(env) if frames.framestack else env, scores)
 
 
 class NoopStarts(gym.Wrapper[Any, Any, Any, Any]):
-    """Lets each game run for 1 to MAX_NOOPS frames (steps, where the env skips frames itself) before it is played."""
+    """Lets a game run for up to MAX_NOOPS frames (steps, where the env skips frames itself) before it is played.
+
+    Where it has a button to fire, that is pressed in the first of them: some games do not begin without.
+    """
+
+    def __init__(self, env: Env, fire: int | None) -> None:
+        super().__init__(env)
+        self._fire = fire
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> Start:
         start = self.env.reset(seed=seed, options=options)
-        for _ in range(int(self.np_random.integers(1, MAX_NOOPS + 1))):
-            obs, _, terminated, truncated, info = self.env.step(NOOP)
+        for frame in range(self._num_frames()):
+            action = NOOP if self._fire is None or frame else self._fire
+            obs, _, terminated, truncated, info = self.env.step(action)
             start = self.env.reset() if terminated or truncated else (obs, info)
         return start
 
+    def _num_frames(self) -> int:
+        return int(self.np_random.integers(0 if self._fire is None else 1, MAX_NOOPS + 1))
+
 
 class SkippedFrames(gym.Wrapper[Any, Any, Any, Any]):
-    """Repeats an action for FRAME_SKIP frames and shows the maximum of the last two: some sprites flicker."""
+    """Repeats an action for ``skip`` frames and shows the maximum of the last two: some sprites flicker."""
+
+    def __init__(self, env: Env, skip: int) -> None:
+        super().__init__(env)
+        self._skip = skip
 
     def step(self, action: Any) -> Step:
         obs, total, terminated, truncated, info = self.env.step(action)
         before = obs
-        for _ in range(FRAME_SKIP - 1):
+        for _ in range(self._skip - 1):
             if terminated or truncated:
                 break
             before = obs
@@ -120,16 +123,20 @@ class GameScores(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class LifeEpisodes(gym.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode with each life; the next one goes on with the same game, after a no-op."""
+    """Ends an episode with each life; the next one goes on with the same game, after one step of ``first_action``.
 
-    def __init__(self, env: Env) -> None:
+    That is to fire where there is a button for it, since some games wait for it after each life.
+    """
+
+    def __init__(self, env: Env, first_action: int) -> None:
         super().__init__(env)
+        self._first_action = first_action
         self._lives = 0
         self._game_over = True
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> Start:
         if not self._game_over and seed is None:
-            obs, _, terminated, truncated, info = self.env.step(NOOP)
+            obs, _, terminated, truncated, info = self.env.step(self._first_action)
             self._game_over = terminated or truncated
         if self._game_over or seed is not None:
             obs, info = self.env.reset(seed=seed, options=options)
@@ -144,21 +151,6 @@ class LifeEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         lost_a_life = 0 < info["lives"] < self._lives
         self._lives = info["lives"]
         return obs, reward, terminated or lost_a_life, truncated, info
-
-
-class FireStarts(gym.Wrapper[Any, Any, Any, Any]):
-    """Presses FIRE, and the action after it, where an episode would not begin without."""
-
-    def __init__(self, env: Env, fire: int) -> None:
-        super().__init__(env)
-        self._fire = fire
-
-    def reset(self, *, seed: int | None = None, options: Options = None) -> Start:
-        start = self.env.reset(seed=seed, options=options)
-        for action in (self._fire, self._fire + 1):
-            obs, _, terminated, truncated, info = self.env.step(action)
-            start = self.env.reset() if terminated or truncated else (obs, info)
-        return start
 
 
 class ReportedGames(gym.Wrapper[Any, Any, Any, Any]):

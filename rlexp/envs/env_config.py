@@ -10,6 +10,9 @@ from rlexp.config.common import CommonConfig
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.env_ids import is_atari
 
+FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
+"""What files of RLlib 2 pass to Atari games: Gym's registry knew it, no game was changed by it, ale-py refuses it."""
+
 
 @dataclass(frozen=True)
 class FrameConfig:
@@ -44,6 +47,8 @@ class EnvConfig:
     """How images are prepared; None: as the env gives them."""
     discretize_actions: int | None = None
     """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
+    num_threads: int = 1
+    """Threads that step a vector env, where it has threads of its own (Atari)."""
 
     @property
     def is_deepmind_atari(self) -> bool:
@@ -53,16 +58,23 @@ class EnvConfig:
 
 
 def env_config_of(env: str, config: CommonConfig, imports: tuple[str, ...]) -> EnvConfig:
-    """Return how ``env`` is made for an experiment with ``config`` that imports the modules ``imports``."""
+    """Return how ``env`` is made for an experiment with ``config`` that imports the modules ``imports``.
+
+    A vector env gets as many threads as the process that steps it has CPUs.
+    """
     frames = None
     if config.preprocessor_pref is not None:
         model = config.model
         frames = FrameConfig(config.preprocessor_pref, model.dim, model.grayscale, model.framestack)
+    arguments = config.env_config
+    if is_atari(env):
+        arguments = {name: value for name, value in arguments.items() if name not in FLAGS_OF_THE_REGISTRY}
     return EnvConfig(
         env=env,
-        env_config=config.env_config,
+        env_config=arguments,
         horizon=config.horizon,
         imports=imports,
         frames=frames,
         discretize_actions=config.discretize_actions if isinstance(config, DQNConfig) else None,
+        num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),
     )

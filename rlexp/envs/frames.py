@@ -26,8 +26,8 @@ def is_image(space: gym.Space[Any]) -> bool:
 class ScaledFrames(gym.ObservationWrapper[Any, Any, Any]):
     """Scales images ``[H, W, C]``, or grey ones ``[H, W]``, to ``[dim, dim, C]``; grey ones have one channel.
 
-    Each pixel is the mean of the area that it covers, as OpenCV's ``INTER_AREA`` computes it; no library
-    needs to be installed for it.
+    Each pixel is the mean of the area that it covers, columns first: bit by bit what OpenCV's ``INTER_AREA``
+    computes, which scales the frames of the Arcade Learning Environment's own vector env.
     """
 
     def __init__(self, env: Env, dim: int, *, grayscale: bool) -> None:
@@ -42,7 +42,7 @@ class ScaledFrames(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Frame) -> Frame:
         frame = observation @ LUMA if self._grayscale else observation
-        scaled = self._scale_columns(self._scale_rows(frame).swapaxes(0, 1)).swapaxes(0, 1)
+        scaled = self._scale_rows(self._scale_columns(frame, axis=1), axis=0)
         pixels: Frame = np.rint(scaled).astype(np.uint8)
         return pixels.reshape(self._shape)
 
@@ -70,7 +70,7 @@ class StackedFrames(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class AreaMean:
-    """Scales the first side of an array from ``pixels`` to ``dim``: each new pixel is the mean of what it covers.
+    """Scales one side of an array from ``pixels`` to ``dim``: each new pixel is the mean of what it covers.
 
     A new pixel covers few old ones, so a sum over those is quicker than a matrix product, which BLAS would
     also spread over all cores, against the workers beside this one.
@@ -85,10 +85,10 @@ class AreaMean:
         self._covered = covered.clip(max=pixels - 1).T.copy()
         self._shares = shares.T.astype(np.float32)
 
-    def __call__(self, array: NDArray[Any]) -> NDArray[np.float32]:
-        """Return ``[dim, ...]`` of ``array [pixels, ...]``."""
-        shape = (-1,) + (1,) * (array.ndim - 1)
-        scaled: NDArray[np.float32] = self._shares[0].reshape(shape) * array.take(self._covered[0], axis=0)
+    def __call__(self, array: NDArray[Any], axis: int) -> NDArray[np.float32]:
+        """Return ``array [..., pixels, ...]`` with ``dim`` pixels along ``axis``."""
+        shape = (-1,) + (1,) * (array.ndim - 1 - axis)
+        scaled: NDArray[np.float32] = self._shares[0].reshape(shape) * array.take(self._covered[0], axis=axis)
         for covered, shares in zip(self._covered[1:], self._shares[1:], strict=True):
-            scaled += shares.reshape(shape) * array.take(covered, axis=0)
+            scaled += shares.reshape(shape) * array.take(covered, axis=axis)
         return scaled

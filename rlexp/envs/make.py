@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -10,10 +11,13 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari import deepmind_env
+from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
 from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.frames import ScaledFrames, is_image
+from rlexp.envs.native_atari import can_be_native, make_native_games
 from rlexp.envs.registry import find_class, find_spec, import_modules
 from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
 from rlexp.errors import UsageError
@@ -23,7 +27,7 @@ Vector = VectorEnv[Any, Any, Any]
 
 PICTURE_RANK = 3
 NOT_NATIVE = ("jax", "ale_py")
-"""Entry points of vector envs that are not used: Gymnasium's own need jax, those of Atari do not render."""
+"""Entry points of vector envs that are not used as they are: Gymnasium's own need jax, Atari's needs preparing."""
 
 
 def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
@@ -35,8 +39,8 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
     try:
         if config.frames is not None and config.is_deepmind_atari:
-            game = _registered_env(config, None, kwargs | {"obs_type": "grayscale"})
-            return deepmind_env(game, config.frames, config.horizon)
+            rules = atari_rules(find_spec(config.env).kwargs, kwargs, config.horizon)
+            return deepmind_env(_registered_env(config, None, rules.env_arguments), config.frames, rules)
         user_class = find_class(config.env)
         if user_class is None:
             return _prepared(_registered_env(config, config.horizon, kwargs), config)
@@ -67,7 +71,10 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
 
 
 def make_filmed_env(config: EnvConfig) -> Vector:
-    """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError where it cannot render."""
+    """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError where it cannot render.
+
+    Its metadata say under ``render_fps`` how many steps make a second.
+    """
     try:
         vector = SyncVectorEnv(
             [lambda: make_env(config, render_mode="rgb_array")], autoreset_mode=AutoresetMode.NEXT_STEP
@@ -78,11 +85,19 @@ def make_filmed_env(config: EnvConfig) -> Vector:
         raise UsageError(f"env {config.env} cannot be filmed: {error}", _remedy(error)) from error
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
         vector.close()
-        raise UsageError(f"env {config.env} renders no pictures", "set monitor: false")
+        raise UsageError(f"env {config.env} renders no pictures", "leave out monitor: true and --video")
+    if is_atari(config.env):  # says 30, however many frames a step has
+        vector.metadata = {**vector.metadata, "render_fps": _atari_steps_per_second(config)}
     return flatten_observations(vector)
 
 
-def _registered_env(config: EnvConfig, horizon: int | None, kwargs: dict[str, Any]) -> Env:
+def _atari_steps_per_second(config: EnvConfig) -> float:
+    arguments = {**find_spec(config.env).kwargs, **config.env_config}
+    rules = atari_rules(arguments, {}, None) if config.is_deepmind_atari else None
+    return steps_per_second(rules.skip if rules and rules.skip else arguments.get("frameskip", FRAME_SKIP))
+
+
+def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str, Any]) -> Env:
     limit = _episode_limit(find_spec(config.env), horizon)
     return gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
 
@@ -92,7 +107,9 @@ def _prepared(env: Env, config: EnvConfig) -> Env:
     check_layout(config.env, env.observation_space)
     if config.frames is not None and is_image(env.observation_space):
         grayscale = config.frames.grayscale and config.frames.preprocessing == "rllib"
-        env = ScaledFrames(env, config.frames.dim, grayscale=grayscale)
+        dim = config.frames.dim
+        if grayscale or env.observation_space.shape[:2] != (dim, dim):  # type: ignore[index]
+            env = ScaledFrames(env, dim, grayscale=grayscale)
     if config.discretize_actions is not None and isinstance(env.action_space, Box):
         env = DiscreteActions(env, config.env, config.discretize_actions)
     return env
@@ -102,6 +119,10 @@ def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
     if find_class(config.env) is not None:
         return None
     spec = find_spec(config.env)
+    if config.frames is not None and config.is_deepmind_atari:
+        rules = atari_rules(spec.kwargs, config.env_config, config.horizon)
+        native = can_be_native(spec, rules)
+        return make_native_games(rules, config.frames, num_envs, config.num_threads) if native else None
     entry_point = str(spec.vector_entry_point).lower()
     # An env with wrappers of its own has no native form.
     if spec.vector_entry_point is None or any(word in entry_point for word in NOT_NATIVE) or spec.additional_wrappers:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from rlexp.config.convolutions import misfit
 from rlexp.config.structured_fields import ConvFilter
 from rlexp.errors import UsageError
 from rlexp.models.torso_config import TorsoConfig
@@ -111,6 +112,9 @@ def convolutions(
     As in RLlib all but the last pad with zeros, so that a stride s leaves ``ceil(side / s)`` pixels, and
     the last does not. Raises UsageError where an image has become smaller than the last kernel.
     """
+    found = misfit(*shape[1:], filters)
+    if found is not None:
+        raise UsageError(*found)
     channels, *sides = shape
     layers: list[nn.Module] = []
     for position, (out_channels, kernel, stride) in enumerate(filters):
@@ -118,7 +122,6 @@ def convolutions(
             layers.append(_padding(sides, kernel, stride))
             sides = [-(-side // stride) for side in sides]
         else:
-            _check_last(shape, filters, sides)
             sides = [(side - length) // stride + 1 for side, length in zip(sides, kernel, strict=True)]
         layers += [nn.Conv2d(channels, out_channels, kernel, stride), ACTIVATIONS[activation]()]
         channels = out_channels
@@ -131,13 +134,3 @@ def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> nn.Z
         max((-(-side // stride) - 1) * stride + length - side, 0) for side, length in zip(sides, kernel, strict=True)
     )
     return nn.ZeroPad2d((right // 2, right - right // 2, down // 2, down - down // 2))
-
-
-def _check_last(shape: tuple[int, int, int], filters: Sequence[ConvFilter], sides: Sequence[int]) -> None:
-    kernel = filters[-1][1]
-    if kernel[0] > sides[0] or kernel[1] > sides[1]:
-        raise UsageError(
-            f"model.conv_filters do not fit images of {shape[1]}x{shape[2]} pixels: the last kernel is "
-            f"{kernel[0]}x{kernel[1]}, but the layers before it leave {sides[0]}x{sides[1]}",
-            f"make the last kernel [{sides[0]}, {sides[1]}] or smaller, or leave conv_filters out",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,17 +35,19 @@ class ExploringPolicy:
         return self._explore(self._policy.compute_actions(obs), self._epsilons)
 
 
-def film_episode(policy: Acting, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> list[Array]:
-    """Return the pictures ``[H, W, 3]`` of one episode of an env that renders; at most ``max_frames`` of them."""
+def film_episode(policy: Acting, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> Iterator[Array]:
+    """Yield the pictures ``[H, W, 3]`` of one episode of an env that renders; at most ``max_frames`` of them.
+
+    An episode is a whole one, as it is reported: of an Atari game, all lives.
+    """
     episodes = EpisodeCounter(1)
     obs, _ = env.reset(seed=seed)
-    pictures = [_picture(env)]
-    while len(pictures) < max_frames:
+    yield _picture(env)
+    for _ in range(max_frames - 1):
         obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
-        pictures.append(_picture(env))
+        yield _picture(env)
         if episodes.add(rewards, terminated | truncated, infos) is not None:
             break
-    return pictures
 
 
 def _picture(env: VectorEnv[Any, Any, Any]) -> Array:

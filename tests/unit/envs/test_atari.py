@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, FrameConfig, is_atari, make_env, make_vector_env
-from rlexp.envs.atari import MAX_NOOPS, NoopStarts, SkippedFrames, deepmind_env
+from rlexp.config.dqn import DQNConfig
+from rlexp.envs import (
+    GAME_OVER,
+    GAME_SCORE,
+    GAME_STEPS,
+    EnvConfig,
+    FrameConfig,
+    env_config_of,
+    is_atari,
+    make_env,
+    make_vector_env,
+)
+from rlexp.envs.atari import NoopStarts, SkippedFrames, deepmind_env
+from rlexp.envs.atari_rules import FRAME_SKIP, MAX_NOOPS, AtariRules, atari_rules
+from rlexp.envs.registry import find_spec
 from rlexp.errors import UsageError
 
 FRAMES = FrameConfig("deepmind", 84, grayscale=False, framestack=True)
 SINGLE = FrameConfig("deepmind", 2, grayscale=False, framestack=False)
 NOOP, FIRE, UP = range(3)
+ALL_FRAMES = AtariRules(skip=None, max_steps=None, env_arguments={})
+"""A step is a frame, all of which are seen."""
 
 
 class ScriptedGame(gym.Env[Any, Any]):
@@ -25,10 +41,9 @@ class ScriptedGame(gym.Env[Any, Any]):
 
     LIFE = 100
 
-    def __init__(self, frameskip: int = 4, meanings: tuple[str, ...] = ("NOOP", "FIRE", "UP")) -> None:
+    def __init__(self, meanings: tuple[str, ...] = ("NOOP", "FIRE", "UP")) -> None:
         self.observation_space = Box(0, 255, (2, 2), np.uint8)
         self.action_space = Discrete(3)
-        self.spec = EnvSpec("Scripted-v0", kwargs={"frameskip": frameskip})
         self.actions: list[int] = []
         self.resets = 0
         self._meanings = meanings
@@ -72,7 +87,7 @@ def play(env: gym.Env[Any, Any], action: int = UP) -> tuple[list[float], list[di
 
 def test_an_episode_is_a_life_and_a_score_is_of_the_whole_game() -> None:
     game = ScriptedGame(meanings=("NOOP", "RIGHT", "UP"))
-    env = deepmind_env(game, SINGLE, horizon=None)
+    env = deepmind_env(game, SINGLE, ALL_FRAMES)
     env.reset(seed=1)
     noops = len(game.actions)
     returns, infos = play(env)
@@ -84,17 +99,18 @@ def test_an_episode_is_a_life_and_a_score_is_of_the_whole_game() -> None:
     assert game.resets == 2, "a life lost is no reset"
 
 
-def test_fire_begins_every_life_where_the_game_has_it() -> None:
+def test_fire_begins_every_game_and_every_life_where_the_game_has_it() -> None:
     game = ScriptedGame()
-    env = deepmind_env(game, SINGLE, horizon=None)
+    env = deepmind_env(game, SINGLE, ALL_FRAMES)
     env.reset(seed=1)
-    assert game.actions[-2:] == [FIRE, UP]
-    assert set(game.actions[:-2]) == {NOOP}
+    assert game.actions[0] == FIRE
+    assert set(game.actions[1:]) == {NOOP}
     terminated = False
     while not terminated:
         _, _, terminated, _, _ = env.step(NOOP)
+    before = len(game.actions)
     env.reset()
-    assert game.actions[-3:] == [NOOP, FIRE, UP]
+    assert game.actions[before:] == [FIRE]
 
 
 def test_a_game_that_ends_while_an_episode_begins_is_reported_too() -> None:
@@ -105,7 +121,7 @@ def test_a_game_that_ends_while_an_episode_begins_is_reported_too() -> None:
             obs, reward, _, _, info = super().step(action)
             return obs, reward, info["lives"] == 2 and action == FIRE, False, info
 
-    env = deepmind_env(OneFrameLives(), SINGLE, horizon=None)
+    env = deepmind_env(OneFrameLives(), SINGLE, ALL_FRAMES)
     env.reset(seed=0)
     terminated = False
     while not terminated:
@@ -118,29 +134,30 @@ def test_a_game_that_ends_while_an_episode_begins_is_reported_too() -> None:
 
 def test_the_horizon_cuts_a_game_not_a_life() -> None:
     game = ScriptedGame(meanings=("NOOP", "RIGHT", "UP"))
-    env = deepmind_env(game, SINGLE, horizon=150)
+    env = deepmind_env(game, SINGLE, replace(ALL_FRAMES, max_steps=150))
     env.reset(seed=1)
     _, infos = play(env)
     assert [info[GAME_STEPS] for info in infos if info[GAME_OVER]] == [150]
 
 
-def test_games_begin_after_a_random_number_of_noops() -> None:
+@pytest.mark.parametrize(("fire", "fewest"), [(None, 0), (FIRE, 1)])
+def test_games_begin_after_a_random_number_of_frames(fire: int | None, fewest: int) -> None:
     game = ScriptedGame()
-    env = NoopStarts(game)
+    env = NoopStarts(game, fire)
     env.reset(seed=3)
     counts = [len(game.actions)]
     for _ in range(200):
         env.reset()
         counts.append(len(game.actions))
-    assert set(counts) == set(range(1, MAX_NOOPS + 1))
+    assert set(counts) == set(range(fewest, MAX_NOOPS + 1))
     again = ScriptedGame()
-    NoopStarts(again).reset(seed=3)
+    NoopStarts(again, fire).reset(seed=3)
     assert len(again.actions) == counts[0]
 
 
 def test_an_action_lasts_four_frames_of_which_the_last_two_are_seen() -> None:
-    game = ScriptedGame(frameskip=1)
-    env = SkippedFrames(game)
+    game = ScriptedGame()
+    env = SkippedFrames(game, FRAME_SKIP)
     env.reset(seed=0)
     for step in range(1, 4):
         obs, reward, *_ = env.step(UP)
@@ -152,19 +169,40 @@ def test_an_action_lasts_four_frames_of_which_the_last_two_are_seen() -> None:
     assert (obs == 20).all(), "the brighter of frames 20 and 21, of which the later one is dark"
 
 
-@pytest.mark.parametrize(("frameskip", "frames_per_step"), [(1, 4), (4, 1), (3, 1)])
-def test_frames_are_skipped_unless_the_env_does(frameskip: int, frames_per_step: int) -> None:
-    game = ScriptedGame(frameskip=frameskip)
-    env = deepmind_env(game, SINGLE, horizon=None)
+@pytest.mark.parametrize(("skip", "frames_per_step"), [(4, 4), (3, 3), (None, 1)])
+def test_frames_are_skipped_as_the_rules_say(skip: int | None, frames_per_step: int) -> None:
+    game = ScriptedGame()
+    env = deepmind_env(game, SINGLE, replace(ALL_FRAMES, skip=skip))
     env.reset(seed=0)
     before = len(game.actions)
     env.step(UP)
     assert len(game.actions) - before == frames_per_step
 
 
+@pytest.mark.parametrize(
+    ("env", "env_config", "skip", "max_steps"),
+    [
+        ("PongNoFrameskip-v4", {}, 4, 27_000),
+        ("ALE/Pong-v5", {}, 4, 27_000),
+        ("ALE/Pong-v5", {"frameskip": 1}, 4, 27_000),
+        ("ALE/Pong-v5", {"frameskip": 3}, 3, 36_000),
+        ("ALE/Pong-v5", {"max_num_frames_per_episode": 1001}, 4, 251),
+        ("ALE/Pong-v5", {"max_num_frames_per_episode": None}, 4, None),
+        ("Pong-v4", {}, None, None),
+    ],
+)
+def test_ids_and_their_arguments_say_how_a_game_is_played(
+    env: str, env_config: dict[str, Any], skip: int | None, max_steps: int | None
+) -> None:
+    arguments = find_spec(env).kwargs
+    rules = atari_rules(arguments, env_config, None)
+    assert (rules.skip, rules.max_steps) == (skip, max_steps)
+    assert atari_rules(arguments, env_config, 100).max_steps == 100
+
+
 def test_the_skipping_stops_where_the_game_does() -> None:
-    game = ScriptedGame(frameskip=1)
-    env = SkippedFrames(game)
+    game = ScriptedGame()
+    env = SkippedFrames(game, FRAME_SKIP)
     env.reset()
     game._frame = 3 * game.LIFE - 2
     _, reward, terminated, _, _ = env.step(UP)
@@ -173,7 +211,7 @@ def test_the_skipping_stops_where_the_game_does() -> None:
 
 def test_in_a_vector_env_the_games_are_told_for_every_env() -> None:
     def make() -> gym.Env[Any, Any]:
-        return deepmind_env(ScriptedGame(meanings=("NOOP", "RIGHT", "UP")), SINGLE, horizon=None)
+        return deepmind_env(ScriptedGame(meanings=("NOOP", "RIGHT", "UP")), SINGLE, ALL_FRAMES)
 
     vector = SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     vector.reset(seed=0)
@@ -193,10 +231,13 @@ def test_a_real_game_shows_four_grey_frames(env: str) -> None:
     assert obs.shape == (2, 84, 84, 4)
     assert obs.dtype == np.uint8
     assert len(np.unique(obs)) > 3
-    for _ in range(4):
-        obs, _, _, _, infos = vector.step(np.array([0, 1]))
+    seen = []
+    for _ in range(30):
+        obs, _, _, _, infos = vector.step(np.array([2, 3]))
+        seen.append(obs)
     assert infos[GAME_OVER].tolist() == [False, False]
-    assert (obs[..., 0] != obs[..., 3]).any()
+    assert all((later[..., :3] == earlier[..., 1:]).all() for earlier, later in pairwise(seen[:8]))
+    assert any((obs[..., 0] != obs[..., 3]).any() for obs in seen)
     vector.close()
 
 
@@ -242,6 +283,13 @@ def test_rewards_are_those_of_deepmind_where_frames_are() -> None:
     assert not EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES).is_deepmind_atari
     assert not EnvConfig("ALE/Pong-v5", {}, None, frames=None).is_deepmind_atari
     assert not EnvConfig("CartPole-v1", {}, None, frames=FRAMES).is_deepmind_atari
+
+
+def test_what_only_the_registry_of_gym_knew_reaches_no_game() -> None:
+    config = DQNConfig(env_config={"nondeterministic": False, "frameskip": 3})
+    assert env_config_of("ALE/Pong-v5", config, ()).env_config == {"frameskip": 3}
+    assert env_config_of("tests.envs:ImageEnv", config, ()).env_config == config.env_config
+    make_env(env_config_of("ALE/Pong-v5", config, ())).close()
 
 
 def test_games_are_known_by_their_ids() -> None:

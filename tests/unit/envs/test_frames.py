@@ -27,7 +27,7 @@ def slow_area_mean(values: list[int], dim: int) -> list[float]:
 
 @given(values=st.lists(st.integers(0, 255), min_size=1, max_size=40), dim=st.integers(1, 40))
 def test_a_scaled_pixel_is_the_mean_of_what_it_covers(values: list[int], dim: int) -> None:
-    scaled = AreaMean(len(values), dim)(np.array(values, np.uint8))
+    scaled = AreaMean(len(values), dim)(np.array(values, np.uint8), axis=0)
     np.testing.assert_allclose(scaled, slow_area_mean(values, dim), atol=1e-3)
 
 
