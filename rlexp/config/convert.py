@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 from rlexp.config.draft import Draft
 from rlexp.config.located_axes import at
 from rlexp.config.nodes import Finding, KeyPath, Node
-from rlexp.config.search_space import GRID
+from rlexp.config.search_space import line_of, replaced
 from rlexp.config.translation import node_of
 from rlexp.config.yaml_writer import to_yaml
 
@@ -119,22 +118,15 @@ def _inline(node: Node) -> str:
 
 
 def _with_axes(draft: Draft) -> Node:
-    """Return the first corner as written, with each ``grid_search`` where it stands now."""
+    """Return the first corner as written, with each ``grid_search`` and sampler where it stands now."""
     experiment = draft.written[0]
     for number, axis in enumerate(draft.axes):
-        stride = prod(len(faster.choices) for faster in draft.axes[number + 1 :])
-        choices = [at(draft.written[index * stride].plain(), axis.path) for index in range(len(axis.choices))]
-        experiment = _replaced(experiment, axis.path, {GRID: choices})
+        choices = [at(draft.written[place].plain(), axis.path) for place in line_of(draft.axes, number)]
+        experiment = _put(experiment, axis.path, axis.data(choices))
     for path, node in draft.computed:
-        experiment = _replaced(experiment, path, node.plain())
+        experiment = _put(experiment, path, node.plain())
     return experiment
 
 
-def _replaced(node: Node, path: KeyPath, value: Any) -> Node:
-    if not path:
-        return node_of(value, node)
-    key, rest = path[0], path[1:]
-    if isinstance(node.value, tuple):
-        items = (_replaced(child, rest, value) if place == key else child for place, child in enumerate(node.value))
-        return node.with_value(tuple(items))
-    return node.with_value({**node.entries(), str(key): _replaced(node.entries()[str(key)], rest, value)})
+def _put(node: Node, path: KeyPath, value: Any) -> Node:
+    return replaced(node, path, node_of(value, node.find(path) or node))

@@ -15,7 +15,9 @@ from rlexp.config.load_options import LoadOptions
 from rlexp.config.located_axes import at, data_of, located
 from rlexp.config.nodes import Finding, KeyPath, Node, Place, shown, shown_key
 from rlexp.config.overrides import Override, of_agent, overridden
+from rlexp.config.search_section import use_search_section
 from rlexp.config.search_space import Axis, corners, find_axes
+from rlexp.config.space import Space
 from rlexp.config.translation import Translation
 from rlexp.config.validation import validated
 
@@ -33,13 +35,17 @@ class Draft:
     """The first choice on every axis, and so on; the last axis varies fastest."""
     written: tuple[Node, ...]
     """The same corners with no more keys than the file has, in today's spelling."""
+    space: Space
+    """What of it is searched, and how to make an experiment of any point of it."""
     computed: tuple[tuple[KeyPath, Node], ...]
     """Where an ``eval`` stands whose value depends on the corner, and the node that holds it."""
     notices: tuple[Finding, ...]
 
     @property
     def number_of_trials(self) -> int:
-        """Corners times samples."""
+        """Corners times samples; of a sweep, the trials that it makes at most."""
+        if self.corners[0].is_sweep:
+            return self.space.number_of_configurations(self.corners[0].search) * self.corners[0].search.num_seeds
         return len(self.corners) * self.corners[0].num_samples
 
 
@@ -55,6 +61,7 @@ def draft_of(
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry))
     assembled = _assembled(entry.without(RUN), overrides, run)
+    use_search_section(assembled, options.is_sweep)
     axes, malformed = find_axes(assembled.experiment)
     axes = tuple(sorted(axes, key=_position))
     findings = (*assembled.problems, *_named_inside(entry), *malformed)
@@ -64,20 +71,27 @@ def draft_of(
     findings += tuple(problem for corner in made for problem in corner.problems)
     if findings:
         return None, findings
-    draft, unplaced = _drafted(name, entry, axes, without_idle_keys(name, made, run), assembled)
-    return (None if unplaced else _adjusted(draft, options)), unplaced
+    draft, wrong = _drafted(name, entry, axes, without_idle_keys(name, made, run), assembled, options)
+    return (None if wrong else _adjusted(draft, options)), wrong
 
 
 def _drafted(
-    name: str, entry: Node, axes: Sequence[Axis], made: Sequence[Corner], assembled: Translation
+    name: str,
+    entry: Node,
+    axes: tuple[Axis, ...],
+    made: Sequence[Corner],
+    assembled: Translation,
+    options: LoadOptions,
 ) -> tuple[Draft, tuple[Finding, ...]]:
-    """Return the draft of an entry that is right in all its corners, and the axes that stand for several keys."""
+    """Return the draft of an entry that is right in all its corners, and the axes that cannot be searched."""
     valid = tuple(corner.experiment for corner in made if corner.experiment)
     computed = _computed(assembled.experiment, valid)
     placed, unplaced = located(axes, valid, [path for path, _ in computed])
     notices = dict.fromkeys((*assembled.notices, *(notice for corner in made for notice in corner.notices)))
     written = tuple(corner.written for corner in made)
-    return Draft(name, entry.key_place, placed, valid, written, computed, tuple(notices)), unplaced
+    space = Space(name, assembled.run, assembled.experiment, axes, placed, options)
+    wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
+    return Draft(name, entry.key_place, placed, valid, written, space, computed, tuple(notices)), wrong
 
 
 def _position(axis: Axis) -> tuple[bool, int, int]:

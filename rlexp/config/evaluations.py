@@ -10,10 +10,12 @@ from rlexp.config.expressions import ExpressionError, evaluated
 from rlexp.config.key_table import key_table
 from rlexp.config.layout import proper_path
 from rlexp.config.nodes import KeyPath, Node, dotted
+from rlexp.config.samplers import SAMPLERS
+from rlexp.config.search_space import SEARCH
 from rlexp.config.translation import Translation, node_of
 
 EVAL = "eval"
-_SAMPLERS = ("sample_from", "uniform", "loguniform", "choice", "randint")
+_SAMPLERS = ("sample_from", *SAMPLERS)
 _FREE_FORM = ("env_config",)
 
 
@@ -37,8 +39,13 @@ def _computed(translation: Translation, node: Node, path: KeyPath) -> Node | Non
         return _value_of(translation, node, path)
     sampler = next((name for name in _SAMPLERS if name in entries and len(entries) == 1), None)
     if sampler and path[-1:] and path[-1] not in _FREE_FORM:
-        message = f"{dotted(path)}: {sampler} draws at random, which an experiment does not"
-        translation.problem(entries[sampler], message, "write grid_search: [...] with the values to try")
+        if SEARCH in translation.experiment.entries():
+            hint = "a list of samplers is no sampler: write one, or the values to try"
+            translation.problem(entries[sampler], f"{dotted(path)}: {sampler} cannot stand here", hint)
+            return None
+        message = f"{dotted(path)}: {sampler} draws at random, which rlexp run does not"
+        hint = "rlexp sweep draws; or write grid_search: [...] with the values to try"
+        translation.problem(entries[sampler], message, hint)
         return None
     if isinstance(node.value, tuple):
         items = (_computed(translation, child, (*path, index)) for index, child in enumerate(node.value))

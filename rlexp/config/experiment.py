@@ -12,10 +12,13 @@ from pydantic_core import PydanticCustomError
 
 from rlexp.config.apex import ApexConfig
 from rlexp.config.common import CommonConfig
+from rlexp.config.convolutions import misfit
 from rlexp.config.dqn import DQNConfig
+from rlexp.config.env_ids import is_atari
 from rlexp.config.fields import RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
 from rlexp.config.metric_names import EVALUATION_METRICS, KNOWN_METRICS
 from rlexp.config.ppo import PPOConfig
+from rlexp.config.search import SearchConfig, known_metric
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 _ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
@@ -35,12 +38,6 @@ def _env_name(env: str) -> str:
     if not _ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
         raise PydanticCustomError(RULE, "must be an environment's id (CartPole-v1) or package.module:Class")
     return env
-
-
-def _known_metric(metric: str) -> str:
-    if metric not in KNOWN_METRICS:
-        raise PydanticCustomError(RULE, "is not a metric that results report")
-    return metric
 
 
 def _known_score(score: str) -> str:
@@ -69,7 +66,7 @@ class CommonExperiment(KeyGroup):
     env: Annotated[str, AfterValidator(_env_name)]
     """The environment: an id of Gymnasium, or ``package.module:Class``."""
 
-    stop: dict[Annotated[str, AfterValidator(_known_metric)], Number] = Field(default_factory=dict)
+    stop: dict[Annotated[str, AfterValidator(known_metric)], Number] = Field(default_factory=dict)
     """Metrics and numbers: the first metric to reach its number stops a trial. Empty: it runs until interrupted."""
 
     num_samples: Count = 1
@@ -96,21 +93,47 @@ class CommonExperiment(KeyGroup):
     max_failures: Annotated[Whole, Field(ge=-1)] = 0
     """How often a trial that failed starts again from its last checkpoint. -1: always."""
 
+    search: SearchConfig = SearchConfig()
+    """What ``rlexp sweep`` looks for, and how; an experiment that has it is a sweep."""
+
     config: CommonConfig
     """The agent's keys."""
 
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the file has a ``search`` section."""
+        return "search" in self.model_fields_set
+
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield metrics of evaluations, where there are none."""
+        """Yield metrics of evaluations where there are none, and schedulers that do not know where to begin."""
         yield from super().conflicts()
-        if self.config.evaluation_interval:
-            return
+        if not self.config.evaluation_interval:
+            yield from self._never_reported()
+        yield from self._unfit_filters()
+        search = self.search
+        if search.interval(self.stop.get(search.time_attr)) is None:
+            key = "perturbation_interval" if search.scheduler == "pbt" else "grace_period"
+            message = f"search.scheduler is {search.scheduler}, but neither stop.{search.time_attr}"
+            hint = "set one of them: it says how long a trial trains before it is judged"
+            yield Conflict(("search.scheduler",), f"{message} nor search.{search.scheduler}.{key} is given", hint)
+
+    def _unfit_filters(self) -> Iterator[Conflict]:
+        """Yield convolutions for Atari frames of another size; that of other images is known when a run begins."""
+        config, model = self.config, self.config.model
+        scaled = config.preprocessor_pref is not None and is_atari(self.env)
+        found = misfit(model.dim, model.dim, model.conv_filters) if scaled and model.conv_filters else None
+        if found is not None:
+            message, hint = found
+            yield Conflict(("config.model.conv_filters", "config.model.dim"), f"config.{message}", hint)
+
+    def _never_reported(self) -> Iterator[Conflict]:
         hint = "set config.evaluation_interval to the iterations between two evaluations"
         for metric in sorted(self.stop.keys() & set(EVALUATION_METRICS)):
             yield Conflict(("stop",), f"stop.{metric} is never reported: nothing is evaluated", hint)
-        score = self.checkpoint_score_attr
-        if score.removeprefix("min-") in EVALUATION_METRICS:
-            message = f"checkpoint_score_attr {score} is never reported: nothing is evaluated"
-            yield Conflict(("checkpoint_score_attr",), message, hint)
+        named = {"checkpoint_score_attr": self.checkpoint_score_attr, "search.metric": self.search.metric}
+        for key, metric in named.items():
+            if metric.removeprefix("min-") in EVALUATION_METRICS:
+                yield Conflict((key,), f"{key} {metric} is never reported: nothing is evaluated", hint)
 
 
 class DQNExperiment(CommonExperiment):

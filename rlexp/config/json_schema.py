@@ -14,6 +14,8 @@ from rlexp.config.experiment import AGENTS
 from rlexp.config.fields import Expects, KeyGroup
 from rlexp.config.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.metric_names import KNOWN_METRICS
+from rlexp.config.old_samplers import KEYS
+from rlexp.config.samplers import GRID, SAMPLERS
 
 Schema = dict[str, Any]
 
@@ -140,14 +142,18 @@ def _mapping(path: KeyName) -> Schema:
 
 
 def _searched(schema: Schema) -> Schema:
-    """Return the schema of a value that may be searched or computed as well."""
+    """Return the schema of a value that may be searched, drawn or computed as well."""
     if not set(schema) - {"description"}:
         return schema
     description = {key: schema[key] for key in ("description",) if key in schema}
     bare = {key: value for key, value in schema.items() if key != "description"}
     return {
         **description,
-        "anyOf": [bare, _only("grid_search", {"type": "array", "minItems": 1}), _only("eval", _ANYTHING)],
+        "anyOf": [
+            bare,
+            *(_only(name, {"type": "array", "minItems": 1}) for name in (GRID, *SAMPLERS)),
+            *(_only(name, _ANYTHING) for name in KEYS),
+        ],
     }
 
 

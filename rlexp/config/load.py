@@ -56,7 +56,7 @@ def load_drafts(
     options: LoadOptions = AS_IT_STANDS,
 ) -> list[Draft]:
     """Read experiment files, without deciding their seeds and names; raises ConfigError as ``load_plan`` does."""
-    laid_over, findings = parse_overrides(overrides, seed)
+    laid_over, findings = parse_overrides(overrides, seed, options.flags)
     entries, unreadable = _entries(paths)
     findings += (*unreadable, *_named_twice(entries))
     drafts: list[Draft] = []

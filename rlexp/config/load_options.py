@@ -12,6 +12,18 @@ Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
+class Flag:
+    """An option of the command line that is a key of every experiment."""
+
+    shown: str
+    """As messages name it: ``--num-samples 8``."""
+    key: str
+    """Its dotted path."""
+    text: str
+    """Its value, as YAML."""
+
+
+@dataclass(frozen=True)
 class LoadOptions:
     """How files are to be read."""
 
@@ -19,5 +31,9 @@ class LoadOptions:
     """Modules that register environments: ids that are known to nobody else may be theirs."""
     allow_unknown: bool = False
     """Leave unknown keys out, with a notice each, instead of refusing them."""
+    is_sweep: bool = False
+    """Search, also where a file has no ``search`` section."""
+    flags: tuple[Flag, ...] = ()
+    """Laid over every experiment before its other overrides."""
     adjust: Adjust | None = None
     """Applied to every corner of every experiment once it is valid."""

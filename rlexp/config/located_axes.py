@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from rlexp.config.experiment import Experiment
 from rlexp.config.nodes import Finding, KeyPath
-from rlexp.config.search_space import Axis
+from rlexp.config.search_space import SEARCH, Axis, line_of
 
 Data = dict[str, Any]
 _MISSING = object()
@@ -26,8 +25,7 @@ def located(
     found: list[Axis] = []
     lost: list[Finding] = []
     for number, axis in enumerate(axes):
-        stride = prod(len(faster.choices) for faster in axes[number + 1 :])
-        along = [data[index * stride] for index in range(len(axis.choices))]
+        along = [data[place] for place in line_of(axes, number)]
         paths = {path for other in along[1:] for path in _differences(along[0], other)}.difference(computed)
         if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not _MISSING:
             found.append(axis)
@@ -64,8 +62,16 @@ def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def data_of(experiment: Experiment) -> Data:
-    """Return an experiment as plain data, every key filled in, as a file would have it."""
-    return experiment.model_dump(mode="json", by_alias=True, exclude={"name"})
+    """Return an experiment as plain data, every key filled in, as a file has it; ``search`` where it was given."""
+    unwritten = {"name"} if SEARCH in experiment.model_fields_set else {"name", SEARCH}
+    return experiment.model_dump(mode="json", by_alias=True, exclude=unwritten)
+
+
+def without_section(experiment: Experiment) -> Experiment:
+    """Return an experiment as one without a ``search`` section."""
+    plain = experiment.model_copy()
+    plain.model_fields_set.discard(SEARCH)
+    return plain
 
 
 def at(data: Any, path: KeyPath) -> Any:

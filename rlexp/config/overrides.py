@@ -9,8 +9,11 @@ from rlexp.config import yaml_file
 from rlexp.config.dialects import current_path, old_keys_beside_config
 from rlexp.config.key_table import KeyName
 from rlexp.config.layout import proper_path
+from rlexp.config.load_options import Flag
 from rlexp.config.nodes import Finding, Node, Place, dotted
 from rlexp.config.search_space import GRID
+
+_FORM = ("an override is written key.path=value", "-o lr=1e-3, or -o stop.timesteps_total=1e6")
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,14 @@ class Override:
     value: Node
 
 
-def parse_overrides(texts: Sequence[str], seed: int | None) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
-    """Return the overrides of ``-o`` and ``--seed``, and what cannot be understood of them."""
+def parse_overrides(
+    texts: Sequence[str], seed: int | None, flags: Sequence[Flag] = ()
+) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
+    """Return the overrides of flags, ``-o`` and ``--seed``, and what cannot be understood of them."""
     overrides: list[Override] = []
     findings: list[Finding] = []
-    for text in texts:
-        parsed = _parse(text)
+    of_flags = (_parsed(flag.key, flag.text, Place(flag.shown)) for flag in flags)
+    for parsed in (*of_flags, *map(_parse, texts)):
         if isinstance(parsed, Override):
             overrides.append(parsed)
         else:
@@ -41,9 +46,15 @@ def parse_overrides(texts: Sequence[str], seed: int | None) -> tuple[tuple[Overr
 def _parse(text: str) -> Override | tuple[Finding, ...]:
     place = Place(f"-o {text}")
     key, equals, value_text = text.partition("=")
+    if not equals:
+        return (Finding(place, *_FORM),)
+    return _parsed(key, value_text, place)
+
+
+def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding, ...]:
     path = tuple(part.strip() for part in key.split("."))
-    if not equals or not all(path):
-        return (Finding(place, "an override is written key.path=value", "-o lr=1e-3, or -o stop.timesteps_total=1e6"),)
+    if not all(path):
+        return (Finding(place, *_FORM),)
     value, findings = yaml_file.parse(value_text, lambda line, column: place)
     if findings:
         return findings

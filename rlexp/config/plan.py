@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from rlexp.config.draft import Draft
 from rlexp.config.experiment import RUNNABLE, Experiment
-from rlexp.config.located_axes import at, data_of
+from rlexp.config.located_axes import at, data_of, without_section
 from rlexp.config.nodes import Finding
-from rlexp.config.search_space import GRID
+from rlexp.config.search_space import SEARCH, line_of
+from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial, sample_seed, trial_name
 from rlexp.config.yaml_writer import to_yaml
-from rlexp.errors import Notice, UsageError
+from rlexp.errors import ConfigError, Notice, Problem, UsageError
+
+_SWEEP_HINT = "rlexp sweep FILE; at its end there is a best.yaml for rlexp run"
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,25 @@ class Plan:
 
     experiments: tuple[PlannedExperiment, ...]
     trials: tuple[Trial, ...]
-    """The trials of all experiments, in the order of the files."""
+    """The trials of all experiments, in the order of the files; of sweeps, those that are known beforehand."""
     notices: tuple[Notice, ...]
     sources: tuple[Path, ...]
     """The files read."""
     imports: tuple[str, ...] = ()
     """Modules to be imported, in every process, before an environment is made: they register some."""
+    sweeps: tuple[Sweep, ...] = ()
+    """The experiments with a ``search`` section."""
+
+    @property
+    def everything(self) -> tuple[Trial, ...]:
+        """The trials, and for a sweep that decides on its way, one at each end of its space."""
+        ends = (
+            Trial(index, sweep.name, corner, {}, 0)
+            for sweep in self.sweeps
+            if sweep.planned_points() is None
+            for index, corner in enumerate(sweep.corners)
+        )
+        return (*self.trials, *ends)
 
 
 def planned(
@@ -48,12 +63,18 @@ def planned(
     """Give every trial its seed and name; an experiment without a seed gets one from ``fresh_seed``."""
     experiments: list[PlannedExperiment] = []
     trials: list[Trial] = []
+    sweeps: list[Sweep] = []
     for draft in drafts:
         seeded = _seeded(draft, fresh_seed)
         experiments.append(PlannedExperiment(draft.name, draft.corners[0].run, _resolved(draft, seeded)))
-        trials.extend(_trials(draft, seeded, len(trials)))
+        if seeded[0].is_sweep:
+            sweeps.append(_sweep(draft, seeded))
+            points = sweeps[-1].planned_points() or ()
+            trials.extend(trial for number, point in enumerate(points) for trial in sweeps[-1].trials(number, point))
+        else:
+            trials.extend(_trials(draft, seeded, len(trials)))
     notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
-    return Plan(tuple(experiments), tuple(trials), notices, sources, imports)
+    return Plan(tuple(experiments), tuple(trials), notices, sources, imports, tuple(sweeps))
 
 
 def refuse_untrainable(plan: Plan) -> None:
@@ -62,6 +83,23 @@ def refuse_untrainable(plan: Plan) -> None:
     if runs:
         message = f"{' and '.join(sorted(runs))} cannot be trained yet: only {' and '.join(RUNNABLE)} can"
         raise UsageError(message, "rlexp check and rlexp convert read such files")
+
+
+def refuse_sweeps(plan: Plan) -> None:
+    """Raise ConfigError where an experiment has a ``search`` section: it is no single experiment to be run."""
+    message = "has a search section: rlexp run trains what a file says, rlexp sweep searches"
+    problems = [Problem(str(sweep.place), f"{sweep.name} {message}", _SWEEP_HINT) for sweep in plan.sweeps]
+    if problems:
+        raise ConfigError(problems)
+
+
+def the_sweep(plan: Plan) -> Sweep:
+    """Return the only sweep of a plan; raises UsageError where a file has several experiments."""
+    if len(plan.sweeps) == 1:
+        return plan.sweeps[0]
+    names = ", ".join(sweep.name for sweep in plan.sweeps)
+    message = f"a sweep is of one experiment, and there are {len(plan.sweeps)}: {names}"
+    raise UsageError(message, "write a file for each")
 
 
 def resolved_yaml(plan: Plan) -> str:
@@ -90,6 +128,13 @@ def _with_seed(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})
 
 
+def _sweep(draft: Draft, seeded: tuple[Experiment, ...]) -> Sweep:
+    section = draft.space.node.child(SEARCH)
+    corners = tuple(without_section(experiment) for experiment in seeded)
+    seed = seeded[0].config.seed or 0
+    return Sweep(draft.space, seeded[0].search, corners, seed, section.key_place if section else draft.place)
+
+
 def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
     """Yield the draft's trials, numbered from ``start``: the whole grid for one sample after the other."""
     index = start
@@ -108,9 +153,8 @@ def _resolved(draft: Draft, seeded: Sequence[Experiment]) -> dict[str, Any]:
     """Return the first corner with every key, then each axis put back with its choices, and what depends on them."""
     resolved = data_of(seeded[0])
     for number, axis in enumerate(draft.axes):
-        stride = prod(len(faster.choices) for faster in draft.axes[number + 1 :])
-        choices = [at(data_of(seeded[index * stride]), axis.path) for index in range(len(axis.choices))]
-        at(resolved, axis.path[:-1])[axis.path[-1]] = {GRID: choices}
+        values = [at(data_of(seeded[place]), axis.path) for place in line_of(draft.axes, number)]
+        at(resolved, axis.path[:-1])[axis.path[-1]] = axis.data(values)
     for path, node in draft.computed:
         at(resolved, path[:-1])[path[-1]] = node.plain()
     return resolved

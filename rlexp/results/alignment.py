@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from rlexp.metrics.final_score import FINAL_SHARE
+from rlexp.metrics.final_score import final_score as score_within
+from rlexp.metrics.statistics import interquartile_band
 from rlexp.results.axis import Axis
 from rlexp.results.curve import Curve
-from rlexp.results.statistics import interquartile_band
 from rlexp.sample_batch import Array
 
-FINAL_SHARE: Final = 0.1
-"""The part of the common budget whose mean is a trial's final score."""
 _POINTS: Final = 200
 _BAND_RESAMPLES: Final = 2_000
 
@@ -54,11 +54,7 @@ def final_window(curves: Sequence[Curve], axis: Axis) -> Window:
 
 def final_score(curve: Curve, axis: Axis, window: Window) -> float:
     """Return the mean of the rows within ``window``, each counting once; of a curve with none there, the nearest."""
-    x = curve.along(axis)
-    inside = (x > window.start) & (x <= window.end)
-    if inside.any():
-        return float(curve.values[inside].mean())
-    return float(curve.values[np.abs(x - window.end).argmin()])
+    return score_within(curve.along(axis), curve.values, window.start, window.end)
 
 
 def band(curves: Sequence[Curve], axis: Axis, rng: np.random.Generator) -> Band:

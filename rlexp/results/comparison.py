@@ -12,13 +12,13 @@ import numpy as np
 
 from rlexp.config.metric_names import current_metric
 from rlexp.errors import Notice, UsageError
+from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.results.alignment import Band, Reached, Window, band, final_score, final_window, reached
 from rlexp.results.axis import Axis
 from rlexp.results.cautions import cautions
 from rlexp.results.curve import Curve, read_curve
 from rlexp.results.group import Group, groups_of
 from rlexp.results.settings import Settings, SettingsReader, differing, shared_settings
-from rlexp.results.statistics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.results.ticks import digits_for, unit_of, whole_or_short
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.sample_batch import Array

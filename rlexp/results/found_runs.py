@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from rlexp.errors import ResumeError, UsageError
 from rlexp.results.curve import number
-from rlexp.results.trial_folder import PARAMETERS_FILE, directories_of, read_mapping
-from rlexp.tuning.run_directory import RESOLVED_FILE
+from rlexp.results.trial_folder import directories_of, read_mapping
+from rlexp.tuning.run_directory import PARAMETERS_FILE, RESOLVED_FILE
 from rlexp.tuning.run_lock import LOCK_FILE, is_in_use
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, TrialRecord, read_run_record
 

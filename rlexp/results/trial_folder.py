@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from rlexp.errors import ResumeError, UsageError
 from rlexp.results.curve import RESULT_FILE
+from rlexp.tuning.run_directory import PARAMETERS_FILE
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, TrialRecord, read_run_record
 
-PARAMETERS_FILE: Final = "params.json"
 SEE_LS: Final = "rlexp ls DIR shows the runs that there are"
 
 

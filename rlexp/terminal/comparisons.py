@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from rlexp.errors import Notice
 from rlexp.json_file import plain, to_json
+from rlexp.metrics.statistics import Estimate
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.picture import write_picture
 from rlexp.results.report import write_report
-from rlexp.results.statistics import Estimate
 from rlexp.results.ticks import unit_of
 from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot

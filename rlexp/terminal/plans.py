@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from rlexp.config.experiment import required_cpus, required_gpus
 from rlexp.config.plan import Plan
+from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
 from rlexp.terminal.paint import aligned
@@ -19,18 +22,56 @@ def print_notices(plan: Plan) -> None:
 
 
 def print_plan(plan: Plan) -> None:
-    """Print a line for each of a plan's trials to stdout."""
-    rows = [_table_row(trial) for trial in plan.trials]
-    for line in aligned([("trial", "agent", "env", "CPUs", "varied", "stop"), *rows]):
-        print(line)
+    """Print what each sweep of a plan searches and how, then a line for each trial that is known, to stdout."""
+    for sweep in plan.sweeps:
+        for line in _sweep_lines(sweep):
+            print(line)
+    if plan.trials:
+        rows = [_table_row(trial) for trial in plan.trials]
+        for line in aligned([("trial", "agent", "env", "CPUs", "varied", "stop"), *rows]):
+            print(line)
 
 
 def plan_as_json(plan: Plan | None, error: RlexpError | None) -> dict[str, Any]:
-    """Return what ``--json`` prints: ``notices``, ``trials`` and ``problems``, each a list."""
+    """Return what ``--json`` prints: ``notices``, ``sweeps``, ``trials`` and ``problems``, each a list."""
     return {
+        "sweeps": [_sweep_as_json(sweep) for sweep in plan.sweeps] if plan else [],
         "notices": [vars(notice) for notice in plan.notices] if plan else [],
         "trials": [_trial_as_json(trial) for trial in plan.trials] if plan else [],
         "problems": [vars(problem) for problem in error.problems] if error else [],
+    }
+
+
+def _sweep_lines(sweep: Sweep) -> Iterator[str]:
+    search, number = sweep.search, sweep.number_of_configurations
+    trials = f"{number * search.num_seeds} trials" if number * search.num_seeds > 1 else "1 trial"
+    seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
+    early = {
+        "fifo": "none ends early",
+        "asha": f"asha from {sweep.stop_interval:,g} {search.time_attr} on",
+        "median": f"median rule from {sweep.stop_interval:,g} {search.time_attr} on",
+        "pbt": f"pbt every {sweep.stop_interval:,g} {search.time_attr}",
+    }[search.scheduler]
+    yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
+    yield f"best by {search.metric}, {search.mode}"
+    axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
+    yield from (f"  {line}" for line in aligned([(key, *map(_data, axis.domain.data().items())) for key, axis in axes]))
+    yield ""
+
+
+def _data(item: tuple[str, Any]) -> str:
+    sampler, values = item
+    return f"{sampler} {json.dumps(values)}"
+
+
+def _sweep_as_json(sweep: Sweep) -> dict[str, Any]:
+    return {
+        "experiment": sweep.name,
+        "searcher": sweep.searcher,
+        "configurations": sweep.number_of_configurations,
+        "search": sweep.search.model_dump(mode="json"),
+        "space": {key: axis.domain.data() for key, axis in zip(sweep.space.keys, sweep.space.axes, strict=True)},
+        "seed": sweep.seed,
     }
 
 

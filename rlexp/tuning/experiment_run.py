@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlexp.agents.measured_replay import check_replay_fits
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.trial import Trial
-from rlexp.envs import EnvConfig, check_spaces, env_config_of, make_env, make_filmed_env
+from rlexp.envs import EnvConfig, check_spaces, env_config_of, make_env, make_filmed_env, observation_bytes
 from rlexp.errors import ResumeError
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
@@ -17,7 +18,9 @@ from rlexp.tuning.find_checkpoint import starting_point
 from rlexp.tuning.ray_session import RaySession, set_ray_environment
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
 from rlexp.tuning.run_record import RUN_FILE, Status, read_run_record
+from rlexp.tuning.search.record import BEST_FILE, SWEEP_FILE
 from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.trial_feed import FixedTrials, TrialFeed
 from rlexp.tuning.videos import require_video_extra
 
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
@@ -39,7 +42,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = _machine_for(plan.trials, plan.imports)
+    machine = machine_for(plan.trials, plan.imports)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
     with (
@@ -48,7 +51,8 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
     ):
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.imports)
-        return _run(plan.trials, directory, display, request, RaySession(machine.cpus, machine.gpus, options.debug))
+        session = RaySession(machine.cpus, machine.gpus, options.debug)
+        return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
 
 
 def resume_run(path: Path, display: Display, debug: bool) -> int:
@@ -58,6 +62,9 @@ def resume_run(path: Path, display: Display, debug: bool) -> int:
     ``path`` is no run of ours, damaged or in use.
     """
     record = read_run_record(path)
+    if (path / SWEEP_FILE).exists():
+        hint = f"rlexp run {path / BEST_FILE} trains its best configuration, where there is one"
+        raise ResumeError(f"{path} is a sweep: it cannot be resumed", hint)
     plan = load_plan([path / RESOLVED_FILE], options=LoadOptions(imports=tuple(record.imports)))
     missing = [trial.name for trial in plan.trials if trial.name not in {known.name for known in record.trials}]
     if missing:
@@ -65,35 +72,42 @@ def resume_run(path: Path, display: Display, debug: bool) -> int:
     trials = [trial for trial in plan.trials if record.trial(trial.name).status is not Status.TERMINATED]
     if not trials:
         raise ResumeError(f"every trial of {path} has reached its stop", "there is nothing to go on with")
-    machine = _machine_for(trials, plan.imports)
+    machine = machine_for(trials, plan.imports)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         directory.restart(trials)
-        return _run(trials, directory, display, request, RaySession(machine.cpus, machine.gpus, debug))
+        session = RaySession(machine.cpus, machine.gpus, debug)
+        return run_feed(FixedTrials(trials), trials, directory, display, request, session)
 
 
-def check_envs(trials: Sequence[Trial], imports: tuple[str, ...]) -> None:
-    """Raise UsageError where an env cannot be made, or has spaces that its agent cannot play."""
+def check_envs(trials: Sequence[Trial], imports: tuple[str, ...], machine: Machine) -> None:
+    """Raise where an env cannot be made, its agent cannot play it or memory cannot hold its replay.
+
+    That is UsageError, or ResourceError for the memory.
+    """
     folder = str(Path.cwd())
     if folder not in sys.path:  # a console script does not look for modules where it is started
         sys.path.insert(0, folder)
-    seen: list[EnvConfig] = []
+    sizes: list[tuple[EnvConfig, int]] = []
     for trial in trials:
         env_config = env_config_of(trial.experiment.env, trial.experiment.config, imports)
-        if env_config not in seen:
-            seen.append(env_config)
+        size = next((size for seen, size in sizes if seen == env_config), None)
+        if size is None:
             env = make_env(env_config)
             check_spaces(env_config.env, env.observation_space, env.action_space)
+            size = observation_bytes(env.observation_space)
+            sizes.append((env_config, size))
             env.close()
             if trial.experiment.config.monitor:
                 make_filmed_env(env_config).close()
+        check_replay_fits(trial.experiment, env_config, size, machine)
 
 
-def _machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
+def machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
     """Return this machine; raises where it cannot hold a trial, or the trial's env or starting point is not there."""
     set_ray_environment()  # before an env is made: its module may import ray
     machine = this_machine()
     check_fits(trials, machine)
-    check_envs(trials, imports)
+    check_envs(trials, imports, machine)
     for trial in trials:
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):
@@ -101,17 +115,22 @@ def _machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
     return machine
 
 
-def _run(
-    trials: Sequence[Trial], directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+def run_feed(
+    feed: TrialFeed,
+    trials: Sequence[Trial],
+    directory: RunDirectory,
+    display: Display,
+    request: StopRequest,
+    session: RaySession,
 ) -> int:
-    """Run ``trials`` in a Ray of their own; return the exit code."""
+    """Run what ``feed`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
     try:
         with display:
             display.start(directory.path, trials)
             with session:
                 from rlexp.tuning.runner import run_trials
 
-                status = run_trials(trials, directory, display, request)
+                status = feed.conclude(run_trials(feed, directory, display, request))
             directory.finish(status)
             display.finish(directory.record)
     except KeyboardInterrupt:

@@ -24,6 +24,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # Trials are given out when there is room for them; Tune need not hold them back, one start after the other.
+    "TUNE_MAX_PENDING_TRIALS_PG": "200",
     # No record of every call, which nobody reads without a dashboard: its server grew by 25 MB a minute.
     "RAY_task_events_report_interval_ms": "0",
     # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.

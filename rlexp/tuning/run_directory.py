@@ -23,6 +23,9 @@ from rlexp.tuning.secrets import masked, masked_command
 RESOLVED_FILE: Final = "resolved.yaml"
 """The experiments with every default and seed: what a resumed run goes by."""
 
+PARAMETERS_FILE: Final = "params.json"
+"""A trial's agent, environment and keys."""
+
 _SECONDS_BETWEEN_WRITES: Final = 5.0
 """Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
 
@@ -83,13 +86,26 @@ class RunDirectory:
         """Make the trials' directories and write the first ``run.json``; ``imports`` are what registers their envs."""
         self.record.imports = list(imports)
         for trial in trials:
-            directory = self.trial_directory(trial)
-            directory.mkdir(exist_ok=True)
-            replace_json(directory / "params.json", trial_parameters(trial))
-            self.record.trials.append(
-                TrialRecord(trial.name, directory.name, trial.experiment.config.seed, masked(trial.varied))
-            )
+            self._make(trial)
         self.write()
+
+    def add(self, trial: Trial) -> None:
+        """Make the directory of a trial that was thought of while others ran."""
+        self._make(trial)
+        self.write()
+
+    def change(self, trial: Trial) -> None:
+        """Take over that a trial goes on with other keys."""
+        replace_json(self.trial_directory(trial) / PARAMETERS_FILE, trial_parameters(trial))
+        self.record.trial(trial.name).varied = masked(trial.varied)
+        self.write()
+
+    def _make(self, trial: Trial) -> None:
+        directory = self.trial_directory(trial)
+        directory.mkdir(exist_ok=True)
+        replace_json(directory / PARAMETERS_FILE, trial_parameters(trial))
+        seed = trial.experiment.config.seed
+        self.record.trials.append(TrialRecord(trial.name, directory.name, seed, masked(trial.varied)))
 
     def restart(self, trials: Sequence[Trial]) -> None:
         """Take over that ``trials`` of this run are to go on."""

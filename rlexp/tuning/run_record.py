@@ -25,6 +25,8 @@ class Status(StrEnum):
     RUNNING = "RUNNING"
     TERMINATED = "TERMINATED"
     """Its ``stop`` was reached."""
+    PRUNED = "PRUNED"
+    """The scheduler of a sweep ended it: others were better."""
     STOPPED = "STOPPED"
     """Somebody or something stopped it; it can go on."""
     ERROR = "ERROR"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
 from rlexp.task_pool import RayTaskPool
+from rlexp.tuning.milestones import Milestones
 from rlexp.tuning.recorders import flatten
 from rlexp.tuning.retention import keep_best
 from rlexp.tuning.videos import FOLDER, write_video
@@ -25,6 +26,8 @@ from rlexp.tuning.videos import FOLDER, write_video
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
 
+ASSIGNMENT = "assignment"
+"""What Tune's config of a trial has: its Assignment."""
 ERROR_FILE = "error.txt"
 """In the trial's directory: the error in one line, then the traceback."""
 STOP_FILE = ".stop"
@@ -45,7 +48,9 @@ class Assignment:
     restore: Path | None
     """A checkpoint to start from where the trial has none of its own."""
     deadline_s: float | None
-    """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s``."""
+    """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
+    milestones: Milestones | None = None
+    """Where it writes a checkpoint for others to take over."""
 
 
 class ExperimentTrainable(tune.Trainable):
@@ -55,15 +60,13 @@ class ExperimentTrainable(tune.Trainable):
     goes on from the newest good one there. Tune itself stores nothing.
     """
 
-    def setup(self, config: dict[str, Any], assignments: Sequence[Assignment]) -> None:  # type: ignore[override]
-        """Build the agent for assignment ``config["trial"]``: Tune's own config is that number, and no more.
-
-        ``tune.with_parameters`` hands over the ``assignments`` of all trials.
-        """
-        assignment = assignments[config["trial"]]
+    def setup(self, config: dict[str, Any]) -> None:
+        """Build the agent for ``config[ASSIGNMENT]``: Tune's own config has nothing else."""
+        assignment: Assignment = config[ASSIGNMENT]
         self._experiment = assignment.trial.experiment
         self._directory = assignment.directory
         self._assignment = assignment
+        self._progress = 0.0
         self._stop_watch = StopWatch(assignment.directory.parent / STOP_FILE)
         self._agent: Agent[Any] | None = None
         with self._errors_kept():
@@ -82,8 +85,9 @@ class ExperimentTrainable(tune.Trainable):
                 "timestamp": int(now.timestamp()),
                 "trial_name": self._assignment.trial.name,
             }
-            checkpoint = self._save_when_due(row, done, stopped)
-        return {"row": row, "checkpoint": checkpoint, "stopped": stopped, "done": done}
+            milestone = self._passes_milestone(row)
+            checkpoint = self._save_when_due(row, done, stopped, milestone)
+        return {"row": row, "checkpoint": checkpoint, "milestone": milestone, "stopped": stopped, "done": done}
 
     def cleanup(self) -> None:
         if self._agent is not None:
@@ -97,17 +101,27 @@ class ExperimentTrainable(tune.Trainable):
         assert config.seed is not None  # a plan gives every trial one
         path = newest_checkpoint(self._directory) or self._assignment.restore
         checkpoint = read_checkpoint(path) if path is not None else None
+        milestones = self._assignment.milestones
+        if milestones is not None and checkpoint is not None:
+            self._progress = checkpoint.metadata.get("metrics", {}).get(milestones.metric, 0.0)
         make_agent = AGENTS[self._experiment.run]
         return make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.imports
         )
 
-    def _save_when_due(self, row: dict[str, Any], done: bool, stopped: bool) -> str | None:
+    def _passes_milestone(self, row: dict[str, Any]) -> bool:
+        milestones = self._assignment.milestones
+        if milestones is None:
+            return False
+        before, self._progress = self._progress, row[milestones.metric]
+        return milestones.passed(before, row)
+
+    def _save_when_due(self, row: dict[str, Any], done: bool, stopped: bool, milestone: bool) -> str | None:
         """Write a checkpoint at its period, at the end where asked for, and always when a person stops the run."""
         experiment = self._experiment
         iteration = row["training_iteration"]
         periodic = experiment.checkpoint_freq > 0 and iteration % experiment.checkpoint_freq == 0
-        if not (periodic or stopped or (done and experiment.checkpoint_at_end)):
+        if not (periodic or stopped or milestone or (done and experiment.checkpoint_at_end)):
             return None
         assert self._agent is not None
         directory = checkpoint_directory(self._directory, iteration)

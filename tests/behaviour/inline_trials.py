@@ -16,7 +16,8 @@ from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.runner import assignment_of
-from rlexp.tuning.trainable import Assignment, ExperimentTrainable
+from rlexp.tuning.trainable import ASSIGNMENT, Assignment, ExperimentTrainable
+from rlexp.tuning.trial_feed import FixedTrials
 from tests.behaviour.learning_agents import TINY
 from tests.envs import ENDLESS_ENV
 
@@ -35,14 +36,14 @@ def assigned(folder: Path, config: dict[str, Any] | None = None, **keys: Any) ->
     (trial,) = trials_of(folder, config, **keys)
     with RunDirectory.create(folder / "out", "run", None, [], overwrite=False) as directory:
         directory.start([trial])
-        yield assignment_of(trial, directory)
+        yield assignment_of(trial, directory, FixedTrials([trial]))
 
 
 def rows_of(assignment: Assignment, monkeypatch: pytest.MonkeyPatch, at_most: int = 20) -> list[dict[str, Any]]:
     """Step a trial until it is done, ``at_most`` so often; return its rows."""
     monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
     process = ExperimentTrainable.__new__(ExperimentTrainable)  # Tune's own part of a Trainable is not needed
-    process.setup({"trial": 0}, [assignment])
+    process.setup({ASSIGNMENT: assignment})
     rows: list[dict[str, Any]] = []
     while len(rows) < at_most and not (rows and rows[-1]["done"]):
         rows.append(process.step()["row"])

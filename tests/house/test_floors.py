@@ -9,7 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
-    "cli": 9,
+    "cli": 10,
+    "commands": 9,
     "terminal": 8,
     "results": 7,
     "tuning": 6,
@@ -42,7 +43,7 @@ LIBRARIES = {
     "ray": {"tuning", "task_pool"},
     "torch": {"models", "agents"},
     "gymnasium": {"envs", "rollout", "agents"},
-    "typer": {"cli"},
+    "typer": {"cli", "commands"},
     "yaml": {"config"},
 }
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from rlexp.metrics.statistics import Estimate
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report.charts import colour_class
 from rlexp.results.report.markup import Markup, element, joined, table
 from rlexp.results.settings import MISSING
-from rlexp.results.statistics import Estimate
 from rlexp.tuning.figures import count, decimal, duration
 from rlexp.tuning.run_record import RunRecord
 

@@ -9,10 +9,14 @@ from typing import Any, Protocol, Self
 
 from rlexp.config.trial import Trial
 from rlexp.tuning.run_record import RunRecord, Status
+from rlexp.tuning.search.standings import Standings
 
 
 class Display(Protocol):
     """Shows a run: progress on stderr, its outcome on stdout. A context manager that leaves the terminal as it was."""
+
+    def follow(self, standings: Standings) -> None:
+        """Show a sweep, by how its configurations stand; called before ``start``, which then has no trials yet."""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Show that the run begins."""

@@ -10,16 +10,24 @@ from typing import Any, Self, TextIO
 
 from rlexp.config.trial import Trial
 from rlexp.json_file import to_json
+from rlexp.tuning.display.leaderboard import standings_as_json
 from rlexp.tuning.run_record import RunRecord, Status
+from rlexp.tuning.search.standings import Standings
 
 
 class JsonDisplay:
-    """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``stopping`` and ``end``."""
+    """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``note``, ``stopping`` and ``end``."""
 
     def __init__(self, stdout: TextIO) -> None:
         self._stdout = stdout
         self._run_directory = Path()
         self._stop_requested = False
+        self._standings: Standings | None = None
+        self._notes_told = 0
+
+    def follow(self, standings: Standings) -> None:
+        """Remember the sweep."""
+        self._standings = standings
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Print ``start`` with the run directory and the names of the trials."""
@@ -43,14 +51,18 @@ class JsonDisplay:
         self._stop_requested = True
 
     def tick(self) -> None:
-        """Print ``stopping``, once, when the run was asked to save and end."""
+        """Print ``note`` for what happened between trials; ``stopping``, once, when the run was asked to end."""
+        for note in self._standings.notes[self._notes_told :] if self._standings else ():
+            self._notes_told += 1
+            self._print("note", text=note)
         if self._stop_requested:
             self._stop_requested = False
             self._print("stopping")
 
     def finish(self, run: RunRecord) -> None:
-        """Print ``end`` with the run as it stands in ``run.json``."""
-        self._print("end", directory=self._run_directory, run=asdict(run))
+        """Print ``end`` with the run as it stands in ``run.json``, and the configurations of a sweep as they stand."""
+        sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
+        self._print("end", directory=self._run_directory, run=asdict(run), **sweep)
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rlexp.config.trial import Trial
+from rlexp.tuning.display.leaderboard import leaderboard
 from rlexp.tuning.display.panel import picture
 from rlexp.tuning.display.quiet import STOPPING, QuietDisplay
 from rlexp.tuning.display.trial_view import TrialView
@@ -39,7 +40,7 @@ class LiveDisplay(QuietDisplay):
 
     def on_trial_start(self, trial: Trial) -> None:
         """Show the trial among the running ones."""
-        self._views[trial.name].status = Status.RUNNING
+        self._views.setdefault(trial.name, TrialView(trial)).status = Status.RUNNING
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Take the row into the next picture."""
@@ -48,18 +49,24 @@ class LiveDisplay(QuietDisplay):
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print, above the picture, how the trial ended."""
         self._views[trial.name].status = status
-        style = "red" if status is Status.ERROR else "green"
+        style = {Status.ERROR: "red", Status.PRUNED: "yellow"}.get(status, "green")
         line = Text.assemble(trial.name, " ", (status.value, style), f": {one_line(message)}" if message else "")
         self._console.print(line, soft_wrap=True)
 
     def tick(self) -> None:
-        """Draw the picture for the terminal's present size."""
+        """Print what happened between trials; draw the picture for the terminal's present size."""
+        for note in self.new_notes():
+            self._console.print(Text(note, "yellow"), soft_wrap=True)
         headline = f"{self._run_directory}  {duration(time.monotonic() - self._started)}"
         if self._stop_requested:
             headline = STOPPING
         width, height = self._console.size
         # The last line stays free: a picture as high as the terminal would scroll it with every tick.
-        self._live.update(picture(list(self._views.values()), headline, width, height - 1), refresh=True)
+        if self._standings is not None:
+            drawn = leaderboard(self._standings, headline, width, height - 1)
+        else:
+            drawn = picture(list(self._views.values()), headline, width, height - 1)
+        self._live.update(drawn, refresh=True)
 
     def finish(self, run: RunRecord) -> None:
         """Take the picture away and print the summary."""

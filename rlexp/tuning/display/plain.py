@@ -27,10 +27,14 @@ class PlainDisplay(QuietDisplay):
         """Print where the run is and how many trials it has."""
         super().start(run_directory, trials)
         self._views = {trial.name: TrialView(trial) for trial in trials}
-        self._say(f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'} in {run_directory}")
+        said = f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'}"
+        if self._standings is not None:
+            said = f"up to {self._standings.number_of_configurations} configurations"
+        self._say(f"{said} in {run_directory}")
 
     def on_trial_start(self, trial: Trial) -> None:
         """Print that the trial begins."""
+        self._views.setdefault(trial.name, TrialView(trial))
         self._say(f"{trial.name} begins")
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
@@ -44,7 +48,9 @@ class PlainDisplay(QuietDisplay):
         self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
 
     def tick(self) -> None:
-        """Print once that the run was asked to end."""
+        """Print once what happened between trials, and that the run was asked to end."""
+        for note in self.new_notes():
+            self._say(note)
         if self._stop_requested and not self._stop_told:
             self._stop_told = True
             self._say(STOPPING)

@@ -9,7 +9,9 @@ from typing import Any, Final, Self, TextIO
 
 from rlexp.config.trial import Trial
 from rlexp.tuning.display.summary import summary_lines
+from rlexp.tuning.figures import one_line
 from rlexp.tuning.run_record import RunRecord, Status
+from rlexp.tuning.search.standings import Standings
 
 STOPPING: Final = "stopping: the trials save a checkpoint and end; Ctrl-C once more ends them at once"
 
@@ -21,6 +23,18 @@ class QuietDisplay:
         self._stdout = stdout
         self._run_directory = Path()
         self._stop_requested = False
+        self._standings: Standings | None = None
+        self._notes_told = 0
+
+    def follow(self, standings: Standings) -> None:
+        """Remember the sweep."""
+        self._standings = standings
+
+    def new_notes(self) -> list[str]:
+        """Return what happened between the trials of a sweep since this was asked last, a line each."""
+        notes = self._standings.notes[self._notes_told :] if self._standings else []
+        self._notes_told += len(notes)
+        return [one_line(note) for note in notes]
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Remember where the run is."""
@@ -44,7 +58,7 @@ class QuietDisplay:
 
     def finish(self, run: RunRecord) -> None:
         """Print the summary on stdout."""
-        print(*summary_lines(run, self._run_directory), sep="\n", file=self._stdout, flush=True)
+        print(*summary_lines(run, self._run_directory, self._standings), sep="\n", file=self._stdout, flush=True)
 
     def __enter__(self) -> Self:
         return self

@@ -6,15 +6,24 @@ import shlex
 from pathlib import Path
 from typing import Final
 
+from rlexp.tuning.display.leaderboard import leaderboard_lines
 from rlexp.tuning.figures import count, decimal, duration, one_line
 from rlexp.tuning.run_record import RunRecord, Status, TrialRecord
+from rlexp.tuning.search.record import BEST_FILE
+from rlexp.tuning.search.standings import Standings
 
 _HEADER: Final = ("status", "iter", "env steps", "time", "reward", "best", "trial")
 
 
-def summary_lines(run: RunRecord, run_directory: Path) -> list[str]:
-    """Return the summary as plain lines; a trial's directory stands last in its line, so nothing has to be cut."""
+def summary_lines(run: RunRecord, run_directory: Path, standings: Standings | None = None) -> list[str]:
+    """Return the summary as plain lines; a trial's directory stands last in its line, so nothing has to be cut.
+
+    Of a sweep, the configurations by rank.
+    """
     shown = _as_typed(run_directory)
+    if standings is not None:
+        heading = f"{shown}: {run.status}, by {standings.search.metric} ({standings.search.mode})"
+        return [heading, *leaderboard_lines(standings), "", *_next_of_sweep(run, shown, standings)]
     rows = [_HEADER, *(_cells(trial) for trial in run.trials)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER) - 1)]
     errors = [_error_line(trial, shown) for trial in run.trials if trial.error is not None]
@@ -53,6 +62,20 @@ def _next_steps(run: RunRecord, run_directory: Path) -> list[str]:
     if any(trial.best_checkpoint for trial in run.trials):
         steps.append(f"rlexp evaluate {directory}")
     steps.append(f"tensorboard --logdir {directory}")
+    return _numbered(steps)
+
+
+def _next_of_sweep(run: RunRecord, run_directory: Path, standings: Standings) -> list[str]:
+    directory = shlex.quote(str(run_directory))
+    steps = [f"rlexp compare {directory}", f"rlexp tensorboard {directory}"]
+    if standings.best() is not None:
+        steps.insert(0, f"rlexp run {directory}/{BEST_FILE}")
+    if any(trial.best_checkpoint for trial in run.trials):
+        steps.append(f"rlexp evaluate {directory}")
+    return _numbered(steps)
+
+
+def _numbered(steps: list[str]) -> list[str]:
     return [f"{'next:' if number == 0 else '':5} {step}" for number, step in enumerate(steps)]
 
 

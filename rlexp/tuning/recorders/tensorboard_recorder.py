@@ -20,9 +20,11 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlexp.json_file import plain, to_json
 from rlexp.tuning.recorders.columns import flatten
+from rlexp.tuning.recorders.hparams_tab import EVENT_FILE_PREFIX, session_end
 
 TAG_PREFIX: Final = "ray/tune/"
-_FILE_PREFIX: Final = "events.out.tfevents."
+SCORE_TAG: Final = "sweep/score"
+"""What the trials of a sweep are ranked by."""
 
 
 class TensorBoardRecorder:
@@ -31,6 +33,7 @@ class TensorBoardRecorder:
     def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
         """Open the file and write ``hyperparameters``, so that the HParams tab shows a trial that has just begun."""
         self._file = _new_event_file(trial_directory).open("xb")
+        self._step = 0
         self._writer = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         # With the run's name: trials of two runs in one log directory are called alike and would become one row.
@@ -39,10 +42,19 @@ class TensorBoardRecorder:
         self._write(Event(wall_time=time.time(), summary=summary))
         self._file.flush()
 
+    def end(self, succeeded: bool, score: float | None) -> None:
+        """Write how the trial ended, for the HParams tab, and what a sweep ranks it by as SCORE_TAG."""
+        if score is not None:
+            value = Summary.Value(tag=SCORE_TAG, simple_value=score)
+            self._write(Event(wall_time=time.time(), step=self._step, summary=Summary(value=[value])))
+        self._write(Event(wall_time=time.time(), summary=session_end(succeeded)))
+        self._file.flush()
+
     def record(self, row: Mapping[str, Any]) -> None:
         """Add a point at step ``timesteps_total`` for every number in ``row``; a list gives one tag per item."""
         values = [Summary.Value(tag=TAG_PREFIX + name, simple_value=value) for name, value in _scalars(row)]
-        event = Event(wall_time=time.time(), step=row["timesteps_total"], summary=Summary(value=values))
+        self._step = row["timesteps_total"]
+        event = Event(wall_time=time.time(), step=self._step, summary=Summary(value=values))
         self._write(event)
         self._file.flush()
 
@@ -56,9 +68,11 @@ class TensorBoardRecorder:
 
 def _new_event_file(directory: Path) -> Path:
     """Return a name that sorts after those in ``directory``: TensorBoard reads them in that order, clocks may jump."""
-    seconds = [int(path.name.removeprefix(_FILE_PREFIX).split(".")[0]) for path in directory.glob(f"{_FILE_PREFIX}*")]
+    seconds = [
+        int(path.name.removeprefix(EVENT_FILE_PREFIX).split(".")[0]) for path in directory.glob(f"{EVENT_FILE_PREFIX}*")
+    ]
     newest = max([int(time.time()), *(second + 1 for second in seconds)])
-    return directory / f"{_FILE_PREFIX}{newest:010d}.{socket.gethostname()}.{os.getpid()}.0"
+    return directory / f"{EVENT_FILE_PREFIX}{newest:010d}.{socket.gethostname()}.{os.getpid()}.0"
 
 
 def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

@@ -18,16 +18,21 @@ class TrialRecorder:
 
     def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
         """Open the files, or go on with those of a trial that is resumed."""
+        self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters)
         self._recorders: list[Recorder] = [
             JsonRecorder(trial_directory),
             CsvRecorder(trial_directory),
-            TensorBoardRecorder(trial_directory, hyperparameters),
+            self._tensorboard,
         ]
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Hand ``row`` to every recorder."""
         for recorder in self._recorders:
             recorder.record(row)
+
+    def end(self, succeeded: bool, score: float | None) -> None:
+        """Say how the trial ended, and what a sweep ranks it by, if one does."""
+        self._tensorboard.end(succeeded, score)
 
     def close(self) -> None:
         """Close every recorder, also when one of them fails; a second call does nothing."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.results.statistics import (
+from rlexp.metrics.statistics import (
     Estimate,
     improvement_probability,
     interquartile_band,

@@ -1,0 +1,78 @@
+"""Commands that run nothing: ``check``, ``explain``, ``schema``, ``convert``, ``doctor``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlexp.commands.options import AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed, load_options
+from rlexp.config.json_schema import experiment_schema
+from rlexp.config.load import LoadOptions, converted_file, load_plan
+from rlexp.errors import RlexpError
+from rlexp.machine import check_fits, this_machine
+from rlexp.terminal import plan_as_json, print_condition, print_explanation, print_notices, print_plan
+
+
+def check(
+    files: Files,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say what is wrong with experiment files, or which trials they would make. Nothing runs."""
+    check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json)
+
+
+def check_files(
+    files: Sequence[Path], overrides: Sequence[str], seed: int | None, options: LoadOptions, as_json: bool
+) -> None:
+    """Print what files would run, and raise what is wrong with them."""
+    plan, error = None, None
+    try:
+        plan = load_plan(files, overrides, seed, options)
+        check_fits(plan.everything, this_machine())
+    except RlexpError as caught:
+        error = caught
+    if as_json:
+        print(json.dumps(plan_as_json(plan, error)))
+    elif plan:
+        print_notices(plan)
+        print_plan(plan)
+    if error:
+        raise error
+
+
+def explain(
+    key: Annotated[str | None, typer.Argument(metavar="[KEY or AGENT]", show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """Say what a key does: its values, its default in each agent, its other spellings. Without a key: all of them."""
+    print_explanation(key)
+
+
+def schema() -> None:
+    """Print the JSON Schema of experiment files, for editors."""
+    print(json.dumps(experiment_schema(), indent=1))
+
+
+def convert(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file of any age.", show_default=False)],
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    debug: Debug = False,
+) -> None:
+    """Print a file in today's spelling, with a comment at each change."""
+    print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Print the versions installed, and this machine's CPUs, GPUs and memory."""
+    print_condition(this_machine(), as_json)

@@ -1,0 +1,48 @@
+"""The options that several commands have, and what they say about how files are to be read."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlexp.config.load_options import Flag, LoadOptions
+from rlexp.machine import fitted, this_machine
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Experiment files.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("-o", metavar="KEY.PATH=VALUE", help="Lay a value over every experiment; repeatable."),
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed of every experiment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Where runs get their folders.")]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per event.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors and the summary.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="Import a module that registers environments; repeatable."),
+]
+AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Leave unknown keys out instead of refusing them.")]
+Fit = Annotated[bool, typer.Option("--fit", help="Scale workers, shards, GPUs and replay to this machine.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def load_options(
+    imports: list[str] | None,
+    allow_unknown: bool,
+    fit: bool,
+    is_sweep: bool = False,
+    flags: tuple[Flag, ...] = (),
+) -> LoadOptions:
+    """Return how files are to be read; ``fit`` scales their experiments to this machine."""
+    machine = this_machine() if fit else None
+    return LoadOptions(
+        tuple(imports or ()),
+        allow_unknown,
+        is_sweep,
+        flags,
+        adjust=partial(fitted, machine=machine) if machine else None,
+    )

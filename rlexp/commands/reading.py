@@ -1,0 +1,114 @@
+"""Commands that read what runs left: ``evaluate``, ``logs``, ``compare``, ``ls``, ``tensorboard``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlexp.commands.options import AsJson, Debug
+from rlexp.results.axis import Axis
+from rlexp.terminal import print_evaluation
+
+
+def evaluate(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
+    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Episodes to play.")] = 20,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the envs.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Play a checkpoint greedily: the one given, or the best of a run or trial."""
+    from rlexp.tuning.find_checkpoint import find_checkpoint
+
+    checkpoint = find_checkpoint(path)
+    from rlexp.agents.evaluation import evaluate_checkpoint
+
+    print_evaluation(evaluate_checkpoint(checkpoint, episodes, seed), as_json)
+
+
+def logs(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Event files, or directories with some below.", show_default=False),
+    ],
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="GLOB", help="Only tags, or ends of tags, like this; repeatable."),
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option(metavar="STEP", help="Only the point with the last step up to STEP.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print every point: run,tag,step,wall_time,value.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one per tag, with every point.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written, until Ctrl-C.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Read TensorBoard event files: last and highest value, slope and curve of every tag.
+
+    Whoever wrote them; the files of a directory are one run. The slope is that of the last tenth of
+    the points, ten at least, per 1000 steps. No point is left out but those that a resumed run took back.
+    """
+    from rlexp.terminal.logs import LogOptions, print_logs
+
+    print_logs(paths, LogOptions(tags or (), at, as_csv, as_json, follow))
+
+
+def compare(
+    groups: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="Runs, trials, or NAME=PATH[,PATH...]: all of them one group.", show_default=False
+        ),
+    ],
+    metric: Annotated[str, typer.Option(metavar="NAME", help="What is compared.")] = "episode_reward_mean",
+    by: Annotated[Axis, typer.Option(help="What runs are aligned by: env steps, or wall time.")] = Axis.STEPS,
+    goal: Annotated[float | None, typer.Option(metavar="X", help="Also say when the metric reached X.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report that needs no other file.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the curves; needs rlexp[plot].")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs over their seeds: curves, interquartile means with 95 % intervals, and who is better.
+
+    The trials of a run that differ in their seeds only are one group, each variant of a grid is its
+    own. Final scores are taken where the shortest trial ends, over the last tenth.
+    """
+    from rlexp.results.comparison import compare_groups
+    from rlexp.terminal.comparisons import export_comparison, print_comparison
+
+    comparison = compare_groups(groups, metric, by, goal)
+    export_comparison(comparison, html, png)
+    print_comparison(comparison, as_json)
+
+
+def ls(
+    path: Annotated[Path, typer.Argument(metavar="PATH", envvar="RLEXP_OUT", help="Runs, or one.")] = Path("results"),
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the runs below PATH, newest first, or the trials of one run.
+
+    RUNNING holds its lock; KILLED says that it runs, but its process is gone; the run.json of
+    DAMAGED cannot be read. Steps and iterations are those of all trials together.
+    """
+    from rlexp.results.found_runs import found_at
+    from rlexp.terminal.listings import print_found
+
+    print_found(found_at(path), path, as_json)
+
+
+def tensorboard(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A run, a trial, or a folder of runs.", show_default=False)
+    ],
+    port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes any.")] = None,
+    host: Annotated[str, typer.Option(metavar="H", help="Address to listen at; 0.0.0.0 lets others in.")] = "127.0.0.1",
+    debug: Debug = False,
+) -> None:
+    """Start TensorBoard on a run, for this machine alone, until Ctrl-C."""
+    from rlexp.results.tensorboard_server import run_tensorboard
+
+    raise typer.Exit(run_tensorboard(path, host, port, announce=partial(print, flush=True)))

@@ -1,0 +1,102 @@
+"""Commands that train: ``run``, ``resume``, and ``train`` in RLlib's words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from rlexp.commands.explaining import check_files
+from rlexp.commands.options import (
+    AllowUnknown,
+    AsJsonLines,
+    Debug,
+    Files,
+    Fit,
+    Imports,
+    Out,
+    Overrides,
+    Quiet,
+    Seed,
+    load_options,
+)
+from rlexp.config.command_line import experiment_text
+from rlexp.config.load import load_plan
+from rlexp.config.plan import refuse_sweeps, refuse_untrainable
+from rlexp.machine import check_fits, this_machine
+from rlexp.terminal import print_notices
+
+
+def run(
+    files: Files,
+    overrides: Overrides = None,
+    out: Out = Path("results"),
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's folder in OUT.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished run of that name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and create nothing.")] = False,
+    seed: Seed = None,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
+    debug: Debug = False,
+) -> None:
+    """Train every experiment and variant in the files."""
+    if dry_run:
+        return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json)
+    plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
+    refuse_sweeps(plan)
+    refuse_untrainable(plan)
+    check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
+    print_notices(plan)
+    from rlexp.tuning.display import choose_display
+    from rlexp.tuning.experiment_run import RunOptions, run_plan
+
+    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
+    raise typer.Exit(run_plan(plan, RunOptions(out, name, overwrite, debug, sys.argv), display))
+
+
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run that was stopped.", show_default=False)],
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with the trials of a run that have not reached their stop, each from its newest checkpoint."""
+    from rlexp.tuning.display import choose_display
+    from rlexp.tuning.experiment_run import resume_run
+
+    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
+    raise typer.Exit(resume_run(path, display, debug))
+
+
+def train(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[file FILE...]", show_default=False)] = None,
+    files: Annotated[list[Path] | None, typer.Option("-f", "--config-file", help="An experiment file.")] = None,
+    agent: Annotated[str | None, typer.Option("--run", "--algo", help="The agent, where there is no file.")] = None,
+    env: Annotated[str | None, typer.Option(help="Its environment.")] = None,
+    config: Annotated[str, typer.Option(metavar="JSON", help="Its keys.")] = "{}",
+    stop: Annotated[str, typer.Option(metavar="JSON", help="When it stops.")] = "{}",
+    name: Annotated[str, typer.Option("--experiment-name", help="Its name.")] = "default",
+    num_samples: Annotated[int, typer.Option(help="How often it runs.")] = 1,
+    checkpoint_freq: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 0,
+    checkpoint_at_end: Annotated[bool, typer.Option("--checkpoint-at-end")] = False,
+    out: Annotated[Path, typer.Option("--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT")] = Path("results"),
+    imports: Imports = None,
+    fit: Fit = False,
+    debug: Debug = False,
+) -> None:
+    """Train as RLlib's command line did: `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`."""
+    given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
+    with TemporaryDirectory() as folder:
+        if not given:
+            keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
+            text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
+            given = [Path(folder) / "experiment.yaml"]
+            given[0].write_text(text, encoding="utf-8")
+        run(given, out=out, imports=imports, fit=fit, debug=debug)

@@ -1,0 +1,113 @@
+"""``rlexp sweep``: hyperparameter search over an experiment file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlexp.commands.explaining import check_files
+from rlexp.commands.options import (
+    AllowUnknown,
+    AsJsonLines,
+    Debug,
+    Fit,
+    Imports,
+    Out,
+    Overrides,
+    Quiet,
+    Seed,
+    load_options,
+)
+from rlexp.config.load import load_plan
+from rlexp.config.load_options import Flag
+from rlexp.config.plan import refuse_untrainable, the_sweep
+from rlexp.errors import UsageError
+from rlexp.machine import check_fits, this_machine
+from rlexp.terminal import print_notices
+
+SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
+SchedulerName = StrEnum("SchedulerName", ["fifo", "asha", "median", "pbt"])
+Mode = StrEnum("Mode", ["max", "min"])
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file with one experiment.")],
+    searched: Annotated[
+        list[str] | None,
+        typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values, or a sampler; repeatable."),
+    ] = None,
+    searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
+    scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
+    num_samples: Annotated[int | None, typer.Option(metavar="N", help="Configurations to try.")] = None,
+    num_seeds: Annotated[int | None, typer.Option(metavar="K", help="Trials of each, with other seeds.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(metavar="N", help="Trials at a time, at most.")] = None,
+    time_budget_s: Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all ends.")] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What makes a trial better.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Whether more of it is better, or less.")] = None,
+    allow_failures: Annotated[int, typer.Option(min=0, metavar="N", help="Trials that may fail: exit 0.")] = 0,
+    overrides: Overrides = None,
+    out: Out = Path("results"),
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The sweep's folder in OUT.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished one of that name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the space and create nothing.")] = False,
+    seed: Seed = None,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
+    debug: Debug = False,
+) -> None:
+    """Search the values in an experiment file that samplers or grid_search leave open, by its search section.
+
+    A file without the section is searched too: over its grids, or at random where it has samplers.
+    Flags win over the section. At the end: best.yaml for rlexp run, trials.csv, and a ranking.
+    """
+    given: dict[str, Any] = {
+        "searcher": searcher,
+        "scheduler": scheduler,
+        "num_samples": num_samples,
+        "num_seeds": num_seeds,
+        "max_concurrent": max_concurrent,
+        "time_budget_s": time_budget_s,
+        "metric": metric,
+        "mode": mode,
+    }
+    for text in searched or ():
+        if "=" not in text:
+            raise UsageError(f"--sweep {text} names no values", "write --sweep lr=1e-3,1e-4")
+    options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=_flags(given, searched or ()))
+    if dry_run:
+        return check_files([file], overrides or (), seed, options, as_json)
+    plan = load_plan([file], overrides or (), seed, options)
+    refuse_untrainable(plan)
+    the_sweep(plan)
+    check_fits(plan.everything, this_machine())  # run_sweep checks too, but only after what is slow to import
+    print_notices(plan)
+    from rlexp.tuning.display import choose_display
+    from rlexp.tuning.experiment_run import RunOptions
+    from rlexp.tuning.sweep_run import run_sweep
+
+    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
+    raise typer.Exit(run_sweep(plan, RunOptions(out, name, overwrite, debug, sys.argv), display, allow_failures))
+
+
+def _flags(given: dict[str, Any], searched: list[str] | tuple[str, ...]) -> tuple[Flag, ...]:
+    """Return what the options say as values of keys, for the file's reader to lay over it."""
+    section = (
+        Flag(f"--{key.replace('_', '-')} {value}", f"search.{key}", str(value))
+        for key, value in given.items()
+        if value is not None
+    )
+    values = ((text, *text.partition("=")[::2]) for text in searched)
+    return (*section, *(Flag(f"--sweep {text}", key, _searched(value)) for text, key, value in values))
+
+
+def _searched(text: str) -> str:
+    """Return a list of values as a grid; a sampler, ``{loguniform: [1e-4, 1e-2]}``, as it is."""
+    return text if text.lstrip().startswith("{") else f"{{grid_search: [{text}]}}"

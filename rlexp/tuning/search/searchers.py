@@ -1,0 +1,125 @@
+"""Searchers: which configuration is tried next, and what they are told of those that were."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlexp.config.domains import Domain, Listed, Range
+from rlexp.config.space import Point
+from rlexp.config.sweep import Sweep
+from rlexp.errors import UsageError
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class Fate(Enum):
+    """How a configuration ended, as a searcher is told."""
+
+    FINISHED = "finished"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a configuration."""
+
+    fate: Fate
+    value: float | None
+    """Of which more is better; None for one that failed."""
+    time: int = 0
+    """Env steps that it was trained for."""
+
+
+class Searcher(Protocol):
+    """Chooses points, one configuration after the other."""
+
+    def suggest(self, configuration: int) -> Point | None:
+        """Return the point of a configuration, the next one each time, or None when all are tried."""
+
+    def tell(self, configuration: int, outcome: Outcome) -> None:
+        """Take over what became of a configuration."""
+
+
+class PlannedSearcher:
+    """``grid`` and ``random``: the points are known beforehand, and nothing is learned from them."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._points = deque(points)
+
+    def suggest(self, configuration: int) -> Point | None:
+        return self._points.popleft() if self._points else None
+
+    def tell(self, configuration: int, outcome: Outcome) -> None:
+        return None
+
+
+class OptunaSearcher:
+    """``optuna``: tree-structured Parzen estimators, seeded; points being tried count as bad ones meanwhile."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        seed = sweep.rng("optuna").getrandbits(31)
+        startup = sweep.search.optuna.n_startup_trials
+        sampler = optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed, constant_liar=True)
+        self._study = optuna.create_study(sampler=sampler, direction="maximize")
+        self._domains: Mapping[str, Domain] = {
+            key: axis.domain for axis, key in zip(sweep.space.axes, sweep.space.keys, strict=True)
+        }
+        self._left = sweep.search.num_samples
+        self._asked: dict[int, optuna.Trial] = {}
+
+    def suggest(self, configuration: int) -> Point | None:
+        if not self._left:
+            return None
+        self._left -= 1
+        trial = self._study.ask()
+        self._asked[configuration] = trial
+        return {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+
+    def tell(self, configuration: int, outcome: Outcome) -> None:
+        """Tell the study; what failed is told as pruned before its first value, which is worse than any value.
+
+        Optuna passes over failures, and over NaN: it would go on to suggest what diverges.
+        """
+        from optuna.trial import TrialState
+
+        trial = self._asked.pop(configuration)
+        if outcome.fate is Fate.FINISHED and outcome.value is not None:
+            self._study.tell(trial, outcome.value)
+            return
+        if outcome.fate is Fate.PRUNED and outcome.value is not None:
+            trial.report(outcome.value, outcome.time)
+        self._study.tell(trial, state=TrialState.PRUNED)
+
+
+def make_searcher(sweep: Sweep) -> Searcher:
+    """Return the searcher of a sweep."""
+    points = sweep.planned_points()
+    return OptunaSearcher(sweep) if points is None else PlannedSearcher(points)
+
+
+def require_sweep_extra(sweep: Sweep) -> None:
+    """Raise UsageError where a sweep wants Optuna and it is not installed."""
+    if sweep.searcher == "optuna" and importlib.util.find_spec("optuna") is None:
+        raise UsageError("searcher optuna needs Optuna, which is not installed", "pip install 'rlexp[sweep]'")
+
+
+def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> Any:
+    if isinstance(domain, Listed):
+        return domain.values[trial.suggest_categorical(key, range(len(domain.values)))]
+    assert isinstance(domain, Range)  # others were refused when the file was read
+    if domain.step is None:
+        return domain.limited(trial.suggest_float(key, domain.low, domain.high, log=domain.is_log))
+    if isinstance(domain.step, int) and isinstance(domain.low, int) and isinstance(domain.high, int):
+        step = 1 if domain.is_log else domain.step
+        return domain.limited(trial.suggest_int(key, domain.low, domain.high, step=step, log=domain.is_log))
+    return domain.limited(trial.suggest_float(key, domain.low, domain.high, step=domain.step))

@@ -1,0 +1,57 @@
+"""One ``rlexp sweep``: refuses what cannot run before anything exists, searches, says what it found."""
+
+from __future__ import annotations
+
+import math
+
+from rlexp.config.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.load import Plan, resolved_yaml
+from rlexp.config.plan import the_sweep
+from rlexp.config.sweep import Sweep
+from rlexp.machine import Machine
+from rlexp.tuning.display import Display
+from rlexp.tuning.experiment_run import RunOptions, machine_for, run_feed
+from rlexp.tuning.ray_session import RaySession
+from rlexp.tuning.recorders.hparams_tab import write_hparams_experiment
+from rlexp.tuning.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX
+from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.search.search import Search
+from rlexp.tuning.search.searchers import make_searcher, require_sweep_extra
+from rlexp.tuning.stop_request import StopRequest
+
+
+def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures: int) -> int:
+    """Search the space of the plan's only sweep; return the exit code.
+
+    Raises ResourceError or UsageError, with nothing created, where its trials cannot run here.
+    """
+    sweep = the_sweep(plan)
+    require_sweep_extra(sweep)
+    machine = machine_for(plan.everything, plan.imports)
+    texts = [source.read_text(encoding="utf-8") for source in plan.sources]
+    stem = plan.sources[0].stem
+    with (
+        StopRequest(display.on_stop_request) as request,
+        RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
+    ):
+        directory.write_experiments(texts, resolved_yaml(plan))
+        directory.start([], plan.imports)
+        write_hparams_experiment(
+            directory.path, [*sweep.space.keys, "seed"], [SCORE_TAG, TAG_PREFIX + sweep.search.metric]
+        )
+        search = Search(sweep, make_searcher(sweep), directory, capacity(sweep, machine), allow_failures)
+        display.follow(search.standings)
+        session = RaySession(machine.cpus, machine.gpus, options.debug)
+        return run_feed(search, [], directory, display, request, session)
+
+
+def capacity(sweep: Sweep, machine: Machine) -> int:
+    """Return how many trials are to run at a time: as many as asked for, or as this machine has room for."""
+    if sweep.search.max_concurrent is not None:
+        return sweep.search.max_concurrent
+    return max(max(_room(experiment, machine) for experiment in sweep.corners), 1)
+
+
+def _room(experiment: Experiment, machine: Machine) -> int:
+    shares = [(machine.cpus, required_cpus(experiment)), (machine.gpus, required_gpus(experiment))]
+    return min((math.floor(available / needed) for available, needed in shares if needed), default=machine.cpus)

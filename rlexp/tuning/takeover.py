@@ -1,0 +1,29 @@
+"""Taking over another trial's checkpoint: afterwards a trial's directory is as if it had written it itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rlexp.checkpoint import list_checkpoints, remove_checkpoint, verify_checkpoint
+
+
+def adopt_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+    """Copy another trial's checkpoint to ``trial_directory``, where it becomes the newest; return the copy.
+
+    Checkpoints of the trial's own that are as far or farther are removed: it does not go on from them. Raises
+    CheckpointError, with nothing changed, where the copy is not whole: the other trial may be removing it.
+    """
+    target = trial_directory / checkpoint.name
+    copy = trial_directory / f".{checkpoint.name}.writing"
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
+        shutil.copytree(checkpoint, copy)
+        verify_checkpoint(copy)
+    except BaseException:
+        shutil.rmtree(copy, ignore_errors=True)
+        raise
+    for own in list_checkpoints(trial_directory):
+        if own.name >= target.name:
+            remove_checkpoint(own)
+    return copy.rename(target)

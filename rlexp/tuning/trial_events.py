@@ -1,0 +1,189 @@
+"""What Tune tells about the trials, taken to the recorders, the run's directory, the feed and the display."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+
+from rlexp.config.trial import Trial
+from rlexp.tuning.display import Display
+from rlexp.tuning.recorders import TrialRecorder
+from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.run_record import Status, TrialError
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
+from rlexp.tuning.trial_feed import TrialFeed
+
+SAVE_TIMEOUT_S = 7.0
+"""How long trials may take to save and end after Ctrl-C before Tune ends them."""
+
+
+class TrialEvents(tune.Callback):
+    """Owns the recorders of the trials that run; knows them by what Tune's config of each says."""
+
+    def __init__(self, feed: TrialFeed, directory: RunDirectory, display: Display, request: StopRequest) -> None:
+        self.request = request
+        self.training: set[str] = set()
+        """Names of the trials whose process trains, so that it can save."""
+        self._feed = feed
+        self._directory = directory
+        self._display = display
+        self._recorders: dict[str, TrialRecorder] = {}
+        self._started: dict[str, Trial] = {}
+        self._stopped: set[str] = set()
+        self._paused: set[str] = set()
+        self._changed: set[str] = set()
+        self._failures: dict[str, TrialError] = {}
+        self._heard_s: dict[str, float] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tune pickles its callbacks with its state, which nobody restores: leave an empty one."""
+        return (tune.Callback, ())
+
+    def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        if self._feed.hang_timeout_s is not None:
+            for trial in trials:
+                self._kill_when_hung(trial, self._feed.hang_timeout_s)
+        self._display.tick()
+
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        ours = self._ours(trial)
+        trial.max_failures = ours.experiment.max_failures
+        self._started[ours.name] = ours
+        self._heard_s[ours.name] = time.monotonic()
+        self._failures.pop(ours.name, None)
+        self._paused.discard(ours.name)
+        if ours.name in self._changed:
+            self._changed.remove(ours.name)
+            self._recorders.pop(ours.name).close()
+        self._recorder(ours)
+        self._feed.on_start(ours)
+        self._directory.trial_status(ours, Status.RUNNING)
+        self._display.on_trial_start(ours)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        ours, row = self._ours(trial), result["row"]
+        self._heard_s[ours.name] = time.monotonic()
+        if ours.name not in self._paused:
+            self.training.add(ours.name)
+        self._recorder(ours).record(row)
+        self._directory.trial_result(ours, row)
+        if result["checkpoint"] is not None:
+            self._directory.trial_checkpoint(ours, Path(result["checkpoint"]), row["episode_reward_mean"])
+        if result["stopped"]:
+            self._stopped.add(ours.name)
+        self._feed.on_result(ours, row)
+        flaw = self._feed.flaw(ours, row)
+        if flaw is not None:
+            self._failures[ours.name] = TrialError(flaw)
+        self._display.on_result(ours, row)
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        ours = self._ours(trial)
+        finished = ours.name in self.training and ours.name not in self._stopped
+        self._end(ours, finished, self._failures.get(ours.name))
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        ours = self._ours(trial)
+        self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
+
+    def on_pause(self, trial: Trial) -> None:
+        """Take over that the trial's process ends for a while; called before its row is taken over."""
+        self._paused.add(trial.name)
+        self.training.discard(trial.name)
+
+    def on_change(self, trial: Trial) -> None:
+        """Take over that a paused trial will go on with other keys."""
+        self._changed.add(trial.name)
+        self._directory.change(trial)
+
+    def conclude(self) -> Status:
+        """Mark the trials that never ran or never ended; return how the run as a whole ended."""
+        for record in self._directory.record.trials:
+            if record.status in (Status.PENDING, Status.RUNNING):
+                record.status = Status.STOPPED
+                if record.name in self._started:
+                    self._end(self._started[record.name], False, None)
+        statuses = {record.status for record in self._directory.record.trials}
+        for worst in (Status.ERROR, Status.STOPPED):
+            if worst in statuses:
+                return worst
+        return Status.TERMINATED
+
+    def close(self) -> None:
+        """Close every recorder; idempotent."""
+        for recorder in self._recorders.values():
+            recorder.close()
+
+    def _ours(self, trial: TuneTrial) -> Trial:
+        assignment: Assignment = trial.config[ASSIGNMENT]
+        return assignment.trial
+
+    def _end(self, trial: Trial, finished: bool, error: TrialError | None) -> None:
+        self.training.discard(trial.name)
+        ending = self._feed.on_end(trial, finished, error)
+        recorder = self._recorders.pop(trial.name, None)
+        if recorder is not None:
+            recorder.end(ending.status is not Status.ERROR, ending.score)
+            recorder.close()
+        self._directory.trial_status(trial, ending.status, error)
+        self._display.on_trial_end(trial, ending.status, error.summary if error else ending.message)
+
+    def _recorder(self, trial: Trial) -> TrialRecorder:
+        if trial.name not in self._recorders:
+            directory = self._directory.trial_directory(trial)
+            self._recorders[trial.name] = TrialRecorder(directory, self._feed.hyperparameters(trial))
+        return self._recorders[trial.name]
+
+    def _error_of(self, trial: Trial) -> TrialError:
+        path = self._directory.trial_directory(trial) / ERROR_FILE
+        if not path.exists():
+            return TrialError("the trial's process died (killed, or out of memory)")
+        summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
+        return TrialError(summary, str(path.relative_to(self._directory.path)))
+
+    def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
+        """Kill the process of a trial that has said nothing for too long; Tune then finds that it has died.
+
+        Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
+        """
+        actor = trial.temporary_state.ray_actor
+        if trial.status != TuneTrial.RUNNING or actor is None:
+            return
+        name = self._ours(trial).name
+        if name in self._failures or time.monotonic() - self._heard_s.get(name, time.monotonic()) < timeout_s:
+            return
+        what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
+        self._failures[name] = TrialError(f"no result for {timeout_s:g} s: {what}")
+        ray.kill(actor, no_restart=True)
+
+
+class EndWhenSaved(tune.Stopper):
+    """Ends the experiment once a stop was requested and no trial is left that could still save."""
+
+    def __init__(self, events: TrialEvents) -> None:
+        self._events = events
+        self._deadline_s: float | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See ``TrialEvents.__reduce__``."""
+        return (tune.stopper.NoopStopper, ())
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Trials know themselves when to stop."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Return whether everything may end now."""
+        if not self._events.request.requested:
+            return False
+        if self._deadline_s is None:
+            self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+        return not self._events.training or time.monotonic() > self._deadline_s

@@ -1,0 +1,108 @@
+"""``rlexp sweep`` before anything runs: what it would do, and what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_check import rlexp
+
+SWEEP = """\
+cartpole:
+  run: dqn
+  env: CartPole-v1
+  stop: {timesteps_total: 1000}
+  search: {num_samples: 3, scheduler: asha}
+  config:
+    seed: 1
+    lr: {loguniform: [1e-4, 1e-2]}
+    optimizer: {}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+def test_a_dry_run_says_what_would_be_searched_and_how(path: Path) -> None:
+    done = rlexp("sweep", str(path), "--dry-run", "--num-seeds", "2", "--sweep", "n_step=1,3")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == (
+        "cartpole: 6 configurations by random with 2 seeds each, 12 trials; asha from 62.5 timesteps_total on"
+    )
+    assert lines[2].split() == ["lr", "loguniform", "[0.0001,", "0.01]"]
+    assert lines[3].split() == ["n_step", "grid_search", "[1,", "3]"]
+    assert sum(line.startswith("000") for line in lines) == 12
+
+
+def test_check_knows_the_section_and_prints_it_as_json(path: Path) -> None:
+    (sweep,) = json.loads(rlexp("check", str(path), "--json").stdout)["sweeps"]
+    assert sweep["space"] == {"lr": {"loguniform": [0.0001, 0.01]}}
+    assert (sweep["searcher"], sweep["configurations"], sweep["seed"]) == ("random", 3, 1)
+
+
+def test_the_same_seed_draws_the_same_points(path: Path) -> None:
+    first, again, other = (
+        [trial["varied"] for trial in json.loads(rlexp("check", str(path), "--json", *seed).stdout)["trials"]]
+        for seed in ((), (), ("--seed", "2"))
+    )
+    assert first == again != other
+
+
+def test_rlexp_run_refuses_a_sweep_and_names_the_command(path: Path, tmp_path: Path) -> None:
+    done = rlexp("run", str(path), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert f"error: {path}:5:3  cartpole has a search section" in done.stderr
+    assert "rlexp sweep" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--num-samples", "0"], "--num-samples 0  search.num_samples must be a whole number >= 1, got 0"),
+        (["--metric", "reward"], "--metric reward  search.metric is not a metric that results report"),
+        (["--searcher", "grid", "--num-samples", "1"], "lr: loguniform is drawn from, but search.searcher is grid"),
+        (["--sweep", "lr=-1,1"], "--sweep lr=-1,1  config.lr must be a number > 0, got -1"),
+        (["--sweep", "lr"], "--sweep lr names no values"),
+        (["--sweep", "lr="], "--sweep lr=  config.lr: grid_search takes a list of values"),
+        (["--sweep", "n_setp=1,2"], "config.n_setp is not a key of DQN"),
+        (["-o", "stop={}"], "search.scheduler is asha, but neither stop.timesteps_total nor"),
+        (["-o", "lr=1e-3"], "cartpole has nothing to search"),
+        (["--searcher", "optuna", "--sweep", "n_step=1,2"], "n_step: optuna chooses points by itself"),
+        (["--searcher", "optuna", "--scheduler", "pbt"], "searcher is optuna, but pbt moves keys by itself"),
+        (["--scheduler", "pbt", "--sweep", "hiddens={choice: [[8], [16]]}"], "hiddens: pbt moves trials onto"),
+        (["--searcher", "nonsense"], "nonsense"),
+        (["-o", "search.num_sample=3"], "search.num_sample is not a key of an experiment"),
+    ],
+)
+def test_what_is_wrong_creates_nothing(arguments: list[str], said: str, path: Path, tmp_path: Path) -> None:
+    done = rlexp("sweep", str(path), "--out", str(tmp_path / "out"), *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_with_several_experiments_is_no_sweep(path: Path) -> None:
+    path.write_text(SWEEP + SWEEP.replace("cartpole", "other"))
+    done = rlexp("sweep", str(path))
+    assert done.returncode == 2
+    assert "a sweep is of one experiment, and there are 2: cartpole, other" in done.stderr
+
+
+def test_files_of_other_tools_are_understood(path: Path) -> None:
+    path.write_text(
+        "old:\n  run: DQN\n  env: CartPole-v1\n  stop: {timesteps_total: 1000}\n  num_samples: 8\n"
+        "  scheduler: AsyncHyperBand\n  metric: episode_reward_mean\n  mode: max\n"
+        '  config: {lr: {sample_from: "lambda spec: random.uniform(1e-4, 1e-2)"}}\n'
+    )
+    done = rlexp("check", str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("old: 8 configurations by random, 8 trials; asha from")
+    assert "scheduler is search.scheduler now" in done.stderr
+    assert "search.scheduler: AsyncHyperBand is asha here" in done.stderr

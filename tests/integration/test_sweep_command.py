@@ -1,0 +1,97 @@
+"""``rlexp sweep`` as a user meets it: real processes, Ray and Tune, real files."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.checkpoint import list_checkpoints, read_checkpoint
+from tests.integration.test_run_command import rlexp
+
+pytestmark = pytest.mark.ray
+
+SMALL = """
+    num_cpus_for_driver: 0.25
+    timesteps_per_iteration: 40
+    min_iter_time_s: 0
+    learning_starts: 40
+    train_batch_size: 8
+    buffer_size: 1000
+    hiddens: [8]
+    model: {fcnet_hiddens: [8]}
+    seed: 3
+"""
+FATES = f"""
+fates:
+  run: DQN
+  env: tests.sweep_envs:FatefulEnv
+  stop: {{timesteps_total: 400}}
+  search: {{hang_timeout_s: 15}}
+  config:
+    prioritized_replay: false
+    env_config: {{fate: {{grid_search: [none, raise, nan, hang]}}}}
+{SMALL}
+"""
+POPULATION = f"""
+population:
+  run: DQN
+  env: tests.sweep_envs:FatefulEnv
+  stop: {{timesteps_total: 1200}}
+  search: {{scheduler: pbt, searcher: grid, pbt: {{perturbation_interval: 400, resample_probability: 0}}}}
+  config:
+    horizon: {{grid_search: [10, 2]}}
+    lr: {{grid_search: [1e-3]}}
+{SMALL}
+"""
+
+
+def swept(tmp_path: Path, text: str, *arguments: object) -> tuple[Any, Path]:
+    (tmp_path / "sweep.yaml").write_text(text)
+    done = rlexp("sweep", tmp_path / "sweep.yaml", "--out", tmp_path, "--name", "out", *arguments)
+    return done, tmp_path / "out"
+
+
+def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done, path = swept(tmp_path, FATES, "--allow-failures", 3)
+    assert time.monotonic() - started < 120
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads((path / "run.json").read_text())
+    assert [trial["status"] for trial in run["trials"]] == ["TERMINATED", "ERROR", "ERROR", "ERROR"]
+    assert run["status"] == "TERMINATED"
+    reasons = [trial["error"]["summary"] for trial in run["trials"][1:]]
+    assert reasons[0] == "RuntimeError: this env raises"
+    assert reasons[1].startswith("diverged: ")
+    assert reasons[2].startswith("no result for 15 s: ")
+    assert "3 of 4 trials failed:" in done.stdout
+    assert all(reason in done.stdout for reason in reasons)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "fate: none" in (path / "best.yaml").read_text()
+    again = rlexp("run", path / "best.yaml", "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert not list(tmp_path.rglob("*.pkl")), "Tune's pickles stay nowhere"
+    refused = rlexp("resume", path)
+    assert refused.returncode == 3
+    assert "is a sweep" in refused.stderr
+
+
+def test_a_population_hands_weights_and_keys_on(tmp_path: Path) -> None:
+    done, path = swept(tmp_path, POPULATION, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    exploits = json.loads((path / "sweep.json").read_text())["exploits"]
+    assert exploits
+    first = exploits[0]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert any(event["event"] == "note" and "takes over" in event["text"] for event in events)
+    donors = read_checkpoint(path / first["checkpoint"])
+    (copy,) = [each for each in list_checkpoints(path / first["trial"]) if each.name == donors.path.name]
+    for name, weights in read_checkpoint(copy).arrays["weights"].items():
+        assert (weights == donors.arrays["weights"][name]).all()
+    if exploits[-1]["trial"] == first["trial"]:
+        first = exploits[-1]
+    params = json.loads((path / first["trial"] / "params.json").read_text())
+    assert params["horizon"] == first["after"]["horizon"]
+    rows = [json.loads(line) for line in (path / first["trial"] / "result.json").read_text().splitlines()]
+    assert rows[-1]["timesteps_total"] >= 1200

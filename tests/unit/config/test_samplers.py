@@ -1,0 +1,172 @@
+"""Samplers: what they may stand for, what their draws are, and what is wrong with those that mean nothing."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.config.domains import Domain, Listed, Normal, Range
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.config.nodes import Node, Place
+from rlexp.config.samplers import read_sampler
+from rlexp.config.translation import node_of
+from rlexp.errors import ConfigError
+
+HERE = Node(None, Place("f.yaml", 1, 1), Place("f.yaml", 1, 1))
+Sweep = Callable[[str], Plan]
+
+
+def domain(name: str, *arguments: float) -> Domain:
+    return read_sampler(name, node_of(list(arguments), HERE)).domain
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """Plan one sweep, given the lines after ``run`` and ``env``."""
+    monkeypatch.chdir(tmp_path)
+
+    def to_plan(lines: str) -> Plan:
+        Path("f.yaml").write_text(f"a:\n  run: DQN\n  env: CartPole-v1\n{lines}\n")
+        return load_plan(["f.yaml"], options=LoadOptions(is_sweep=True))
+
+    return to_plan
+
+
+def problems(sweep: Sweep, lines: str) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        sweep(lines)
+    return [(problem.where, problem.message) for problem in caught.value.problems]
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32))
+def test_uniform_draws_lie_between_the_ends(low: float, width: float, seed: int) -> None:
+    value = domain("uniform", low, low + width).draw(Random(seed))
+    assert low <= value <= low + width
+
+
+@given(st.integers(-50, 50), st.integers(2, 20), st.integers(0, 2**32))
+def test_randint_leaves_its_upper_end_out(low: int, width: int, seed: int) -> None:
+    value = domain("randint", low, low + width).draw(Random(seed))
+    assert isinstance(value, int)
+    assert low <= value < low + width
+
+
+def test_every_whole_number_is_drawn_and_each_as_often() -> None:
+    rng, numbers = Random(1), domain("randint", 3, 6)
+    draws = [numbers.draw(rng) for _ in range(3000)]
+    assert {number: round(draws.count(number) / 3000, 1) for number in sorted(set(draws))} == {3: 0.3, 4: 0.3, 5: 0.3}
+
+
+def test_loguniform_draws_each_decade_as_often() -> None:
+    rng, rates = Random(1), domain("loguniform", 1e-5, 1e-2)
+    decades = [math.floor(math.log10(rates.draw(rng))) for _ in range(3000)]
+    assert {decade: round(decades.count(decade) / 3000, 1) for decade in set(decades)} == {-5: 0.3, -4: 0.3, -3: 0.3}
+
+
+def test_lograndint_draws_small_numbers_more_often() -> None:
+    rng, sizes = Random(1), domain("lograndint", 1, 1001)
+    draws = [sizes.draw(rng) for _ in range(3000)]
+    assert all(isinstance(number, int) and 1 <= number <= 1000 for number in draws)
+    assert 0.5 < sum(number <= 50 for number in draws) / 3000 < 0.75
+
+
+@given(st.integers(0, 2**32))
+def test_quniform_draws_multiples(seed: int) -> None:
+    assert domain("quniform", 0.05, 0.95, 0.1).draw(Random(seed)) in [round(0.1 * n, 1) for n in range(1, 10)]
+    whole = domain("quniform", 30, 130, 32.0).draw(Random(seed))
+    assert isinstance(whole, int)
+    assert whole in (32, 64, 96, 128)
+
+
+def test_randn_has_its_mean_and_deviation_and_no_far_tails() -> None:
+    rng, normal = Random(1), domain("randn", 2.0, 0.5)
+    draws = [normal.draw(rng) for _ in range(4000)]
+    assert isinstance(normal, Normal)
+    assert sum(draws) / 4000 == pytest.approx(2.0, abs=0.05)
+    assert min(draws) >= normal.ends[0] == 0.0
+    assert max(draws) <= normal.ends[1] == 4.0
+
+
+def test_moved_values_stay_inside_and_do_move() -> None:
+    rates, steps = domain("loguniform", 1e-4, 1e-2), domain("randint", 1, 6)
+    assert rates.moved(1e-3, 1.2, Random(0)) == pytest.approx(1.2e-3)
+    assert rates.moved(9e-3, 1.2, Random(0)) == 1e-2
+    assert [steps.moved(value, 1.2, Random(0)) for value in (1, 2, 5)] == [2, 3, 5]
+    assert [steps.moved(value, 1 / 1.2, Random(0)) for value in (1, 2, 5)] == [1, 1, 4]
+    listed = Listed("choice", [8, 16, 32])
+    assert [listed.moved(16, factor, Random(0)) for factor in (1.2, 0.8)] == [32, 8]
+    assert listed.moved(32, 1.2, Random(0)) == 32
+
+
+def test_drawn_numbers_can_be_typed_again() -> None:
+    assert isinstance(domain("uniform", 0, 1), Range)
+    assert all(len(str(domain("uniform", 0.1, 1).draw(Random(seed)))) <= 6 for seed in range(100))
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "text"),
+    [
+        ("{uniform: [-1, 1]}", "f.yaml:4:27", "config.lr must be a number > 0, got -1"),
+        ("{loguniform: [-1, 1]}", "f.yaml:4:30", "config.lr: loguniform needs low > 0, got -1"),
+        ("{uniform: [1, 1]}", "f.yaml:4:27", "config.lr: uniform needs low < high, got 1 and 1"),
+        ("{uniform: 3}", "f.yaml:4:26", "config.lr: uniform takes [low, high], got 3"),
+        ("{uniform: [a, 3]}", "f.yaml:4:27", "config.lr: uniform takes [low, high], all of them numbers"),
+        ("{quniform: [1, 2, 0]}", "f.yaml:4:34", "config.lr: quniform needs a quantum > 0, got 0"),
+        ("{quniform: [0.1, 0.2, 1]}", "f.yaml:4:28", "config.lr: quniform has no multiple of 1 between 0.1 and 0.2"),
+        ("{randint: [1, 2]}", "f.yaml:4:27", "config.lr: randint has one value only, 1"),
+        ("{randint: [1, 2.5]}", "f.yaml:4:30", "config.lr: randint takes whole numbers, got 2.5"),
+        ("{randn: [1, 0]}", "f.yaml:4:28", "config.lr: randn needs a deviation > 0, got 0"),
+        ("{randn: [1, 1]}", "f.yaml:4:25", "config.lr must be a number > 0, got -3"),
+        ("{choice: []}", "f.yaml:4:25", "config.lr: choice takes a list of values"),
+        ("{choice: [1e-3, -1]}", "f.yaml:4:32", "config.lr must be a number > 0, got -1"),
+    ],
+)
+def test_what_is_wrong_is_told_at_its_place(sweep: Sweep, value: str, where: str, text: str) -> None:
+    (problem,) = problems(sweep, f"  config: {{lr: {value}}}")
+    assert problem[0] == where
+    assert problem[1].startswith(text)
+
+
+def test_ends_that_do_not_fit_together_are_found(sweep: Sweep) -> None:
+    lines = "  config: {train_batch_size: {randint: [8, 2000]}, buffer_size: {quniform: [500, 5000, 500]}}"
+    assert "more than buffer_size holds: 500" in problems(sweep, lines)[0][1]
+
+
+def test_of_many_axes_every_pair_of_ends_is_looked_at(sweep: Sweep) -> None:
+    axes = ", ".join(f"x{number}: {{uniform: [0, 1]}}" for number in range(20))
+    sizes = "train_batch_size: {randint: [8, 2000]}, buffer_size: {randint: [500, 5000]}"
+    lines = f"  config: {{env_config: {{{axes}}}, {sizes}}}"
+    assert "more than buffer_size holds: 500" in problems(sweep, lines)[0][1]
+
+
+def test_samplers_may_be_written_as_python_had_them(sweep: Sweep) -> None:
+    plan = sweep(
+        '  config:\n    lr: {sample_from: "lambda spec: random.uniform(5e-5, 1e-3)"}\n'
+        '    n_step: {sample_from: "lambda _: random.randint(1, 5)"}\n'
+        '    gamma: {eval: "tune.choice([0.9, 0.99])"}\n'
+    )
+    assert [axis.domain.data() for axis in plan.sweeps[0].space.axes] == [
+        {"uniform": [5e-5, 1e-3]},
+        {"randint": [1, 6]},
+        {"choice": [0.9, 0.99]},
+    ]
+
+
+def test_env_config_may_have_keys_that_are_called_like_samplers(sweep: Sweep) -> None:
+    plan = sweep("  config: {env_config: {choice: 3}, lr: {uniform: [1, 2]}}")
+    assert plan.trials[0].experiment.config.env_config == {"choice": 3}
+
+
+def test_rlexp_run_says_who_draws(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("a:\n  run: DQN\n  env: CartPole-v1\n  config: {lr: {uniform: [0.1, 1]}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_plan([file])
+    (problem,) = caught.value.problems
+    assert problem.message == "config.lr: uniform draws at random, which rlexp run does not"
+    assert problem.hint is not None
+    assert problem.hint.startswith("rlexp sweep draws")
