@@ -6,7 +6,8 @@
     ├── UsageError (2)           the user's file or flags are wrong; nothing was created
     │   └── ConfigError          one or more problems in an experiment file, each with its place
     ├── ResumeError (3)          a run that is damaged, foreign or locked
-    │   └── CheckpointError      a checkpoint that is missing, damaged or of another format
+    │   └── CheckpointError      a checkpoint that is missing or of another format
+    │       └── DamagedCheckpointError
     ├── ResourceError (4)        this machine or cluster cannot hold the experiment
     └── TrialError (1)           a trial failed while it ran
 """
@@ -78,6 +79,18 @@ class ResumeError(RlexpError):
 
 class CheckpointError(ResumeError):
     """A checkpoint that is missing, damaged or of a format this version does not read."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that was cut short or changed after it was written."""
+
+    def __init__(self, checkpoint: object, what: str) -> None:
+        """``what`` names the file and what is wrong with it."""
+        super().__init__(
+            f"checkpoint {checkpoint} is damaged ({what})",
+            "it was cut short or changed after it was written; use an earlier checkpoint of the trial",
+        )
+        self.what = what
 
 
 class ResourceError(RlexpError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,6 +54,14 @@ class Policy(Protocol):
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these weights from now on."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what it acts by beside weights, such as noise: arrays, and values for JSON, by name."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what the ``state`` of a policy like this one returned; it has its weights already."""
         ...
 
 

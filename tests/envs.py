@@ -20,6 +20,7 @@ IMAGE_ENV = "tests.envs:ImageEnv"
 ENDLESS_ENV = "tests.envs:EndlessEnv"
 FILMED_ENV = "tests.envs:FilmedEnv"
 PIXEL_ENV = "tests.envs:PixelEnv"
+OPAQUE_ENV = "tests.envs:OpaqueEnv"
 
 EPISODE_LENGTHS = (3, 7, 12)
 """Lengths of a CountingEnv's episodes, in turn."""
@@ -206,3 +207,11 @@ class FilmedEnv(EndlessEnv):
 
     def render(self) -> Array:
         return np.full((32, 32, 3), 20 * self._step, np.uint8)
+
+
+class OpaqueEnv(CountingEnv):
+    """Keeps something whose state nobody can tell, as a physics engine's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine = object()

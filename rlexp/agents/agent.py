@@ -13,13 +13,16 @@ import gymnasium as gym
 
 from rlexp.agents.evaluator import Evaluator, evaluation_figures
 from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.progress import Progress
 from rlexp.agents.replay_states import packed_states, unpacked_states
 from rlexp.agents.results import IterationReport
+from rlexp.agents.way_of_playing import way_of_playing
 from rlexp.checkpoint import Checkpoint, write_checkpoint
+from rlexp.checkpoint.array_file import AnyArray
+from rlexp.checkpoint.state_tree import put_together, taken_apart
 from rlexp.config.common import CommonConfig
 from rlexp.envs import env_config_of, make_vector_env
-from rlexp.errors import TrialError
-from rlexp.metrics.episodes import EpisodeWindow
+from rlexp.errors import CheckpointError, TrialError
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import Acting
@@ -27,8 +30,10 @@ from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import TaskPool
+from rlexp.task_pool import ActorLostError, TaskPool
 
+STATE_GROUP = "state"
+"""The group of a checkpoint's arrays that belong to its state."""
 STALL_TIMEOUT_S = 600.0
 """Training that gets no new sample for so long is given up: every worker hangs."""
 
@@ -44,6 +49,8 @@ class Agent(ABC, Generic[ConfigT]):
 
     source: SampleSource
     """Where samples come from; ``make_optimizer`` makes it."""
+    stream_seed: int
+    """Seeds workers, shards and routing: after a checkpoint another one than before, so that nothing comes twice."""
 
     def __init__(
         self,
@@ -61,14 +68,12 @@ class Agent(ABC, Generic[ConfigT]):
         self.config = config
         self.env_config = env_config_of(env, config, imports)
         self.pool = pool
-        self.seed = seed
-        self._started_s = time.monotonic()
-        self._time_before_s = 0.0
-        self._iteration = 0
-        self._episodes_total = 0
+        self.seed = self.stream_seed = seed
+        if checkpoint is not None:
+            self.stream_seed = derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
+        self._events: list[str] = []
+        self._progress = Progress(config.metrics_smoothing_episodes)
         self._last_sample_s = math.inf
-        self._episodes = EpisodeWindow(config.metrics_smoothing_episodes)
-        self._reported_episodes = EpisodeWindow(config.metrics_smoothing_episodes)
         probe = make_vector_env(self.env_config, 1)
         self.observation_space, self.action_space = probe.single_observation_space, probe.single_action_space
         probe.close()
@@ -78,9 +83,7 @@ class Agent(ABC, Generic[ConfigT]):
             self.learner.load_state_dict(checkpoint.arrays["learner"])
         self.optimizer = self.make_optimizer()
         if checkpoint is not None:
-            self._restore_counters(checkpoint.state)
-            if "replay" in checkpoint.state:
-                self.optimizer.load_replay_states(unpacked_states(checkpoint.arrays, checkpoint.state["replay"]))
+            self._restore(put_together(checkpoint.arrays.get(STATE_GROUP, {}), checkpoint.state), checkpoint.arrays)
 
     @classmethod
     @abstractmethod
@@ -101,7 +104,7 @@ class Agent(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def stores_replay(self) -> bool:
-        """Return whether checkpoints hold what replay holds."""
+        """Return whether checkpoints hold what replay holds, which may depend on how much that is."""
 
     @abstractmethod
     def reports_timing(self) -> bool:
@@ -133,7 +136,7 @@ class Agent(ABC, Generic[ConfigT]):
             long_enough = time.monotonic() - started >= self.config.min_iter_time_s
             if sampled >= self.config.timesteps_per_iteration and long_enough:
                 break
-        self._iteration += 1
+        self._progress.iteration += 1
         self.filters.synchronize(self.source)
         elapsed_s = time.monotonic() - started
         row = self._report(infos, elapsed_s, sampled_before, trained_before)
@@ -144,16 +147,18 @@ class Agent(ABC, Generic[ConfigT]):
 
         Returns their returns ``[num_episodes]`` and lengths ``[num_episodes]``.
         """
-        seed = derive_seed(self.seed, "evaluation", self._iteration)
+        seed = derive_seed(self.seed, "evaluation", self._progress.iteration)
         return self._evaluator().play(self._current_policy(), num_episodes, seed)
 
     def film(self) -> tuple[Iterator[Array], float]:
         """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
-        return self._evaluator().film(self._current_policy(), derive_seed(self.seed, "film", self._iteration))
+        seed = derive_seed(self.seed, "film", self._progress.iteration)
+        return self._evaluator().film(self._current_policy(), seed)
 
     def drain_events(self) -> list[str]:
         """Return what happened to workers and replay since the last call that a user should know, a sentence each."""
-        return self.optimizer.drain_events()
+        events, self._events = self._events, []
+        return events + self.optimizer.drain_events()
 
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, self.evaluation_epsilon())
@@ -167,31 +172,67 @@ class Agent(ABC, Generic[ConfigT]):
     def _evaluation_when_due(self) -> dict[str, Any]:
         """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration."""
         interval = self.config.evaluation_interval
-        if not interval or self._iteration % interval:
+        if not interval or self._progress.iteration % interval:
             return {}
         return {"evaluation": evaluation_figures(*self.evaluate(self.config.evaluation_num_episodes))}
 
     def save(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises."""
-        with self.optimizer.paused():
-            state: dict[str, Any] = {
-                "iteration": self._iteration,
-                "time_total_s": self._time_total_s(),
-                "episodes_total": self._episodes_total,
-                "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
-                "num_steps_trained": self.optimizer.counters.num_steps_trained,
-            }
-            arrays = {"learner": dict(self.learner.state_dict()), "weights": dict(self.learner.get_weights())}
-            arrays |= self.filters.arrays()
-            if self.stores_replay():
-                replay_arrays, state["replay"] = packed_states(self.optimizer.replay_states())
-                arrays |= replay_arrays
-        return write_checkpoint(directory, arrays, state, metadata)
+        while True:
+            try:
+                return self._write_checkpoint(directory, metadata)
+            except ActorLostError:
+                # A shard was lost while it was read. Those lost too often are a TrialError of another kind.
+                continue
 
     def stop(self) -> None:
         """Stop optimizer, workers and shards; idempotent."""
         self.optimizer.stop()
         self.pool.stop()
+
+    def _write_checkpoint(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
+        with self.optimizer.paused():
+            arrays: dict[str, Mapping[str, AnyArray]] = {
+                "learner": self.learner.state_dict(),
+                "weights": self.learner.get_weights(),
+                **self.filters.arrays(),
+            }
+            told = self._state()
+        # The learner may go on now, on the batches that it has: nothing of that reaches a shard before the next step.
+        if self.stores_replay():
+            replay_arrays, told["replay"] = packed_states(self.optimizer.replay_states())
+            arrays |= replay_arrays
+        arrays[STATE_GROUP], state = taken_apart(told)
+        return write_checkpoint(directory, arrays, state, metadata)
+
+    def _state(self) -> dict[str, Any]:
+        """Return all that has no file of its own in a checkpoint: values for JSON, and arrays."""
+        return {
+            **self._progress.state(),
+            "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
+            "num_steps_trained": self.optimizer.counters.num_steps_trained,
+            "optimizer": {type(self.optimizer).__name__: self.optimizer.state()},
+            "way_of_playing": way_of_playing(self.env_config, self.config),
+            "source": self.source.state(),
+        }
+
+    def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
+        """Go on from the state of a checkpoint, and its arrays; an older one lacks all but the counters."""
+        self._progress.load(state)
+        self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
+        self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
+        if state.get("way_of_playing") == way_of_playing(self.env_config, self.config):
+            self.source.load(state["source"])
+        if "replay" not in state:
+            return
+        try:
+            self.optimizer.load_replay_states(unpacked_states(arrays, state["replay"]))
+        except CheckpointError as error:
+            self._events.append(f"replay begins empty: {error.message}")
+            return
+        told = state.get("optimizer", {}).get(type(self.optimizer).__name__)
+        if told is not None:
+            self.optimizer.load(told)
 
     def _take_infos(self) -> list[FragmentInfo]:
         infos = self.optimizer.drain_infos()
@@ -205,17 +246,13 @@ class Agent(ABC, Generic[ConfigT]):
             )
         self.filters.add(infos)
         for info in infos:
-            episodes = info.episodes
-            reported = episodes.epsilons <= self.reported_epsilon()
-            self._episodes.extend(episodes.returns, episodes.lengths)
-            self._reported_episodes.extend(episodes.returns[reported], episodes.lengths[reported])
+            self._progress.add(info.episodes, self.reported_epsilon())
         return infos
 
     def _report(
         self, infos: list[FragmentInfo], elapsed_s: float, sampled_before: int, trained_before: int
     ) -> dict[str, Any]:
         num_episodes = sum(len(info.episodes.returns) for info in infos)
-        self._episodes_total += num_episodes
         counters = self.optimizer.counters
         report = IterationReport(
             elapsed_s=elapsed_s,
@@ -227,14 +264,14 @@ class Agent(ABC, Generic[ConfigT]):
             infos=infos,
             epsilons=self.epsilons(),
         )
-        reported, everybody = self._reported_episodes.summary(), self._episodes.summary()
+        reported, everybody = self._progress.summaries()
         return {
-            "training_iteration": self._iteration,
+            "training_iteration": self._progress.iteration,
             "timesteps_total": counters.num_steps_sampled,
             "timesteps_this_iter": report.sampled,
-            "time_total_s": self._time_total_s(),
+            "time_total_s": self._progress.time_total_s,
             "time_this_iter_s": elapsed_s,
-            "episodes_total": self._episodes_total,
+            "episodes_total": self._progress.episodes_total,
             "episodes_this_iter": num_episodes,
             "episode_reward_mean": reported.reward_mean,
             "episode_reward_min": reported.reward_min,
@@ -243,13 +280,3 @@ class Agent(ABC, Generic[ConfigT]):
             "episode_len_mean": reported.len_mean,
             "info": report.info(self.reports_timing()),
         }
-
-    def _restore_counters(self, state: Mapping[str, Any]) -> None:
-        self._iteration = state["iteration"]
-        self._time_before_s = state["time_total_s"]
-        self._episodes_total = state["episodes_total"]
-        self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
-        self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
-
-    def _time_total_s(self) -> float:
-        return self._time_before_s + time.monotonic() - self._started_s

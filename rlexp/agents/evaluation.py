@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS, film_with
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint
+from rlexp.config.dialect_table import renamed_keys
 from rlexp.config.experiment import Experiment
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError
@@ -93,6 +94,13 @@ class _Player:
 def _experiment_of(checkpoint: Checkpoint, path: Path) -> Experiment:
     adapter: TypeAdapter[Experiment] = TypeAdapter(Experiment)
     try:
-        return adapter.validate_python(checkpoint.metadata["experiment"])
+        return adapter.validate_python(_by_current_names(checkpoint.metadata["experiment"]))
     except (KeyError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
+
+
+def _by_current_names(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment with the keys of its config by their current names: an older checkpoint has the old ones."""
+    renamed = renamed_keys(experiment["run"])
+    config = {renamed.get(("config", name), (name,))[-1]: value for name, value in experiment["config"].items()}
+    return {**experiment, "config": config}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +48,12 @@ class RandomPolicy:
         return batch
 
     def set_weights(self, weights: Weights) -> None:
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
         return None
 
 

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.replay.stored import StateArray, StoredArray
 from rlexp.sample_batch import Array
 
 
-def packed_states(states: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Array]], list[dict[str, Any]]]:
+def packed_states(states: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, StateArray]], list[dict[str, Any]]]:
     """Return a group of arrays per shard, ``replay_0`` and so on, and the rest of each shard's state."""
+    is_array = (np.ndarray, StoredArray)
     arrays = {
-        f"replay_{index}": {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        f"replay_{index}": {name: value for name, value in state.items() if isinstance(value, is_array)}
         for index, state in enumerate(states)
     }
-    rest = [{name: value for name, value in state.items() if not isinstance(value, np.ndarray)} for state in states]
+    rest = [{name: value for name, value in state.items() if not isinstance(value, is_array)} for state in states]
     return arrays, rest
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, DamagedCheckpointError
 from rlexp.json_file import plain, sync, to_json
 
 FORMAT: Final = 1
@@ -66,16 +66,8 @@ def verify_checkpoint(path: Path) -> Manifest:
             raise CheckpointError(f"refusing to load {path}: {name!r} is no file of a checkpoint")
         _verify_file(path, name, entry)
     if STATE not in manifest.files:
-        raise damaged(path, f"{STATE} is missing")
+        raise DamagedCheckpointError(path, f"{STATE} is missing")
     return manifest
-
-
-def damaged(path: Path, what: str) -> CheckpointError:
-    """Return the error that every kind of damage ends in; ``what`` names the file and what is wrong with it."""
-    return CheckpointError(
-        f"checkpoint {path} is damaged ({what})",
-        "it was cut short or changed after it was written; use an earlier checkpoint of the trial",
-    )
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -83,15 +75,15 @@ def _read_manifest(path: Path) -> Manifest:
         content = json.loads((path / MANIFEST).read_bytes())
         written_format, seal = content["format"], content.pop("seal")
         if seal != _seal(content):
-            raise damaged(path, f"sha256 mismatch in {MANIFEST}")
+            raise DamagedCheckpointError(path, f"sha256 mismatch in {MANIFEST}")
         if written_format != FORMAT:
             raise _other_format(path, written_format)
         files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
         return Manifest(content["sequence"], files, content["metadata"])
     except FileNotFoundError as error:
-        raise damaged(path, f"{MANIFEST} is missing") from error
+        raise DamagedCheckpointError(path, f"{MANIFEST} is missing") from error
     except _UNREADABLE as error:
-        raise damaged(path, f"{MANIFEST} is unreadable") from error
+        raise DamagedCheckpointError(path, f"{MANIFEST} is unreadable") from error
 
 
 def _other_format(path: Path, written_format: object) -> CheckpointError:
@@ -107,13 +99,13 @@ def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:
         size = path.stat().st_size
         intact = size == entry.bytes and _sha256(path) == entry.sha256
     except FileNotFoundError as error:
-        raise damaged(checkpoint, f"{name} is missing") from error
+        raise DamagedCheckpointError(checkpoint, f"{name} is missing") from error
     except OSError as error:
-        raise damaged(checkpoint, f"{name} is unreadable: {error.strerror}") from error
+        raise DamagedCheckpointError(checkpoint, f"{name} is unreadable: {error.strerror}") from error
     if size != entry.bytes:
-        raise damaged(checkpoint, f"{name} has {size} bytes instead of {entry.bytes}")
+        raise DamagedCheckpointError(checkpoint, f"{name} has {size} bytes instead of {entry.bytes}")
     if not intact:
-        raise damaged(checkpoint, f"sha256 mismatch in {name}")
+        raise DamagedCheckpointError(checkpoint, f"sha256 mismatch in {name}")
 
 
 def _sha256(path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.checkpoint.manifest import verify_checkpoint
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, DamagedCheckpointError
 
 _NAME: Final = re.compile(r"checkpoint_(\d{6,})")
 # Seen only after a crash in the instant between two renames: the old checkpoint of an iteration that was written again.
@@ -37,20 +37,38 @@ def list_checkpoints(trial_directory: Path) -> list[Path]:
 def newest_checkpoint(trial_directory: Path) -> Path | None:
     """Return the newest checkpoint that verifies, or None where there is none at all.
 
-    Raises the newest one's CheckpointError when every checkpoint is damaged: to start again from
-    nothing must be somebody's decision.
+    Raises the newest one's CheckpointError when every checkpoint is damaged, and that of one that is not
+    damaged but of another format: to start again from less than there is must be somebody's decision.
     """
     first_error: CheckpointError | None = None
     for path in list_checkpoints(trial_directory):
         try:
             verify_checkpoint(path)
-        except CheckpointError as error:
+        except DamagedCheckpointError as error:
             first_error = first_error or error
         else:
             return path
     if first_error is not None:
         raise first_error
     return None
+
+
+def newest_with_damaged_aside(trial_directory: Path) -> tuple[Path | None, list[str]]:
+    """Return what ``newest_checkpoint`` does, with damaged ones that are newer renamed, and a sentence about each.
+
+    One of another format stays: that error is raised, since going on from an older one would lose it. Only the
+    one writer of a trial may call this.
+    """
+    newest = newest_checkpoint(trial_directory)
+    said = []
+    for path in list_checkpoints(trial_directory):
+        if path == newest:
+            break
+        try:
+            verify_checkpoint(path)
+        except DamagedCheckpointError as error:
+            said.append(f"{path.name} is damaged ({error.what}), kept as {set_aside(path).name}")
+    return newest, said
 
 
 def set_aside(checkpoint: Path) -> Path:

@@ -7,20 +7,15 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
-
+from rlexp.checkpoint.array_file import TYPES, AnyArray, num_bytes, write_arrays
 from rlexp.checkpoint.manifest import ARRAYS_SUFFIX, GROUP_NAME, STATE, write_manifest
 from rlexp.checkpoint.trial import iteration_of, remove_leftovers
 from rlexp.errors import RlexpError
 from rlexp.json_file import sync
 
-ArrayGroups = Mapping[str, Mapping[str, NDArray[Any]]]
-_STORABLE_KINDS: Final = "biuf"
+ArrayGroups = Mapping[str, Mapping[str, AnyArray]]
 
 
 def write_checkpoint(
@@ -28,40 +23,40 @@ def write_checkpoint(
 ) -> Path:
     """Write a checkpoint that is either complete at ``directory`` or not there at all; an older one there is replaced.
 
-    ``arrays`` maps group to name to array (bool, integer or float, any shape); ``state`` is JSON
-    whose numbers are kept to the last digit; ``metadata`` is for people and may lose NaN to null.
+    ``arrays`` maps group to name to array (bool, integer or float, any shape; scattered ones are read as they
+    are written); ``state`` is JSON whose numbers are kept to the last digit; ``metadata`` is for people and may
+    lose NaN to null.
     Raises ValueError or TypeError, before anything is written, for a name, dtype or state that
     cannot be stored, and RlexpError when the disk refuses: then nothing of this checkpoint is left
-    and the earlier ones are untouched.
+    and the earlier ones are untouched. What reading a scattered array raises passes, with nothing left either.
     """
     sequence = iteration_of(directory)
-    dense = _dense_arrays(arrays)
+    _refuse_unstorable(arrays)
     state_text = json.dumps(state)
     temporary = directory.with_name(f".{directory.name}.{os.getpid()}.writing")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(directory.parent)
         temporary.mkdir()
-        for group, named in dense.items():
-            save_file(named, temporary / f"{group}{ARRAYS_SUFFIX}")
+        for group, named in arrays.items():
+            write_arrays(temporary / f"{group}{ARRAYS_SUFFIX}", named)
         (temporary / STATE).write_text(state_text, encoding="utf-8")
         write_manifest(temporary, sequence, metadata)
         _publish(temporary, directory)
-    except (OSError, SafetensorError) as error:
-        raise _write_error(directory, dense, error) from error
+    except OSError as error:
+        raise _write_error(directory, arrays, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return directory
 
 
-def _dense_arrays(arrays: ArrayGroups) -> dict[str, dict[str, NDArray[Any]]]:
+def _refuse_unstorable(arrays: ArrayGroups) -> None:
     for group, named in arrays.items():
         if not GROUP_NAME.fullmatch(group):
             raise ValueError(f"not a name for a group of arrays: {group!r}")
         for name, array in named.items():
-            if array.dtype.kind not in _STORABLE_KINDS:
+            if array.dtype.name not in TYPES:
                 raise ValueError(f"{group}/{name} has dtype {array.dtype}, which a checkpoint cannot hold")
-    return {group: {name: np.asarray(a, order="C") for name, a in named.items()} for group, named in arrays.items()}
 
 
 def _publish(temporary: Path, directory: Path) -> None:
@@ -74,10 +69,9 @@ def _publish(temporary: Path, directory: Path) -> None:
     remove_leftovers(directory.parent)
 
 
-def _write_error(directory: Path, arrays: ArrayGroups, error: Exception) -> RlexpError:
-    needed = sum(array.nbytes for named in arrays.values() for array in named.values()) / 1e6
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def _write_error(directory: Path, arrays: ArrayGroups, error: OSError) -> RlexpError:
+    needed = sum(num_bytes(array) for named in arrays.values() for array in named.values()) / 1e6
     return RlexpError(
-        f"cannot write checkpoint {directory}: {reason} (it needs {needed:.1f} MB)",
+        f"cannot write checkpoint {directory}: {error.strerror or error} (it needs {needed:.1f} MB)",
         "earlier checkpoints are untouched; when the disk is well again, rlexp resume goes on from the newest",
     )

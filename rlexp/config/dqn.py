@@ -23,6 +23,9 @@ from rlexp.config.fields import (
 
 EpsilonLadder = Literal["worker", "env"]
 
+MOST_CHECKPOINTED_BYTES = 256 * 10**6
+"""Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
+
 
 class OptimizerConfig(KeyGroup):
     """How experience moves. DQN samples, stores and learns in turn: it needs no keys of its own."""
@@ -125,8 +128,13 @@ class DQNConfig(CommonConfig):
     """Keep observations of 1 kB or more, as images are, compressed (LZ4) in replay; lossless. Smaller ones are kept as
     they are."""
 
-    store_buffer_in_checkpoints: bool = False
-    """Write the replay buffer into checkpoints, so that a resumed run goes on as if it had never stopped."""
+    checkpoint_replay: bool | None = None
+    """Write what replay holds into checkpoints: a run that goes on from one need not fill replay again.
+
+    With ``num_workers: 0`` it then does, bit by bit, what it would have done without the break, where the environment
+    keeps its state in plain Python and NumPy values. Null: where replay, once it is full, takes no more than 256 MB,
+    as far as what it holds tells.
+    """
 
     training_intensity: Positive | None = None
     """Steps trained per step sampled, held by pausing whichever side runs ahead. Null: both run freely in APEX; DQN

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,15 @@ class EpisodeWindow:
         """Add episodes: returns ``[E]`` and lengths ``[E]``, oldest first."""
         self._returns.extend(returns.tolist())
         self._lengths.extend(lengths.tolist())
+
+    def state(self) -> dict[str, list[Any]]:
+        """Return the episodes' returns and lengths."""
+        return {"returns": list(self._returns), "lengths": list(self._lengths)}
+
+    def load(self, state: Mapping[str, Sequence[Any]]) -> None:
+        """Go on from what ``state`` returned, as a new window, which may be smaller."""
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])
 
     def summary(self) -> EpisodeSummary:
         """Return the statistics of the episodes in the window."""

@@ -24,8 +24,6 @@ from rlexp.task_pool import Actor, ActorLostError, Lane, TaskPool
 
 GET_TIMEOUT_S = 60.0
 """Bound of the wait for a result whose call has already completed."""
-STATE_TIMEOUT_S = 600.0
-"""Bound of the wait for all that a shard holds."""
 STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""
 QUEUE_SHARE_WAITED = 0.5
@@ -116,20 +114,26 @@ class AsyncReplayOptimizer:
             self._return_priorities()
             yield
 
+    def state(self) -> dict[str, Any]:
+        return {
+            "pacing": self._pacing.state(),
+            "routing": self._rng.bit_generator.state,
+            "learner_stats": dict(self._learner_thread.last_stats),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._pacing.load(state["pacing"])
+        self._rng.bit_generator.state = state["routing"]
+        self._learner_thread.last_stats = state["learner_stats"]
+
+    def replay_bytes(self) -> int:
+        return sum(shard.nbytes for shard in self._shards.stats())
+
     def replay_states(self) -> list[dict[str, Any]]:
-        calls = [(shard, self._pool.call(shard, ReplayShard.state)) for shard in self._shards]
-        states = []
-        for shard, ref in calls:
-            with self._losses_mended(shard):
-                states.append(self._pool.get(ref, STATE_TIMEOUT_S))
-        return states if len(states) == len(calls) else self.replay_states()
+        return self._shards.states()
 
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        refs = [
-            self._pool.call(shard, ReplayShard.load, state) for shard, state in zip(self._shards, states, strict=True)
-        ]
-        for ref in refs:
-            self._pool.get(ref, STATE_TIMEOUT_S)
+        self._shards.load(states)
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class Pacing:
     """Compares what was sampled with what was trained since the learner began; owned by one optimizer.
@@ -31,6 +34,15 @@ class Pacing:
             return 0.0
         sampled, trained = num_steps_sampled - self._origin[0], num_steps_trained - self._origin[1]
         return (self._intensity * sampled - trained) / self._batch_rows
+
+    def state(self) -> dict[str, Any]:
+        """Return since when it compares."""
+        return {"origin": self._origin}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Compare since when ``state`` says."""
+        origin = state["origin"]
+        self._origin = None if origin is None else (origin[0], origin[1])
 
     def may_train(self, num_steps_sampled: int, num_steps_trained: int, batches_on_their_way: int) -> bool:
         """Whether another batch may be asked for."""

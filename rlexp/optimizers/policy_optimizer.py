@@ -65,12 +65,30 @@ class PolicyOptimizer(Protocol):
         """Hold the learner between two updates for the ``with`` body, with every counter up to date."""
         ...
 
+    def state(self) -> dict[str, Any]:
+        """Return what else the next steps depend on, beside counters, learner, replay and source."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned; call it where replay was filled, before the first step."""
+        ...
+
+    def replay_bytes(self) -> int:
+        """Return the bytes of all shards once they are full, as far as what they hold tells."""
+        ...
+
     def replay_states(self) -> list[dict[str, Any]]:
-        """Return what each replay shard holds, as ``ReplayShard.state`` does."""
+        """Return what each replay shard holds, as ``ReplayShard.state`` does; arrays are to be read before a step.
+
+        Raises ActorLostError, now or when they are read, where a shard is lost: an empty one is in its place then.
+        """
         ...
 
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Fill the shards with what ``replay_states`` returned; call before the first step."""
+        """Fill the shards with what ``replay_states`` returned; call before the first step.
+
+        Raises CheckpointError, with every shard empty, where the states are of other shards.
+        """
         ...
 
     def stats(self) -> OptimizerStats:

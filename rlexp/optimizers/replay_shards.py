@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from rlexp.errors import TrialError
+from rlexp.errors import CheckpointError, TrialError
 from rlexp.replay.shard import ReplayShard, ShardStats
+from rlexp.replay.stored import StoredArray
 from rlexp.task_pool import Actor, ActorLostError, TaskPool
+
+R = TypeVar("R")
 
 PlaceShard = Callable[[int, int], Actor[ReplayShard]]
 """Places the shard of an index anew; its generation, 0 at first, sets its random stream apart."""
@@ -16,6 +21,8 @@ MAX_REPLACEMENTS = 10
 """Of all shards together, by one process of the trial; each costs the rows that the shard held."""
 STATS_TIMEOUT_S = 60.0
 """Bound of the wait for a shard's figures, and for its replacement to start."""
+STATE_TIMEOUT_S = 600.0
+"""Bound of the wait for a piece of what a shard holds, behind all that it was asked before, and for it to load all."""
 
 
 class ReplayShards:
@@ -80,6 +87,21 @@ class ReplayShards:
                 return self.stats()
         return tuple(self._stats[shard] for shard in self._actors)
 
+    def states(self) -> list[dict[str, Any]]:
+        """Return what each shard holds; a shard in another process is asked for its arrays piece by piece.
+
+        They are to be read before a shard is given anything. Raises ActorLostError, now or then, where a shard is
+        found to be lost, which is replaced.
+        """
+        return [self._state_of(shard) for shard in tuple(self._actors)]
+
+    def load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Fill the empty shards with what ``states`` returned; CheckpointError where that is of other shards."""
+        if len(states) != len(self):
+            raise CheckpointError(f"a replay state of {len(states)} shards does not fit {len(self)}")
+        for shard, state in zip(self._actors, states, strict=True):  # one after the other: what travels is in memory
+            self._pool.get(self._pool.call(shard, ReplayShard.load, state), STATE_TIMEOUT_S)
+
     def replace(self, shard: Actor[ReplayShard], error: ActorLostError) -> None:
         """Put an empty shard in the place of a lost one; raises TrialError when that has happened too often."""
         self._num_replaced += 1
@@ -102,3 +124,18 @@ class ReplayShards:
         """Return what happened to shards since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
+
+    def _state_of(self, shard: Actor[ReplayShard]) -> dict[str, Any]:
+        values, forms = self._ask(shard, ReplayShard.outline)
+        arrays = {
+            name: StoredArray(shape, dtype, partial(self._ask, shard, ReplayShard.piece, name))
+            for name, (shape, dtype) in forms.items()
+        }
+        return {**values, **arrays}
+
+    def _ask(self, shard: Actor[ReplayShard], method: Callable[..., R], *args: object) -> R:
+        try:
+            return self._pool.get(self._pool.call(shard, method, *args), STATE_TIMEOUT_S)
+        except ActorLostError as error:
+            self.replace(shard, error)
+            raise

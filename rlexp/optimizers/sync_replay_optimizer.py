@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from rlexp.errors import CheckpointError
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.pacing import Pacing
@@ -86,12 +87,24 @@ class SyncReplayOptimizer:
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def state(self) -> dict[str, Any]:
+        return {"pacing": self._pacing.state(), "due": self._due, "learner_stats": dict(self._last_stats)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._pacing.load(state["pacing"])
+        self._due = state["due"]
+        self._last_stats = state["learner_stats"]
+
+    def replay_bytes(self) -> int:
+        return self._shard.stats().nbytes
+
     def replay_states(self) -> list[dict[str, Any]]:
         return [self._shard.state()]
 
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        (state,) = states
-        self._shard.load(state)
+        if len(states) != 1:
+            raise CheckpointError(f"a replay state of {len(states)} shards does not fit DQN, which has one")
+        self._shard.load(states[0])
 
     def stats(self) -> OptimizerStats:
         lap = self._stopwatch.drain()

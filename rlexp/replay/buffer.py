@@ -41,7 +41,10 @@ class ReplayBuffer(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return arrays, numbers and strings from which :meth:`load` makes an equal buffer; nothing is shared."""
+        """Return arrays, numbers and strings from which :meth:`load` makes an equal buffer.
+
+        Arrays are views of the buffer's own, or stored ones: they are to be read before anything changes.
+        """
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:

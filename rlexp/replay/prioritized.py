@@ -14,6 +14,7 @@ import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import Rows
+from rlexp.replay.stored import StoredArray
 from rlexp.replay.sum_tree import SumTree
 from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
 
@@ -21,6 +22,9 @@ FIRST_PRIORITY = 1.0
 """The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
 LARGEST_PRIORITY = 1e100
 """Far above any TD error, and small enough that the sum of all priorities cannot overflow."""
+LOADED_ROWS = 1 << 14
+"""Priorities of a state that are put into the tree at a time: for each, renewing its sums takes ten times its memory
+for a moment."""
 
 
 class PrioritizedReplayBuffer:
@@ -89,12 +93,12 @@ class PrioritizedReplayBuffer:
         return dropped
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the rows and their priorities, from which :meth:`load` makes an equal buffer."""
+        """Return the rows and their priorities, from which :meth:`load` makes an equal buffer."""
         return {
             **self.rows.state(),
             "alpha": self._alpha,
             "highest_priority": self._highest_priority,
-            "priorities_to_alpha": self._tree.get(self.rows.nth(np.arange(self.rows.size))),
+            "priorities_to_alpha": StoredArray((self.rows.size,), np.dtype(np.float64), self._masses_of),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -106,8 +110,14 @@ class PrioritizedReplayBuffer:
         if len(masses) != self.rows.size:
             raise CheckpointError(f"a replay state holds {len(masses)} priorities for {self.rows.size} rows")
         self._tree = SumTree(self.rows.num_slots)
-        self._tree.set(self.rows.nth(np.arange(self.rows.size)), masses)
+        for start in range(0, len(masses), LOADED_ROWS):
+            part = masses[start : start + LOADED_ROWS]
+            self._tree.set(self.rows.nth(np.arange(start, start + len(part))), part)
         self._highest_priority = float(state["highest_priority"])
+
+    def _masses_of(self, start: int, stop: int) -> Array:
+        """Return p^alpha of the rows held from the one with ordinal ``start`` to before ``stop``."""
+        return self._tree.get(self.rows.nth(np.arange(start, stop)))
 
     def _masses(self, priorities: Array, highest: float) -> Array:
         """Return p^alpha ``[B]``, and remember the ``highest`` p."""

@@ -82,7 +82,7 @@ class RowRing:
         return keys % self.capacity, held
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the rows held, and the numbers that say which they are."""
+        """Return the rows held, to be read before anything changes, and the numbers that say which they are."""
         rows = {STORAGE_PREFIX + name: array for name, array in self._storage.state(self.size).items()}
         return {"capacity": self.capacity, "num_added": self.num_added, **rows}
 

@@ -74,7 +74,10 @@ class Rows(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the rows held, and the numbers that say which they are."""
+        """Return the rows held, to be read before anything changes, and the numbers that say which they are.
+
+        The rows are arrays, views or stored ones (see :class:`~rlexp.replay.stored.StoredArray`).
+        """
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
 from rlexp.replay.storage import FrameStorage
+from rlexp.replay.stored import StoredArray, rows_of
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
@@ -118,7 +119,10 @@ class ReplayShard:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return all of it as a flat dict of copied arrays, and of values that JSON can hold."""
+        """Return all of it as a flat dict of arrays, to be read before anything changes, and of values for JSON.
+
+        An array is a view of the shard's own memory or a :class:`~rlexp.replay.stored.StoredArray`.
+        """
         return {
             **self._buffer.state(),
             "prioritized": self._config.prioritized,
@@ -126,6 +130,17 @@ class ReplayShard:
             "num_sampled": self._num_sampled,
             "num_stale_priorities": self._num_stale_priorities,
         }
+
+    def outline(self) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
+        """Return what :meth:`state` does, of arrays their shapes and types alone: it travels, :meth:`piece` follows."""
+        state = self.state()
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray | StoredArray)}
+        values = {name: value for name, value in state.items() if name not in arrays}
+        return values, {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+    def piece(self, name: str, start: int, stop: int) -> Array:
+        """Return the rows ``start`` to ``stop`` (exclusive) of an array of :meth:`state`."""
+        return rows_of(self.state()[name], start, stop)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on, bit for bit, where :meth:`state` was taken.

@@ -40,7 +40,7 @@ class UniformReplayBuffer:
         return 0
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the rows, and how many were added."""
+        """Return the rows, to be read before anything changes, and how many were added."""
         return self.rows.state()
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -73,6 +73,14 @@ class EpisodeCounter:
             self._lengths[finished.envs] = 0
         return finished
 
+    def state(self) -> dict[str, Array]:
+        """Return how far the running episodes are."""
+        return {"resetting": self.resetting, "returns": self._returns, "lengths": self._lengths}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Go on from what ``state`` returned, which it owns from now on."""
+        self.resetting, self._returns, self._lengths = state["resetting"], state["returns"], state["lengths"]
+
 
 def _finished(over: Array, returns: Array, lengths: Array) -> Finished | None:
     if not np.count_nonzero(over):  # every step asks; ``over.any()`` takes six times as long

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -80,15 +80,26 @@ class EpsilonGreedy:
         self._shape = (STEPS_DRAWN_AHEAD, num_envs)
         self._num_actions = num_actions
         self._rng = rng
-        self._ahead: Iterator[tuple[Array, Array]] = iter(())
+        self._ahead: list[tuple[Array, Array]] = []  # of the steps to come, the next one last
 
     def __call__(self, actions: Array, epsilons: Array) -> Array:
         """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one."""
-        chances, random_actions = next(self._ahead, None) or self._draw()
+        if not self._ahead:
+            self._draw()
+        chances, random_actions = self._ahead.pop()
         return np.where(chances < epsilons, random_actions, actions)
 
-    def _draw(self) -> tuple[Array, Array]:
+    def state(self) -> dict[str, Any]:
+        """Return what was drawn ahead, and what the next draws come of."""
+        chances, actions = ([drawn[part] for drawn in self._ahead] for part in range(2))
+        return {"rng": self._rng.bit_generator.state, "chances": np.array(chances), "actions": np.array(actions)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self._rng.bit_generator.state = state["rng"]
+        self._ahead = list(zip(state["chances"], state["actions"], strict=True))
+
+    def _draw(self) -> None:
         chances = self._rng.random(self._shape)
         random_actions = self._rng.integers(self._num_actions, size=self._shape)
-        self._ahead = zip(chances, random_actions, strict=True)
-        return next(self._ahead)
+        self._ahead = list(zip(chances[::-1], random_actions[::-1], strict=True))

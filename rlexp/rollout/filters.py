@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,10 @@ class Moments:
         squares = self.squares + other.squares + np.square(difference) * (self.count * share)
         return Moments(count, self.mean + difference * share, squares)
 
+    def state(self) -> dict[str, Any]:
+        """Return what ``Moments(**state)`` makes equal ones of."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
     @property
     def deviation(self) -> Array:
         """Standard deviation ``[...]`` of the sample; 1 before there are two observations."""
@@ -94,6 +99,19 @@ class MeanStdFilter:
         """Return the moments of what was observed since the last call."""
         observed, self._observed = self._observed, Moments.none(self._observed.mean.shape)
         return observed
+
+    def state(self) -> dict[str, Any]:
+        """Return the moments that it goes by, and what was observed since the last ``drain``."""
+        return {
+            "moments": self._moments.state(),
+            "is_shared": self._is_shared,
+            "observed": self._observed.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self._moments, self._observed = Moments(**state["moments"]), Moments(**state["observed"])
+        self._is_shared = state["is_shared"]
 
 
 class ObservedMoments:

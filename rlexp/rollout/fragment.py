@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,10 @@ class Fragment:
             self.valid[step:],
             None if self.outputs is None else self.outputs[step:],
         )
+
+    def state(self) -> dict[str, Any]:
+        """Return its arrays by their names: ``Fragment(**state)`` is an equal one."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def followed_by(self, later: Fragment) -> Fragment:
         """Return this fragment and the one recorded right after it as one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -56,6 +57,16 @@ class FramePacker:
         for stream, first in zip(self._streams, oldest.tolist(), strict=True):
             stream.forget_before(first)
         return rows
+
+    def state(self) -> dict[str, Any]:
+        """Return the frames that wait to be sent, with their numbers."""
+        return {"first": self._first, "streams": [stream.state() for stream in self._streams]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self._first = state["first"]
+        for stream, told in zip(self._streams, state["streams"], strict=True):
+            stream.load(told)
 
     def _rows(self, batch: SampleBatch) -> FrameRows:
         numbers = np.unique(np.concatenate([batch[OBS], batch[NEW_OBS]]))
@@ -111,6 +122,16 @@ class FrameStream:
         for number in range(self.first, first):
             del self._frames[number]
         self.first = max(self.first, first)
+
+    def state(self) -> dict[str, Any]:
+        """Return the frames held, and the number of the first."""
+        return {"first": self.first, "frames": [self._frames[number] for number in range(self.first, self._end)]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned, as a new stream; the next observation shares no frame with the last."""
+        self.first, frames = state["first"], state["frames"]
+        self._end = self.first + len(frames)
+        self._frames = dict(enumerate(frames, self.first))
 
     def _take_in(self, observation: Array, flat: Array) -> list[int]:
         """Number the frames of an ``observation``, whose bytes are ``flat``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
@@ -23,7 +24,7 @@ class LocalWorkers:
 
     def poll(self, num_steps_sampled: int) -> list[Sample]:
         samples = [worker.sample(num_steps_sampled) for worker in self._workers]
-        return [Sample(self._pool.put(batch), info) for batch, info in samples]
+        return [Sample(self._pool.keep(batch), info) for batch, info in samples]
 
     def weights_wanted(self) -> bool:
         return True
@@ -36,6 +37,18 @@ class LocalWorkers:
     def set_filter(self, moments: Moments) -> None:
         for worker in self._workers:
             worker.set_filter(moments)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "num_weight_syncs": self.num_weight_syncs,
+            "workers": [worker.state() for worker in self._workers],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.num_weight_syncs = state["num_weight_syncs"]
+        for worker, told in zip(self._workers, state["workers"], strict=True):
+            if told is not None:
+                worker.load(told)
 
     def drain_events(self) -> list[str]:
         return []

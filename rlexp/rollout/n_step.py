@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from rlexp.rollout.fragment import Fragment
@@ -26,6 +29,14 @@ class NStepAccumulator:
         num_starts = max(stream.num_steps - self._n_step + 1, 0)
         self._waiting = stream.since(num_starts)
         return n_step_transitions(stream, num_starts, self._n_step, self._gamma)
+
+    def state(self) -> dict[str, Any]:
+        """Return the steps that wait."""
+        return {"waiting": None if self._waiting is None else self._waiting.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self._waiting = None if state["waiting"] is None else Fragment(**state["waiting"])
 
 
 def n_step_transitions(stream: Fragment, num_starts: int, n_step: int, gamma: float) -> SampleBatch:

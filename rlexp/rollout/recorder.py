@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.envs.snapshots import restore_snapshot, take_snapshot
+from rlexp.errors import TrialError
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
 from rlexp.rollout.exploration import EpsilonGreedy, EpsilonSchedule
@@ -57,6 +59,14 @@ class Recorder(Protocol):
 
     def set_filter(self, moments: Moments) -> None:
         """Standardise observations by ``moments`` of all workers."""
+        ...
+
+    def state(self) -> dict[str, Any] | None:
+        """Return all that the next fragment depends on but weights; None where that cannot be told."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """Go on from what ``state`` returned, as a new recorder; return False, with nothing changed, if it cannot."""
         ...
 
     def stop(self) -> None:
@@ -118,6 +128,8 @@ class FragmentRecorder:
                 episodes.append(Episodes(finished.returns, finished.lengths, epsilons[finished.envs]))
             self._obs = self._seen(next_obs)
         fragment.obs[-1] = self._obs
+        _refuse_not_finite(fragment.obs, "an observation")
+        _refuse_not_finite(rewards, "a reward")
         outputs.append(self._policy.outputs(self._obs))
         return Recording(
             fragment=replace(
@@ -140,6 +152,32 @@ class FragmentRecorder:
         assert self._filter is not None
         self._filter.share(moments)
 
+    def state(self) -> dict[str, Any] | None:
+        snapshot = take_snapshot(self._env)
+        if snapshot is None:
+            return None
+        return {
+            "env": snapshot,
+            "obs": self._obs,
+            "episodes": self._episodes.state(),
+            "rng": self._rng.bit_generator.state,
+            "explore": self._explore.state(),
+            "policy": self._policy.state(),
+            "filter": None if self._filter is None else self._filter.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        if not restore_snapshot(self._env, state["env"]):
+            return False
+        self._obs = state["obs"]
+        self._episodes.load(state["episodes"])
+        self._rng.bit_generator.state = state["rng"]
+        self._explore.load(state["explore"])
+        self._policy.load(state["policy"])
+        if self._filter is not None:
+            self._filter.load(state["filter"])
+        return True
+
     def stop(self) -> None:
         self._env.close()
 
@@ -161,6 +199,17 @@ class FragmentRecorder:
         space = self._env.single_observation_space
         is_float = self._filter is not None or np.issubdtype(space.dtype, np.floating)
         return np.dtype(np.float32) if is_float or space.dtype is None else space.dtype
+
+
+def _refuse_not_finite(seen: Array, what: str) -> None:
+    """Raise TrialError for the first of ``seen [T, M, ...]`` that is NaN or infinite."""
+    if np.issubdtype(seen.dtype, np.floating) and not np.isfinite(seen).all():
+        step, env, *place = np.argwhere(~np.isfinite(seen))[0].tolist()
+        value = seen[(step, env, *place)]
+        item = f"{what}{place if place else ''}"
+        raise TrialError(
+            f"the env returned {item} of {value:g}", "a fragment with it is not learned from: mend the env"
+        )
 
 
 def _joined(outputs: Sequence[Array | None]) -> Array | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
@@ -38,6 +40,14 @@ class RecordingAhead:
 
     def set_filter(self, moments: Moments) -> None:
         self._changes.append(self._thread.submit(self._recorder.set_filter, moments))
+
+    def state(self) -> dict[str, Any] | None:
+        """Return None: a fragment is under way."""
+        return None
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """Return False: it has told of no state."""
+        return False
 
     def stop(self) -> None:
         self._thread.shutdown(cancel_futures=True)

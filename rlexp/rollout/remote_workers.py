@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
@@ -54,6 +57,13 @@ class RemoteWorkers:
         self._filter = self._pool.put(moments)
         for worker in self._fleet:
             self._pool.call(worker, RolloutWorker.set_filter, self._filter)
+
+    def state(self) -> dict[str, Any]:
+        """Return the count of weight syncs: workers in other processes begin new episodes."""
+        return {"num_weight_syncs": self.num_weight_syncs}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.num_weight_syncs = state["num_weight_syncs"]
 
     def drain_events(self) -> list[str]:
         return self._fleet.drain_events()

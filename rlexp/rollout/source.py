@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
@@ -50,6 +51,14 @@ class SampleSource(Protocol):
 
     def set_filter(self, moments: Moments) -> None:
         """Let every worker standardise observations by ``moments``, from one of its next fragments on."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next samples depend on but weights, as far as that can be told."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what the ``state`` of a source like this one returned; call it before the first ``poll``."""
         ...
 
     def drain_events(self) -> list[str]:

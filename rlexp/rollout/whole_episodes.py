@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +44,16 @@ class EpisodeAccumulator:
         batch = self._send() if self._finished_steps >= self._min_steps else None
         refuse_endless_waiting(self._waiting_bytes)
         return batch
+
+    def state(self) -> dict[str, Any]:
+        """Return the steps that wait."""
+        return {"waiting": [fragment.state() for fragment in self._waiting]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned, as a new accumulator."""
+        self._waiting = [Fragment(**fragment) for fragment in state["waiting"]]
+        for fragment in self._waiting:
+            self._count(fragment)
 
     def _count(self, fragment: Fragment) -> None:
         finished, ended = before_last_end(fragment)

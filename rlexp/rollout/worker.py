@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -66,6 +66,14 @@ class Accumulator(Protocol):
 
     def push(self, fragment: Fragment) -> SampleBatch | None:
         """Return the transitions that may be sent now; None asks for more fragments first."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return the steps that wait."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned, as a new accumulator."""
         ...
 
 
@@ -139,6 +147,25 @@ class RolloutWorker:
         if self._row_writer is not None and isinstance(rows, SampleBatch):
             sent = self._row_writer.write(rows)
         return sent, self._told(sent, recordings, SampleTime(folding_s, folding_s=folding_s))
+
+    def state(self) -> dict[str, Any] | None:
+        """Return all that the next call of ``sample`` depends on but weights; None where that cannot be told."""
+        recorder = self._recorder.state()
+        if recorder is None:
+            return None
+        packer = None if self._packer is None else self._packer.state()
+        return {"recorder": recorder, "accumulator": self._accumulator.state(), "packer": packer}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what the ``state`` of a worker like this one returned, if the envs can; else begin episodes.
+
+        Call it before the first ``sample``.
+        """
+        if not self._recorder.load(state["recorder"]):
+            return
+        self._accumulator.load(state["accumulator"])
+        if self._packer is not None:
+            self._packer.load(state["packer"])
 
     def stop(self) -> None:
         """End what is under way and close the envs; idempotent."""

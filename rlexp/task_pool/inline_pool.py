@@ -31,6 +31,9 @@ class InlineTaskPool:
     def put(self, value: R) -> Ref[R]:
         return Ref(value)
 
+    def keep(self, value: R) -> Ref[R]:
+        return Ref(value)
+
     def get(self, ref: Ref[R], timeout: float) -> R:
         value: R = ref.handle
         return value

@@ -85,6 +85,10 @@ class TaskPool(Protocol):
         """Hold a value so that it is sent once and shared by all who get its ref."""
         ...
 
+    def keep(self, value: R) -> Ref[R]:
+        """Hold a value in this process, for callers and objects that are here; sent anew to each that is elsewhere."""
+        ...
+
     def get(self, ref: Ref[R], timeout: float) -> R:
         """Return a value within ``timeout`` seconds; raises TimeoutError, ActorLostError, or what the call raised."""
         ...

@@ -72,6 +72,9 @@ class RayTaskPool:
     def put(self, value: R) -> Ref[R]:
         return Ref(self._ray.put(value))
 
+    def keep(self, value: R) -> Ref[R]:
+        return Ref(value)
+
     def get(self, ref: Ref[R], timeout: float) -> R:
         if not isinstance(ref.handle, self._ray.ObjectRef):
             here: R = ref.handle

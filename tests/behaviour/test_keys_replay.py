@@ -20,18 +20,19 @@ from tests.behaviour.learning_agents import (
     both_agents,
     make_dqn,
     network_of,
+    train_until,
     updates_of,
     watched,
 )
 from tests.envs import IDENTITY_ENV
+from tests.replay_states import in_memory
 
 SURPRISING, DULL = 16.0, 1.0
 """TD errors of two kinds of rows."""
 
 
 def states(agent: DQNAgentBase[Any]) -> list[dict[str, Any]]:
-    with agent.optimizer.paused():
-        return agent.optimizer.replay_states()
+    return [in_memory(state) for state in agent.optimizer.replay_states()]
 
 
 @pytest.mark.key("buffer_size")
@@ -183,25 +184,68 @@ def test_apex_ends_at_the_final_beta(final: float | None, beta: float) -> None:
     assert found[-1][1] == pytest.approx(beta, rel=1e-3)
 
 
-@pytest.mark.key("store_buffer_in_checkpoints")
+@pytest.mark.key("checkpoint_replay")
 @both_agents
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_checkpoint_holds_the_replay(run: str, stored: bool, tmp_path: Path) -> None:
-    changes = {"store_buffer_in_checkpoints": stored}
+@pytest.mark.parametrize("stored", [True, False, None])
+def test_a_checkpoint_holds_the_replay(run: str, stored: bool | None, tmp_path: Path) -> None:
+    changes = {"checkpoint_replay": stored, "optimizer": {"num_replay_buffer_shards": 2} if run == "APEX" else {}}
     agent = MAKERS[run]("CartPole-v1", **changes)
     updates = watched(agent)
     agent.train(lambda: len(updates) >= 5)
-    before = states(agent)
     checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    before = states(agent)
     agent.stop()
     restored = MAKERS[run]("CartPole-v1", checkpoint=checkpoint, **changes)
-    after = restored.optimizer.replay_states()
+    after = states(restored)
     restored.stop()
-    if not stored:
-        assert [state["num_added"] for state in after] == [0]
+    if stored is False:
+        assert {state["num_added"] for state in after} == {0}
         return
     assert len(np.unique(before[0]["priorities_to_alpha"])) > 5
     for old, new in zip(before, after, strict=True):
         assert old.keys() == new.keys()
         for name, value in old.items():
             np.testing.assert_equal(new[name], value)
+
+
+@pytest.mark.key("checkpoint_replay")
+@both_agents
+@pytest.mark.parametrize(("largest", "stored"), [(10_000, False), (200_000, True)])
+def test_by_default_a_checkpoint_holds_replay_that_is_small_when_it_is_full(
+    run: str, largest: int, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlexp.agents.dqn.agent.MOST_CHECKPOINTED_BYTES", largest)
+    agent = MAKERS[run]("CartPole-v1", optimizer={"num_replay_buffer_shards": 2} if run == "APEX" else {})
+    agent.train()
+    assert 10_000 < sum(shard.nbytes for shard in agent.optimizer.stats().shards) < 200_000
+    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    agent.stop()
+    assert ("replay" in checkpoint.state) == stored
+
+
+@pytest.mark.key("checkpoint_replay")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"optimizer": {"num_replay_buffer_shards": 2}}, "a replay state of 3 shards does not fit 2"),
+        ({"buffer_size": 3000}, "a replay state of capacity 334 does not fit into 1000"),
+        ({"prioritized_replay_alpha": 0.5}, "alpha 0.6 does not fit alpha 0.5"),
+        ({"prioritized_replay": False}, "prioritized replay does not fit uniform replay"),
+    ],
+)
+def test_replay_that_does_not_fit_begins_empty_and_is_filled_again(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    kept: dict[str, Any] = {"optimizer": {"num_replay_buffer_shards": 3}, "training_intensity": 2.0}
+    agent = MAKERS["APEX"](**kept)
+    agent.train()
+    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    agent.stop()
+    restored = MAKERS["APEX"](checkpoint=checkpoint, **{**kept, **changes})
+    assert {shard.num_added for shard in restored.optimizer.stats().shards} == {0}
+    (event,) = restored.drain_events()
+    assert event.startswith("replay begins empty")
+    assert reason in event
+    updates = watched(restored)
+    train_until(restored, updates, 2)
+    assert updates[0].num_steps_sampled >= agent.optimizer.counters.num_steps_sampled + 40

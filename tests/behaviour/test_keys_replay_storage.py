@@ -20,6 +20,7 @@ from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
 from rlexp.task_pool import InlineTaskPool, Resources
 from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll
 from tests.envs import COUNTING_ENV, PIXEL_ENV
+from tests.replay_states import in_memory
 
 
 def shard_after_an_iteration(env: str, **keys: Any) -> ShardStats:
@@ -88,7 +89,7 @@ def shared_agent(env: str = COUNTING_ENV, **changes: Any) -> ApexAgent:
 
 
 def held_rows(agent: ApexAgent) -> list[tuple[float, ...]]:
-    states = agent.optimizer.replay_states()
+    states = [in_memory(state) for state in agent.optimizer.replay_states()]
     return [tuple(row) for state in states for row in state.get(STORAGE_PREFIX + OBS, ())]
 
 
@@ -134,9 +135,9 @@ def test_without_other_processes_there_is_nothing_to_share() -> None:
     agent.stop()
 
 
-@pytest.mark.key("replay_storage", "store_buffer_in_checkpoints")
+@pytest.mark.key("replay_storage", "checkpoint_replay")
 def test_shared_rows_are_in_checkpoints_and_come_back(tmp_path: Path) -> None:
-    agent = shared_agent(store_buffer_in_checkpoints=True)
+    agent = shared_agent(checkpoint_replay=True)
     agent.train()
     path = agent.save(tmp_path / "checkpoint_000001", {})
     saved = held_rows(agent)

@@ -21,8 +21,9 @@ from rlexp.errors import TrialError, UsageError
 from rlexp.rollout import whole_episodes
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
+from rlexp.seeding import derive_seed
 from tests.behaviour.rollout_agents import NUM_ENVS, make_agent, poll, rows, sample
-from tests.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, ENV_IDS, RAISING_ENV, episode_length, episode_terminates
 from tests.unit.rollout.policies import ZeroPolicy
 
 MEAN_STD: dict[str, Any] = {"observation_filter": "MeanStdFilter"}
@@ -238,7 +239,8 @@ def test_checkpoints_hold_the_filters_and_workers_go_on_with_them(synchronize: b
     restored = make_agent(ENDLESS_ENV, checkpoint, **changes)
     first = poll(restored)[0][0][OBS][:NUM_ENVS]
     restored.stop()
-    raw = np.array([(env_id, 0, 0) for env_id in ids[0]])
+    env_seed = derive_seed(restored.stream_seed, "worker", 0, "env")  # new episodes, as workers elsewhere begin them
+    raw = np.array([((env_seed + env) % ENV_IDS, 0, 0) for env in range(NUM_ENVS)])
     expected = standardised(raw, np.concatenate([endless_observations(groups[0], last_step), raw]))
     np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-4)
 

@@ -33,6 +33,7 @@ from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from tests.counting import CountingPolicy, own_number
+from tests.replay_states import in_memory
 from tests.rollout_settings import PLAIN
 
 pytestmark = pytest.mark.ray
@@ -165,7 +166,7 @@ class Pipeline:
         """Stop, and return what each shard holds."""
         self.optimizer.step()
         self.optimizer.stop()
-        states = [self.pool.get(self.pool.call(shard, ReplayShard.state), timeout=30) for shard in self.shards]
+        states = [in_memory(state) for state in self.shards.states()]
         self.pool.stop()
         return states
 

@@ -19,6 +19,7 @@ from rlexp.checkpoint import (
     checkpoint_directory,
     list_checkpoints,
     newest_checkpoint,
+    newest_with_damaged_aside,
     read_checkpoint,
     set_aside,
     write_checkpoint,
@@ -264,6 +265,30 @@ def test_a_damaged_newest_one_is_passed_over_and_can_be_set_aside(tmp_path: Path
     assert set_aside(bad).name == "checkpoint_000002.damaged"
     assert set_aside(write(tmp_path, 2)).name == "checkpoint_000002.damaged-2"
     assert list_checkpoints(tmp_path) == [good]
+
+
+def test_damaged_ones_that_are_newer_are_renamed_and_told(tmp_path: Path) -> None:
+    good, worse, bad = (write(tmp_path, iteration) for iteration in (1, 2, 3))
+    (bad / "learner.safetensors").write_bytes(b"")
+    (worse / "state.json").unlink()
+    newest, said = newest_with_damaged_aside(tmp_path)
+    assert newest == good
+    assert [sentence.split()[0] for sentence in said] == ["checkpoint_000003", "checkpoint_000002"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint_000001",
+        "checkpoint_000002.damaged",
+        "checkpoint_000003.damaged",
+    ]
+    assert newest_with_damaged_aside(tmp_path) == (good, [])
+
+
+def test_a_newer_one_of_another_format_is_neither_passed_over_nor_renamed(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    forge(write(tmp_path, 2), format=99)
+    for look in (newest_checkpoint, newest_with_damaged_aside):
+        with pytest.raises(CheckpointError, match="has format 99"):
+            look(tmp_path)
+    assert (tmp_path / "checkpoint_000002").is_dir()
 
 
 def test_none_good_is_an_error_but_none_at_all_is_not(tmp_path: Path) -> None:

@@ -119,6 +119,13 @@ def test_a_value_travels_by_its_ref(pool: TaskPool) -> None:
     assert pool.get(pool.call(ledger, Ledger.add, total), DEADLINE_S) == 30
 
 
+def test_a_kept_value_is_the_same_object_here_and_is_sent_elsewhere(pool: TaskPool) -> None:
+    value = [5]
+    kept = pool.keep(value)
+    assert pool.get(kept, 0.0) is value
+    assert pool.get(pool.call(place(pool), Ledger.add, pool.keep(5)), DEADLINE_S) == 15
+
+
 def test_a_lane_gives_back_each_call_once_with_its_actor(pool: TaskPool) -> None:
     ledgers, lane = [place(pool, first) for first in (100, 200)], Lane(pool)
     for ledger in ledgers:

@@ -43,7 +43,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
             depths,
             self.beta_schedule(),
             Pacing(self.config.training_intensity, self.config.train_batch_size),
-            np.random.default_rng(derive_seed(self.seed, "routing")),
+            np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )
         optimizer.start()
         return optimizer
@@ -51,7 +51,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
     def row_writer(self, worker_index: int) -> RowWriter | None:
         if self._shared is None:
             return None
-        return self._shared.writer(worker_index, derive_seed(self.seed, "worker", worker_index, "routing"))
+        return self._shared.writer(worker_index, derive_seed(self.stream_seed, "worker", worker_index, "routing"))
 
     def _share_replay(self) -> SharedReplay | None:
         """Return the memory that workers in other processes write into, where ``replay_storage`` wants it."""
@@ -68,7 +68,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 
     def _place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
-        seed = derive_seed(self.seed, "replay", index)
+        seed = derive_seed(self.stream_seed, "replay", index)
         return self.pool.place(
             f"replay-{index}",
             # An actor reserves nothing, so that none can wait for room that its trial does not have.

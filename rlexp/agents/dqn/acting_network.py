@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,6 +52,14 @@ class ActingNetwork(Protocol):
         """Return what priorities are made of ``[B]``, from OUTPUTS and NEW_OUTPUTS: |TD errors|, or cross-entropies."""
         ...
 
+    def noise_state(self) -> dict[str, Any]:
+        """Return the noise that it explores with: arrays, and values for JSON, by name."""
+        ...
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        """Go on with the noise that ``noise_state`` returned; it has its weights already."""
+        ...
+
 
 class NumpyActingNetwork:
     """An ActingNetwork of fully connected layers, which needs no torch in its process."""
@@ -74,6 +83,12 @@ class NumpyActingNetwork:
 
     def td_errors(self, batch: SampleBatch) -> Array:
         return absolute_td_errors(batch)
+
+    def noise_state(self) -> dict[str, Any]:
+        return {}
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        return None
 
 
 def absolute_td_errors(batch: SampleBatch) -> Array:

@@ -13,7 +13,7 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.acting_network import PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.config.dqn import DQNConfig
+from rlexp.config.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
 from rlexp.envs import is_atari, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
@@ -71,7 +71,8 @@ class DQNAgentBase(Agent[DQNConfigT]):
         """Place the rollout workers; with ``num_workers: 0`` one works in this thread."""
         config = self.config
         if config.num_workers == 0:
-            return LocalWorkers(self.pool, [RolloutWorker(*self._worker_arguments(0, self.seed, num_threads=None))])
+            worker = RolloutWorker(*self._worker_arguments(0, self.stream_seed, num_threads=None))
+            return LocalWorkers(self.pool, [worker])
         limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
         fleet = Fleet(self.pool, self._place_worker, config.num_workers, limits)
         return RemoteWorkers(self.pool, fleet, queue_depth, max_weight_sync_delay)
@@ -82,7 +83,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
             config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker
         )
         # A worker's replacement does not play its predecessor's episodes again.
-        seed = derive_seed(self.seed, "incarnation", incarnation) if incarnation else self.seed
+        seed = derive_seed(self.stream_seed, "incarnation", incarnation) if incarnation else self.stream_seed
         arguments = self._worker_arguments(index, seed, config.num_threads_per_worker or 1)
         return self.pool.place(f"worker-{index}", resources, RolloutWorker, *arguments)
 
@@ -109,7 +110,8 @@ class DQNAgentBase(Agent[DQNConfigT]):
         return self.config.exploration_final_eps if epsilon is None else epsilon
 
     def stores_replay(self) -> bool:
-        return self.config.store_buffer_in_checkpoints
+        given = self.config.checkpoint_replay
+        return self.optimizer.replay_bytes() <= MOST_CHECKPOINTED_BYTES if given is None else given
 
     def reports_timing(self) -> bool:
         return False
@@ -210,7 +212,7 @@ class DQNAgent(DQNAgentBase[DQNConfig]):
     def make_optimizer(self) -> PolicyOptimizer:
         # The workers overlap with the update but never act with weights older than the last one.
         self.source = self.make_source(queue_depth=1, max_weight_sync_delay=1)
-        shard = ReplayShard(self.replay_config(1), derive_seed(self.seed, "replay", 0))
+        shard = ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
         round_size = max(self.config.num_workers, 1)
         pacing = Pacing(self.config.training_intensity, self.config.train_batch_size)
         optimizer = SyncReplayOptimizer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from rlexp.agents.flat_adam import FlatAdam
 from rlexp.agents.flat_parameters import FlatParameters
 from rlexp.agents.kept_memory import keep_freed_memory
 from rlexp.agents.staging import BatchStaging
+from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import LearnResult, Weights
@@ -68,7 +70,10 @@ class DQNLearner:
         self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
-        """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and WEIGHTS."""
+        """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and WEIGHTS.
+
+        Raises TrialError where the loss or its gradient is not finite: nothing can be learned from there on.
+        """
         rows = self._staging.load(batch)
         for network in self._noisy_networks:
             network.resample_noise(self._noise)
@@ -83,6 +88,11 @@ class DQNLearner:
         self._update_target_when_due()
         figures = [loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm]
         stats = dict(zip(("loss", "mean_q", "mean_td_error", "grad_norm"), torch.stack(figures).tolist(), strict=True))
+        if not (math.isfinite(stats["loss"]) and math.isfinite(stats["grad_norm"])):
+            raise TrialError(
+                f"the loss is {stats['loss']:g} and its gradient {stats['grad_norm']:g} at update {self.num_updates:,}",
+                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
+            )
         return LearnResult(result.td_errors.cpu().numpy(), stats | {"lr": lr})
 
     def get_weights(self) -> Weights:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,6 +76,25 @@ class ParameterNoise:
         wanted = float(divergence_of_epsilon(epsilons, values.shape[1]).mean())
         self.stddev *= ADAPTATION_FACTOR if distance <= wanted else 1 / ADAPTATION_FACTOR
         self._steps.clear()
+        self.perturb()
+
+    def state(self) -> dict[str, Any]:
+        """Return the noise, its deviation, the steps recorded, and what the next draws come of."""
+        return {
+            "stddev": self.stddev,
+            "generator": self._generator.get_state().numpy(),
+            "noise": [noise.numpy() for noise in self._noise],
+            "obs": [obs for obs, _ in self._steps],
+            "values": [values.numpy() for _, values in self._steps],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned, with the weights as they are now."""
+        self.stddev = state["stddev"]
+        self._generator.set_state(torch.from_numpy(state["generator"]))
+        for noise, told in zip(self._noise, state["noise"], strict=True):
+            noise.copy_(torch.from_numpy(told))  # into its own layout, which the next draws follow
+        self._steps = list(zip(state["obs"], map(torch.from_numpy, state["values"]), strict=True))
         self.perturb()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from rlexp.agents.dqn.acting_network import PolicyExploration, make_acting_network
@@ -60,6 +63,12 @@ class DQNPolicy:
 
     def set_weights(self, weights: Weights) -> None:
         self._network.load(weights)
+
+    def state(self) -> dict[str, Any]:
+        return self._network.noise_state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._network.load_noise(state)
 
     def _with_outputs(self, batch: SampleBatch) -> SampleBatch:
         """Return ``batch`` with what the unperturbed network says of it."""

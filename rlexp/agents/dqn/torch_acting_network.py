@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -63,6 +66,19 @@ class TorchActingNetwork:
             logits_tm1, a_tm1, r_t, discount_t, logits_t, self._network.values(logits_t), self._network.support
         ).numpy()
         return errors
+
+    def noise_state(self) -> dict[str, Any]:
+        layers, parameters = self._layer_noise, self._parameter_noise
+        return {
+            "layers": None if layers is None else layers.get_state().numpy(),
+            "parameters": None if parameters is None else parameters.state(),
+        }
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        if self._layer_noise is not None:
+            self._layer_noise.set_state(torch.from_numpy(state["layers"]))
+        if self._parameter_noise is not None:
+            self._parameter_noise.load(state["parameters"])
 
     @torch.inference_mode()
     def _outputs(self, network: QNetwork, obs: Array) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlexp.replay.shared.rings import RingMemory, RingSizes, fence
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES
+from rlexp.replay.stored import StoredArray
 from rlexp.sample_batch import KEYS, Array, Column, SampleBatch, SentRows, WrittenRows
 
 
@@ -121,13 +123,15 @@ class SharedRows:
         return self._slot(numbers, rings), held
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the rows held, as :class:`~rlexp.replay.ring.RowRing` does.
+        """Return the rows held, as :class:`~rlexp.replay.ring.RowRing` does; workers may write on meanwhile.
 
         A ring that is full lets rows go although others are not: then no more are told of than are held.
         """
         size = self.size
-        columns = self._memory.storage.read(self.nth(np.arange(size))).columns if size else {}
-        rows = {STORAGE_PREFIX + name: array for name, array in columns.items()}
+        rows = {
+            STORAGE_PREFIX + name: StoredArray((size, *slots.shape[1:]), slots.dtype, partial(self._held, slots))
+            for name, slots in (self._memory.storage.columns.items() if size else ())
+        }
         return {"capacity": self.capacity, "num_added": self.num_added if size == self.capacity else size, **rows}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -157,6 +161,11 @@ class SharedRows:
     def close(self) -> None:
         self._memory.storage.close()
         self._segment.close()
+
+    def _held(self, column: Array, start: int, stop: int) -> Array:
+        """Return what a column ``[num_slots, ...]`` has of the rows held, from ordinal ``start`` to before ``stop``."""
+        held: Array = column[self.nth(np.arange(start, stop))]
+        return held
 
     def _deal(self, batch: SampleBatch) -> None:
         """Write rows ``[B]``, no more than the capacity, into the rings by their shares."""

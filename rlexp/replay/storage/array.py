@@ -39,6 +39,11 @@ class ArrayStorage:
         """Bytes that the columns take once every slot is used; 0 before the first write."""
         return self._records.nbytes + sum(column.nbytes for column in self._wide.values())
 
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        """Every column in its whole length ``[capacity, ...]``; none before the first write."""
+        return self._columns
+
     def write(self, start: int, batch: SampleBatch) -> None:
         """Copy ``batch [B]`` into slots ``start`` to ``start + B - 1``; ValueError when its columns are others."""
         self.check(batch)
@@ -72,8 +77,8 @@ class ArrayStorage:
         )
 
     def state(self, count: int) -> dict[str, Array]:
-        """Return copies of the first ``count`` rows of every column; nothing when there are none."""
-        return {} if not count else {name: column[:count].copy() for name, column in self._columns.items()}
+        """Return the first ``count`` rows of every column, as views; nothing when there are none."""
+        return {} if not count else {name: column[:count] for name, column in self._columns.items()}
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
         """Forget every row and take over ``count`` rows of each column; CheckpointError when there are not so many."""

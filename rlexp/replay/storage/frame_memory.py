@@ -10,6 +10,7 @@ import lz4.block
 import numpy as np
 
 from rlexp.errors import CheckpointError
+from rlexp.replay.stored import StateArray, StoredArray
 from rlexp.sample_batch import Array
 
 PACKED_BLOCK = 8
@@ -43,8 +44,8 @@ class FrameMemory(Protocol):
         """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
         ...
 
-    def state(self, blocks: Array) -> dict[str, Array]:
-        """Return what is in ``blocks [N]``."""
+    def state(self, blocks: Array) -> dict[str, StateArray]:
+        """Return what is in ``blocks [N]``, to be read before anything changes."""
         ...
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:
@@ -75,8 +76,9 @@ class PlainFrames:
         # "clip" because NumPy buffers its output when it may have to raise; the frames are known to exist.
         self._frames.take(ids, axis=0, out=out, mode="clip")
 
-    def state(self, blocks: Array) -> dict[str, Array]:
-        return {FRAMES: self._frames[blocks]}
+    def state(self, blocks: Array) -> dict[str, StateArray]:
+        shape = (len(blocks), *self._frames.shape[1:])
+        return {FRAMES: StoredArray(shape, self._frames.dtype, lambda start, stop: self._frames[blocks[start:stop]])}
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:
         frames = state[FRAMES]
@@ -117,20 +119,30 @@ class PackedFrames:
                 unpacked = memoryview(lz4.block.decompress(self._blocks[block], uncompressed_size=PACKED_BLOCK * size))
             target[place * size : (place + length) * size] = unpacked[first * size : (first + length) * size]
 
-    def state(self, blocks: Array) -> dict[str, Array]:
-        packed = [self._blocks[block] for block in blocks.tolist()]
-        sizes = np.array([len(block) for block in packed], np.int64)
-        return {PACKED: np.frombuffer(b"".join(packed), np.uint8).copy(), SIZES: sizes, FRAMES: self._form}
+    def state(self, blocks: Array) -> dict[str, StateArray]:
+        sizes = np.array([len(self._blocks[block]) for block in blocks.tolist()], np.int64)
+        ends = np.cumsum(sizes)
+
+        def read(start: int, stop: int) -> Array:
+            if start == stop:
+                return np.empty(0, np.uint8)
+            first, last = ends.searchsorted([start, stop - 1], side="right").tolist()
+            joined = b"".join([self._blocks[block] for block in blocks[first : last + 1].tolist()])
+            skipped = start - int(ends[first] - sizes[first])
+            return np.frombuffer(joined, np.uint8)[skipped : skipped + stop - start]
+
+        packed = StoredArray((int(sizes.sum()),), np.dtype(np.uint8), read)
+        return {PACKED: packed, SIZES: sizes, FRAMES: self._form}
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:
         if PACKED not in state or SIZES not in state:
             raise CheckpointError("a replay state without compression does not fit compressed replay")
-        packed, sizes = state[PACKED].tobytes(), state[SIZES]
+        packed, sizes = state[PACKED], state[SIZES]
         if len(sizes) != num_blocks or sizes.min(initial=1) < 1 or sizes.sum() != len(packed):
             raise CheckpointError(f"a replay state should hold {num_blocks} blocks of frames, but holds others")
         ends = np.cumsum(sizes).tolist()
         for block, (end, size) in enumerate(zip(ends, sizes.tolist(), strict=True)):
-            self._put(block, packed[end - size : end])
+            self._put(block, packed[end - size : end].tobytes())
 
     def _put(self, block: int, packed: bytes) -> None:
         self._packed_bytes += len(packed) - len(self._blocks[block])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.frame_memory import FrameMemory
+from rlexp.replay.stored import StateArray
 from rlexp.sample_batch import Array
 
 NO_FRAME = -1
@@ -16,6 +17,8 @@ REMEMBERED_BITS = 16
 """2¹⁶ frames are remembered by their numbers; those that come again are the newest of each env, which are far fewer."""
 GROWTH = 1 / 32
 """Part by which a full pool grows, at least: seldom enough, and little is there in vain."""
+COUNTED_ROWS = 1 << 14
+"""Rows of a state whose frames are counted at a time."""
 
 
 class FramePool:
@@ -64,21 +67,35 @@ class FramePool:
         """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
         self._memory.read(ids, out)
 
-    def state(self, ids: Array) -> tuple[dict[str, Array], Array]:
-        """Return what holds the frames ``ids [N]``, and their ids ``[N]`` in a pool that has loaded it."""
-        blocks = np.unique(ids // self._size)
-        compact = blocks.searchsorted(ids // self._size) * self._size + ids % self._size
-        return self._memory.state(blocks), compact.astype(np.int32)
+    def state(self) -> tuple[dict[str, StateArray], Callable[[Array], Array]]:
+        """Return what holds the frames that are referred to, and what their ids are in a pool that has loaded it.
 
-    def load(self, state: Mapping[str, Array], ids: Array) -> None:
-        """Take over what ``state`` returned, in the place of nothing; CheckpointError when it is something else."""
-        if ids.min(initial=0) < 0:
-            raise CheckpointError(f"a replay state has no frames of number {ids.min()}")
-        num_blocks = int(ids.max(initial=-1)) // self._size + 1
+        The second is a function of ids. Both are to be used before anything changes.
+        """
+        used = self._references > 0
+        places = np.cumsum(used, dtype=np.int32) - np.int32(1)
+
+        def loaded(ids: Array) -> Array:
+            renumbered: Array = places[ids // self._size] * self._size + ids % self._size
+            return renumbered.astype(np.int32)
+
+        return self._memory.state(used.nonzero()[0]), loaded
+
+    def load(self, state: Mapping[str, Array], columns: Sequence[Array]) -> None:
+        """Take over what ``state`` returned, in the place of nothing; CheckpointError when it is something else.
+
+        Each of ``columns [N, K]`` has ids that rows refer to.
+        """
+        least = min(int(ids.min(initial=0)) for ids in columns)
+        if least < 0:
+            raise CheckpointError(f"a replay state has no frames of number {least}")
+        num_blocks = max(int(ids.max(initial=-1)) for ids in columns) // self._size + 1
         self._grow(num_blocks)
         self._memory.load(state, num_blocks)
         self._free = []
-        np.add.at(self._references, ids // self._size, np.int32(1))
+        for ids in columns:
+            for start in range(0, len(ids), COUNTED_ROWS):
+                np.add.at(self._references, ids[start : start + COUNTED_ROWS] // self._size, np.int32(1))
 
     def _store(self, frames: Array, numbers: Array) -> Array:
         num_blocks = -(-len(frames) // self._size)

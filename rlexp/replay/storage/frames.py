@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames,
 from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
 from rlexp.replay.storage.lent import LentArrays
 from rlexp.replay.storage.stacks import is_large, taken_apart
+from rlexp.replay.stored import StateArray, StoredArray
 from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, side_by_side
 
 LOADED_ROWS = 1024
@@ -67,13 +68,16 @@ class FrameStorage:
         self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
         return rows.with_columns(**{OBS: side_by_side(frames[0]), NEW_OBS: side_by_side(frames[1])})
 
-    def state(self, count: int) -> dict[str, Array]:
-        """Return copies of what the first ``count`` slots hold, in a form that :meth:`load` understands."""
-        columns = self._plain.state(count)
+    def state(self, count: int) -> dict[str, StateArray]:
+        """Return what the first ``count`` slots hold, which are all that were written, as :meth:`load` understands it.
+
+        It is to be read before anything changes.
+        """
+        columns: dict[str, StateArray] = {**self._plain.state(count)}
         if self._pool is None or not count:
             return columns
-        frames, ids = self._pool.state(np.stack([columns[OBS], columns[NEW_OBS]]))
-        return {**columns, OBS: ids[0], NEW_OBS: ids[1], **frames}
+        frames, loaded = self._pool.state()
+        return columns | frames | {name: _renumbered(self._plain.state(count)[name], loaded) for name in (OBS, NEW_OBS)}
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
         """Forget everything and take over what ``state(count)`` returned; CheckpointError when it is something else."""
@@ -83,8 +87,12 @@ class FrameStorage:
         if FRAMES in state:
             if OBS not in columns or NEW_OBS not in columns:
                 raise CheckpointError(f"a replay state with frames should have {OBS} and {NEW_OBS}")
+            try:
+                self._make_pool(state[FRAMES]).load(state, [state[OBS], state[NEW_OBS]])
+            except CheckpointError:
+                self.close()
+                raise
             self._plain.load(columns, count)
-            self._make_pool(state[FRAMES]).load(state, np.stack([state[OBS], state[NEW_OBS]]))
             self._written[:count] = True
             return
         for start in range(0, count, LOADED_ROWS):
@@ -126,3 +134,8 @@ class FrameStorage:
         memory: FrameMemory = self._make_memory(frames.shape[1:], frames.dtype)
         self._pool = FramePool(memory)
         return self._pool
+
+
+def _renumbered(ids: Array, loaded: Callable[[Array], Array]) -> StoredArray:
+    """Return a column of ids as a pool that has loaded the frames knows them."""
+    return StoredArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(ids[start:stop]))

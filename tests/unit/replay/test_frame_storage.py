@@ -15,6 +15,7 @@ from rlexp.replay import ReplayShard
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage import ArrayStorage, FrameStorage
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from tests.replay_states import in_memory
 from tests.unit.replay.test_replay_shard import CONFIG
 
 CAPACITY = 8
@@ -113,7 +114,7 @@ def test_any_stacks_come_back_as_they_were(
         ring.write(whole(batch) if index in whole_batches else batch)
         model.add(whole(batch))
         if through_a_checkpoint:
-            state = ring.state()
+            state = in_memory(ring.state())
             ring = RowRing(CAPACITY, FrameStorage(CAPACITY, compress))
             ring.load(state)
         if model.num_added:
@@ -295,7 +296,7 @@ def test_closing_gives_the_memory_back_and_may_be_repeated(compress: bool) -> No
 def test_a_state_of_whole_observations_is_taken_apart(compress: bool) -> None:
     source, target = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
     source.write(0, whole(played(0, CAPACITY)))
-    target.load(source.state(CAPACITY), CAPACITY)
+    target.load(in_memory(source.state(CAPACITY)), CAPACITY)
     assert_equal(target.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
     as_sent = FrameStorage(CAPACITY, compress)
     as_sent.write(0, played(0, CAPACITY))
@@ -306,7 +307,7 @@ def test_a_state_says_nothing_of_frames_that_no_row_shows() -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     for first in (0, 100, 200):
         storage.write(0, played(first, CAPACITY))
-    assert len(storage.state(CAPACITY)["frames"]) == CAPACITY + 6
+    assert len(in_memory(storage.state(CAPACITY))["frames"]) == CAPACITY + 6
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -314,14 +315,14 @@ def test_a_state_of_the_other_kind_is_refused(compress: bool) -> None:
     source = FrameStorage(CAPACITY, not compress)
     source.write(0, played(0, 4))
     with pytest.raises(CheckpointError, match=r"compress|plain"):
-        FrameStorage(CAPACITY, compress).load(source.state(4), 4)
+        FrameStorage(CAPACITY, compress).load(in_memory(source.state(4)), 4)
 
 
 @pytest.mark.parametrize("part", ["frames.sizes", "frames.packed", "obs"])
 def test_a_state_that_lacks_a_part_is_refused(part: str) -> None:
     storage = FrameStorage(CAPACITY, compress=True)
     storage.write(0, played(0, 4))
-    state = storage.state(4)
+    state = in_memory(storage.state(4))
     state[part] = state[part][:-1]
     with pytest.raises(CheckpointError):
         FrameStorage(CAPACITY, compress=True).load(state, 4)
@@ -334,7 +335,7 @@ def test_ids_of_a_state_that_name_no_frame_are_refused() -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     storage.write(0, played(0, 4))
     for wrong in (-1, 1000):
-        state = storage.state(4)
+        state = in_memory(storage.state(4))
         state[OBS][1, 2] = wrong
         with pytest.raises(CheckpointError, match="frames"):
             FrameStorage(CAPACITY, compress=False).load(state, 4)
@@ -351,7 +352,7 @@ def test_a_shard_gives_the_same_batches_with_frames_and_goes_on_from_its_state()
         for shard in (framed, packed):
             shard.add_batch(FrameRows(batch.rows.with_columns(**errors), batch.frames, batch.numbers))
     restored = ReplayShard(replace(CONFIG, compress_observations=True), seed=0)
-    restored.load(packed.state())
+    restored.load(in_memory(packed.state()))
     expected = plain.replay()
     assert expected is not None
     for shard in (framed, packed, restored):

@@ -10,6 +10,7 @@ from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage import FrameStorage
 from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
+from tests.replay_states import in_memory
 
 
 def rows(count: int) -> SampleBatch:
@@ -153,14 +154,14 @@ def test_rows_without_a_priority_get_the_highest_so_far() -> None:
 def test_a_bad_priority_is_named_and_changes_nothing(bad: float) -> None:
     buffer = make_buffer(4, alpha=0.6)
     buffer.add(rows(2), np.array([1.0, 3.0]))
-    before = buffer.state()
+    before = in_memory(buffer.state())
     with pytest.raises(ValueError, match="priority of row 1 is"):
         buffer.add(rows(3), np.array([1.0, bad, bad]))
     with pytest.raises(ValueError, match="priority of row 0 is"):
         buffer.update_priorities(np.array([1, 0]), np.array([bad, 1.0]))
     with pytest.raises(ValueError, match=r"shape \[2, 1\] for 2 rows"):
         buffer.update_priorities(np.array([1, 0]), np.ones((2, 1)))
-    after = buffer.state()
+    after = in_memory(buffer.state())
     assert after["num_added"] == 2
     np.testing.assert_array_equal(after["priorities_to_alpha"], before["priorities_to_alpha"])
 
@@ -176,6 +177,8 @@ def test_alpha_is_checked_when_it_is_given_and_when_a_state_is_loaded() -> None:
     with pytest.raises(ValueError, match=r"alpha is 1\.5"):
         make_buffer(4, alpha=1.5)
     with pytest.raises(CheckpointError, match=r"alpha 0\.6 does not fit alpha 0\.5"):
-        make_buffer(4, alpha=0.5).load(make_buffer(4, alpha=0.6).state())
+        make_buffer(4, alpha=0.5).load(in_memory(make_buffer(4, alpha=0.6).state()))
     with pytest.raises(CheckpointError, match="1 priorities for 0 rows"):
-        make_buffer(4, alpha=0.6).load({**make_buffer(4, alpha=0.6).state(), "priorities_to_alpha": np.ones(1)})
+        make_buffer(4, alpha=0.6).load(
+            {**in_memory(make_buffer(4, alpha=0.6).state()), "priorities_to_alpha": np.ones(1)}
+        )

@@ -16,6 +16,7 @@ from rlexp.replay.ring import RowRing
 from rlexp.replay.storage import FrameStorage
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, SampleBatch
+from tests.replay_states import in_memory
 
 MakeBuffer = Callable[[int], ReplayBuffer]
 
@@ -127,7 +128,7 @@ def test_a_loaded_state_draws_what_the_original_draws(make_buffer: MakeBuffer) -
     original, copy = make_buffer(50), make_buffer(50)
     original.add(numbered_rows(0, 73), np.linspace(0, 5, 73))
     copy.add(numbered_rows(0, 20), None)
-    state = original.state()
+    state = in_memory(original.state())
     original.add(numbered_rows(73, 10), None)  # must not reach the state taken before
     copy.load(state)
     copy.add(numbered_rows(73, 10), None)
@@ -140,7 +141,7 @@ def test_a_loaded_state_draws_what_the_original_draws(make_buffer: MakeBuffer) -
 def test_an_empty_state_is_a_state_too(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(3)
     buffer.add(numbered_rows(0, 2), None)
-    buffer.load(make_buffer(3).state())
+    buffer.load(in_memory(make_buffer(3).state()))
     assert buffer.rows.size == 0
     buffer.add(SampleBatch({REWARDS: np.zeros(1)}), None)  # columns are open again
     assert buffer.rows.size == 1
@@ -151,9 +152,9 @@ def test_a_state_that_does_not_fit_is_refused(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(3)
     buffer.add(numbered_rows(0, 2), None)
     with pytest.raises(CheckpointError, match="capacity 3 does not fit into 4"):
-        make_buffer(4).load(buffer.state())
+        make_buffer(4).load(in_memory(buffer.state()))
     with pytest.raises(CheckpointError, match="should hold 3 rows"):
-        make_buffer(3).load({**buffer.state(), "num_added": 3})
+        make_buffer(3).load({**in_memory(buffer.state()), "num_added": 3})
 
 
 @both

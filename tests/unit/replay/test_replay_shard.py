@@ -10,6 +10,7 @@ import pytest
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayConfig, ReplayShard, ShardStats, split_evenly
 from rlexp.sample_batch import ACTIONS, KEYS, REWARDS, TD_ERRORS, WEIGHTS, SampleBatch
+from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(
     capacity=100,
@@ -125,7 +126,7 @@ def work(shard: ReplayShard, first: int) -> list[SampleBatch]:
 def test_a_loaded_state_goes_on_bit_for_bit(prioritized: bool) -> None:
     original = ReplayShard(replace(CONFIG, prioritized=prioritized, eps=1e-6), seed=5)
     work(original, first=0)
-    state = original.state()
+    state = in_memory(original.state())
     arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
     others = {name: value for name, value in state.items() if name not in arrays}
     copy = ReplayShard(replace(CONFIG, prioritized=prioritized, eps=1e-6), seed=99)
@@ -140,7 +141,7 @@ def test_a_loaded_state_goes_on_bit_for_bit(prioritized: bool) -> None:
 def test_a_state_of_the_other_kind_is_refused() -> None:
     uniform = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
     with pytest.raises(CheckpointError, match="uniform"):
-        uniform.load(ReplayShard(CONFIG, seed=0).state())
+        uniform.load(in_memory(ReplayShard(CONFIG, seed=0).state()))
 
 
 def test_closing_twice_is_closing_once() -> None:

@@ -20,6 +20,7 @@ from rlexp.replay.shared.segment import Segment
 from rlexp.replay.shared.writer import RingWriter, SharedRowWriter
 from rlexp.replay.storage import ArrayStorage
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, SampleBatch
+from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(
     capacity=0,  # the rows' own counts
@@ -253,11 +254,11 @@ def test_a_loaded_state_holds_the_same_rows_and_takes_more(prioritized: bool, co
     for ring, count in enumerate(counts):
         original.shard.add_batch(original.writers[ring].write(numbered(100 * ring, count, td_error=float(ring))))
     original.shard.update_priorities(original.sampled()[KEYS], np.arange(64.0))
-    state = original.shard.state()
+    state = in_memory(original.shard.state())
     held = original.rows.read(original.rows.nth(np.arange(original.rows.size)))[ACTIONS].tolist()
     copy = Bench(RingSizes(capacity=21, num_rings=3, headroom=40), prioritized)  # another number of workers
     copy.shard.load(state)
-    again = copy.shard.state()
+    again = in_memory(copy.shard.state())
     for name in state:
         np.testing.assert_array_equal(again[name], state[name])
     assert copy.rows.read(copy.rows.nth(np.arange(len(held))))[ACTIONS].tolist() == held
@@ -273,10 +274,10 @@ def test_states_go_from_shared_rows_to_others_and_back() -> None:
     for ring in range(2):
         shared.shard.add_batch(shared.writers[ring].write(numbered(100 * ring, 15, td_error=3.0)))
     plain = ReplayShard(replace(CONFIG, capacity=20), 0)
-    plain.load(shared.shard.state())
+    plain.load(in_memory(shared.shard.state()))
     plain.add_batch(numbered(200, 5))
     back = Bench(RingSizes(capacity=20, num_rings=2, headroom=20))
-    back.shard.load(plain.state())
+    back.shard.load(in_memory(plain.state()))
     rows = back.rows.read(back.rows.nth(np.arange(20)))
     check_whole(rows)
     assert len(set(rows[ACTIONS].tolist())) == 20
@@ -287,14 +288,14 @@ def test_states_go_from_shared_rows_to_others_and_back() -> None:
 def test_an_empty_state_is_a_state_too() -> None:
     sizes = RingSizes(capacity=20, num_rings=2, headroom=20)
     bench = Bench(sizes)
-    bench.shard.load(Bench(sizes).shard.state())
+    bench.shard.load(in_memory(Bench(sizes).shard.state()))
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 3)))
     assert bench.rows.size == 3
 
 
 def test_a_state_that_does_not_fit_is_refused() -> None:
     bench = Bench(RingSizes(capacity=20, num_rings=2, headroom=20))
-    state = bench.shard.state()
+    state = in_memory(bench.shard.state())
     with pytest.raises(CheckpointError, match="capacity 20 does not fit into 10"):
         Bench(RingSizes(capacity=10, num_rings=2, headroom=20)).shard.load(state)
     with pytest.raises(CheckpointError, match="should hold 3 rows"):

@@ -1,0 +1,86 @@
+"""Replay shards in processes of their own: what they hold goes into a checkpoint piece by piece, and comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
+from rlexp.errors import CheckpointError
+from rlexp.optimizers.replay_shards import ReplayShards
+from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, TD_ERRORS, FrameRows, SampleBatch
+from rlexp.task_pool import Actor, RayTaskPool, Resources
+from tests.replay_states import in_memory
+
+CONFIG = ReplayConfig(
+    capacity=300,
+    learning_starts=1,
+    train_batch_size=32,
+    prioritized=True,
+    alpha=0.6,
+    beta=0.4,
+    eps=1e-6,
+    compress_observations=True,
+)
+
+
+def placed(pool: RayTaskPool, seed: int) -> ReplayShards:
+    def place(index: int, generation: int) -> Actor[ReplayShard]:
+        return pool.place(f"replay-{index}", Resources(cpus=0, gpus=0), ReplayShard, CONFIG, seed + index)
+
+    return ReplayShards(pool, place, 2)
+
+
+def played(first: int, count: int) -> FrameRows:
+    """Rows of stacks of two frames, each frame its number all over."""
+    numbers = np.arange(first, first + count + 2)
+    frames = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None, None], (len(numbers), 32, 32, 1))
+    places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
+    columns = {
+        OBS: places,
+        NEW_OBS: places + np.int32(1),
+        ACTIONS: np.arange(count),
+        REWARDS: np.arange(count, dtype=np.float32),
+        TD_ERRORS: np.linspace(0, 3, count, dtype=np.float32),
+    }
+    return FrameRows(SampleBatch(columns), frames, numbers)
+
+
+def fill(pool: RayTaskPool, shards: ReplayShards) -> None:
+    for index, shard in enumerate(shards):
+        for first in range(0, 500, 50):
+            pool.get(pool.call(shard, ReplayShard.add_batch, played(1000 * index + first, 50)), 60.0)
+        pool.get(pool.call(shard, ReplayShard.replay, 0.5), 60.0)
+
+
+def told(shards: ReplayShards) -> list[dict[str, Any]]:
+    return [in_memory(state) for state in shards.states()]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_shards_in_other_processes_come_back_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_file, "PIECE_BYTES", 5000)
+    pool = RayTaskPool()
+    try:
+        shards, again = placed(pool, seed=1), placed(pool, seed=7)
+        fill(pool, shards)
+        arrays, rest = packed_states(shards.states())
+        checkpoint = read_checkpoint(write_checkpoint(tmp_path / "checkpoint_000001", arrays, {"replay": rest}, {}))
+        again.load(unpacked_states(checkpoint.arrays, checkpoint.state["replay"]))
+        np.testing.assert_equal(told(again), told(shards))
+        for one, other in zip(shards, again, strict=True):
+            batches = [pool.get(pool.call(shard, ReplayShard.replay, 0.5), 60.0) for shard in (one, other)]
+            assert batches[0] is not None
+            assert batches[1] is not None
+            for name in batches[0]:
+                np.testing.assert_array_equal(batches[0][name], batches[1][name])
+        with pytest.raises(CheckpointError, match="capacity 299 does not fit into 300"):
+            again.load([{**state, "capacity": 299} for state in told(shards)])
+    finally:
+        pool.stop()

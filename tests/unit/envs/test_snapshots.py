@@ -1,0 +1,272 @@
+"""An env goes on from its snapshot as it would have, or has none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import VectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rlexp.checkpoint.state_tree import put_together, taken_apart
+from rlexp.envs import EnvConfig, FrameConfig, make_vector_env
+from rlexp.envs.snapshots import restore_snapshot, take_snapshot
+from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
+
+Vector = VectorEnv[Any, Any, Any]
+FRAMES = FrameConfig("deepmind", dim=20, grayscale=False, framestack=True)
+CONFIGS = {
+    "native": EnvConfig("CartPole-v1", {}, None),
+    "native, cut": EnvConfig("CartPole-v1", {}, 7),
+    "sync": EnvConfig("Acrobot-v1", {}, 15),
+    "tuples": EnvConfig("MountainCar-v0", {}, 11),
+    "flattened": EnvConfig("FrozenLake-v1", {}, 6),
+    "user's own": EnvConfig(COUNTING_ENV, {}, None),
+    "scaled": EnvConfig(PIXEL_ENV, {"size": 40}, None, frames=FRAMES),
+    "numbered actions": EnvConfig("Pendulum-v1", {}, 9, discretize_actions=5),
+}
+
+
+def stored(snapshot: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a snapshot as a checkpoint gives it back."""
+    assert snapshot is not None
+    arrays, rest = taken_apart(snapshot)
+    together: dict[str, Any] = put_together(arrays, json.loads(json.dumps(rest)))
+    return together
+
+
+def played(env: Vector, steps: int, seed: int) -> list[bytes]:
+    """Return all that an env says in so many steps of random actions."""
+    rng = np.random.default_rng(seed)
+    said = []
+    for _ in range(steps):
+        obs, rewards, terminated, truncated, _ = env.step(rng.integers(env.single_action_space.n, size=env.num_envs))
+        said.append(b"".join(np.asarray(part).tobytes() for part in (obs, rewards, terminated, truncated)))
+    return said
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_after_any_step_an_env_goes_on_as_it_would_have(name: str) -> None:
+    """Short episodes: within so many steps some envs are at their end and about to be reset."""
+    original = make_vector_env(CONFIGS[name], 3)
+    original.reset(seed=5)
+    for step in range(20):
+        played(original, 1, seed=step)
+        snapshot = stored(take_snapshot(original))
+        copy = make_vector_env(CONFIGS[name], 3)
+        copy.reset(seed=77)
+        played(copy, step % 4, seed=1)
+        assert restore_snapshot(copy, snapshot)
+        again = make_vector_env(CONFIGS[name], 3)
+        again.reset(seed=78)
+        assert restore_snapshot(again, stored(take_snapshot(copy)))
+        assert played(copy, 30, seed=step) == played(again, 30, seed=step)
+    assert restore_snapshot(again, stored(take_snapshot(original)))
+    assert played(again, 60, seed=0) == played(original, 60, seed=0)
+
+
+def test_a_snapshot_is_not_changed_by_what_the_env_does_next() -> None:
+    env = make_vector_env(CONFIGS["native"], 2)
+    env.reset(seed=1)
+    snapshot = take_snapshot(env)
+    before = json.dumps(taken_apart(snapshot)[1]), {n: a.tobytes() for n, a in taken_apart(snapshot)[0].items()}
+    played(env, 5, seed=0)
+    assert before == (
+        json.dumps(taken_apart(snapshot)[1]),
+        {n: a.tobytes() for n, a in taken_apart(snapshot)[0].items()},
+    )
+
+
+class Phase(Enum):
+    RED = 1
+    GREEN = 2
+
+
+class HolderEnv(gym.Env[Any, Any]):
+    """Has what a test gives it."""
+
+    def __init__(self, **held: Any) -> None:
+        self.observation_space, self.action_space = Box(0, 1, (2,)), Discrete(2)
+        for name, value in held.items():
+            setattr(self, name, value)
+
+    held: Any
+
+
+def copied(env: HolderEnv, **has: Any) -> HolderEnv:
+    """Return another env, which had ``has``, restored from a snapshot of ``env``."""
+    other = HolderEnv(**has)
+    assert restore_snapshot(other, stored(take_snapshot(env)))
+    return other
+
+
+plain_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | hnp.arrays(
+        st.sampled_from([np.dtype(code) for code in ("?", "u1", "i8", "f4", "f8", ">f8", "S3", "U2", "c16")]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    )
+    | hnp.from_dtype(np.dtype(np.float32), allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers() | st.tuples(st.integers(), st.text(max_size=2)), inner)
+    ),
+    max_leaves=8,
+)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, np.ndarray | np.generic):
+        assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_equal(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert found == expected
+
+
+@settings(deadline=None)
+@given(plain_values)
+def test_any_plain_data_come_back(value: Any) -> None:
+    assert_equal(copied(HolderEnv(held=value)).held, value)
+
+
+def test_arrays_keep_their_order_of_memory_and_can_be_written() -> None:
+    by_column = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    found = copied(HolderEnv(held=by_column)).held
+    np.testing.assert_array_equal(found, by_column)
+    assert found.flags.f_contiguous
+    found[0, 0] = 7.0
+
+
+def test_what_two_attributes_share_stays_shared() -> None:
+    position = np.zeros(2)
+    found = copied(HolderEnv(position=position, target=position, both=[position], path=[1]))
+    found.position[0] = 5.0  # type: ignore[attr-defined]
+    assert found.target[0] == found.both[0][0] == 5.0  # type: ignore[attr-defined]
+
+
+def test_an_env_may_refer_to_itself() -> None:
+    env = HolderEnv(number=3)
+    env.held = [env]
+    found = HolderEnv(number=1)
+    found.held = [found]
+    assert restore_snapshot(found, stored(take_snapshot(env)))
+    assert found.held == [found]
+    assert found.number == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
+def test_random_streams_go_on(kind: Any) -> None:
+    generator = np.random.Generator(kind(4))
+    generator.normal(size=3)
+    generator.integers(10, dtype=np.uint32)
+    found = copied(HolderEnv(held=generator), held=np.random.default_rng(0))
+    assert found.held.normal(size=50).tolist() == generator.normal(size=50).tolist()
+
+
+def test_what_has_no_state_is_kept_and_a_choice_among_names_comes_back() -> None:
+    env = HolderEnv(phase=Phase.GREEN, rule=sorted_later, kind=Phase, dtype=np.dtype(np.float32), room=json)
+    found = copied(env, phase=Phase.RED, rule=sorted_later, kind=Phase, dtype=np.dtype(np.float32), room=json)
+    assert found.phase is Phase.GREEN  # type: ignore[attr-defined]
+
+
+def sorted_later() -> None:
+    """A rule that an env goes by."""
+
+
+class SlottedEnv(HolderEnv):
+    __slots__ = ("hidden",)
+
+
+SHARED = np.arange(6.0)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"lock": threading.Lock()},
+        {"steps": iter([1, 2])},
+        {"helper": HolderEnv.__new__},
+        {"draw": np.random.default_rng(0).random},
+        {"names": {"a", "b"}},
+        {"objects": np.array([object()])},
+        {"deep": [{"a": (1, object())}]},
+        {"stream": np.random.RandomState(0)},
+        {"left": SHARED[:4], "right": SHARED[2:]},
+    ],
+    ids=lambda held: next(iter(held)),
+)
+def test_an_env_with_anything_else_has_no_snapshot(held: Mapping[str, Any]) -> None:
+    assert take_snapshot(HolderEnv(**held)) is None
+
+
+def test_an_env_with_slots_or_an_engine_has_no_snapshot() -> None:
+    assert take_snapshot(SlottedEnv()) is None
+    env = make_vector_env(EnvConfig(OPAQUE_ENV, {}, None), 2)
+    env.reset(seed=0)
+    assert take_snapshot(env) is None
+
+
+def test_an_emulator_has_no_snapshot() -> None:
+    pytest.importorskip("ale_py")
+    for frames in (FrameConfig("deepmind", dim=84, grayscale=False, framestack=True), None):
+        env = make_vector_env(EnvConfig("ALE/Pong-v5", {}, None, frames=frames), 1)
+        env.reset(seed=0)
+        assert take_snapshot(env) is None
+        env.close()
+
+
+def test_an_env_with_a_data_set_has_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices, moves = HolderEnv(held=[np.zeros(3), np.zeros(4)]), HolderEnv(held=[[index] for index in range(10)])
+    assert take_snapshot(prices) is not None
+    assert take_snapshot(moves) is not None
+    monkeypatch.setattr("rlexp.envs.snapshots.MOST_ARRAY_BYTES", 50)
+    assert take_snapshot(prices) is None
+    assert take_snapshot(moves) is not None
+    monkeypatch.setattr("rlexp.envs.snapshots.MOST_OBJECTS", 11)
+    assert take_snapshot(moves) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        HolderEnv(held=1, more=2),
+        HolderEnv(held=1, rule=json.dumps),
+        HolderEnv(held=1),
+        gym.make("CartPole-v1"),
+    ],
+    ids=["more", "another rule", "less", "another class"],
+)
+def test_another_kind_of_env_is_left_as_it_is(other: Any) -> None:
+    snapshot = stored(take_snapshot(HolderEnv(held=5, rule=sorted_later)))
+    before = dict(vars(other))
+    assert not restore_snapshot(other, snapshot)
+    assert vars(other) == before
+
+
+def test_a_snapshot_makes_no_references_of_bytes() -> None:
+    snapshot = stored(take_snapshot(HolderEnv(held=np.arange(2))))
+    ((_, told),) = [pair for pair in snapshot["attributes"] if pair[0] == "held"]
+    told["dtype"] = "|O"
+    assert not restore_snapshot(HolderEnv(held=np.arange(2)), snapshot)
