@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import Annotated
@@ -12,6 +13,8 @@ from rlexp import __version__
 from rlexp.commands import explaining, reading, running, sweeping
 from rlexp.errors import RlexpError
 from rlexp.terminal import print_error
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -25,6 +28,12 @@ def main() -> None:
             traceback.print_exception(error)
         print_error(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS or "--debug" in sys.argv:
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        print_error(RlexpError(f"cannot write{where}: {error.strerror}", "what was written before is kept: make room"))
+        sys.exit(RlexpError.exit_code)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rlexp.tuning.ray_session import RaySession, set_ray_environment
 
 # Before any test module imports ray, which reads its environment then.
-set_ray_environment()
+set_ray_environment(debug=False)
 
 
 @pytest.fixture(scope="session")

@@ -73,6 +73,15 @@ def convert(
     print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
 
 
-def doctor(as_json: AsJson = False) -> None:
-    """Print the versions installed, and this machine's CPUs, GPUs and memory."""
-    print_condition(this_machine(), as_json)
+def doctor(
+    clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the versions installed, this machine's CPUs, GPUs and memory, and what killed commands left behind."""
+    from rlexp.tuning.leftovers import find_leftovers
+
+    leftovers = find_leftovers()
+    if clean:
+        for leftover in leftovers:
+            leftover.remove()
+    print_condition(this_machine(), leftovers, clean, as_json)

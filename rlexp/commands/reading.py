@@ -17,6 +17,9 @@ def evaluate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
     episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the envs.")] = 0,
+    video: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Film one more episode into DIR; needs rlexp[video].")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -25,8 +28,10 @@ def evaluate(
 
     checkpoint = find_checkpoint(path)
     from rlexp.agents.evaluation import evaluate_checkpoint
+    from rlexp.tuning.videos import film_checkpoint_to
 
-    print_evaluation(evaluate_checkpoint(checkpoint, episodes, seed), as_json)
+    film = None if video is None else film_checkpoint_to(video, checkpoint, seed)
+    print_evaluation(evaluate_checkpoint(checkpoint, episodes, seed), film, as_json)
 
 
 def logs(

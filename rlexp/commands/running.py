@@ -63,16 +63,20 @@ def run(
 
 def resume(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="A run that was stopped.", show_default=False)],
+    overrides: Overrides = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Go on with the trials of a run that have not reached their stop, each from its newest checkpoint."""
+    """Go on with the trials of a run that have not reached their stop, each from its newest checkpoint.
+
+    -o stop.timesteps_total=2e6 sets a later stop; keys of resources and reports may change, others may not.
+    """
     from rlexp.tuning.display import choose_display
-    from rlexp.tuning.experiment_run import resume_run
+    from rlexp.tuning.resume import resume_run
 
     display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
-    raise typer.Exit(resume_run(path, display, debug))
+    raise typer.Exit(resume_run(path, overrides or (), display, debug))
 
 
 def train(

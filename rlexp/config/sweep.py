@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -51,6 +51,16 @@ class Sweep:
         """The first rung, grace period or perturbation interval of the scheduler; 0 where it has none."""
         stop = self.corners[0].stop.get(self.search.time_attr)
         return self.search.interval(stop) or 0.0
+
+    def with_axes_in_order(self, keys: Sequence[str]) -> Sweep:
+        """Return the sweep with its axes in the order of ``keys``: by it points are counted, drawn and named.
+
+        A file with every key filled in has them in the order in which the keys are declared.
+        """
+        places = [self.space.keys.index(key) for key in keys]
+        axes = tuple(self.space.axes[place] for place in places)
+        located = tuple(self.space.located[place] for place in places)
+        return replace(self, space=replace(self.space, axes=axes, located=located))
 
     def planned_points(self) -> tuple[Point, ...] | None:
         """Return the points in the order in which they are tried; None where each depends on those before."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
 from gymnasium.spaces.utils import flatten_space
@@ -53,6 +55,20 @@ def check_layout(env: str, observation_space: Space[Any]) -> None:
             f"env {env} has image observations {shape}, which look like [channels, height, width]",
             "wrap the env so that they are [height, width, channels]",
         )
+
+
+def check_reset(env_id: str, env: gym.Env[Any, Any]) -> None:
+    """Raise UsageError where ``env`` cannot be reset, or its first observation is not one of its space."""
+    space = env.observation_space
+    try:
+        obs, _ = env.reset(seed=0)
+    except Exception as error:
+        raise UsageError(f"env {env_id} cannot be reset: {type(error).__name__}: {error}", "mend its reset") from error
+    # Bounds are not looked at: many an env leaves those of its space a little, which does no harm.
+    fits = np.shape(obs) == space.shape if isinstance(space, Box) else space.contains(obs)
+    if not fits:
+        shown = f"shape {np.shape(obs)}" if isinstance(space, Box) else repr(obs)
+        raise UsageError(f"env {env_id} was reset to an observation of {shown}, its space is {space}", "mend either")
 
 
 def observation_bytes(observation_space: Space[Any]) -> int:

@@ -6,18 +6,20 @@ import json
 import platform
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from rlexp import __version__
 from rlexp.machine import Machine
 from rlexp.terminal.paint import aligned
+from rlexp.tuning.leftovers import Leftover
 
 _PACKAGES = ("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML", "ale-py", "tensorboard", "optuna")
 _SHARED_MEMORY = "/dev/shm"
 
 
-def print_condition(machine: Machine, as_json: bool) -> None:
-    """Print versions, CPUs, GPUs and memory."""
+def print_condition(machine: Machine, leftovers: Sequence[Leftover], cleaned: bool, as_json: bool) -> None:
+    """Print versions, CPUs, GPUs and memory, and what killed commands left, which may have been ``cleaned`` away."""
     facts = {
         "rlexp": __version__,
         "python": platform.python_version(),
@@ -30,10 +32,28 @@ def print_condition(machine: Machine, as_json: bool) -> None:
         "shared_memory_free_bytes": _free(_SHARED_MEMORY),
     }
     if as_json:
-        print(json.dumps(facts))
+        folders = [
+            {"folder": str(each.folder), "bytes": each.bytes, "processes": [process.pid for process in each.processes]}
+            for each in leftovers
+        ]
+        print(json.dumps({**facts, "leftovers": folders, "cleaned": cleaned}))
         return
     rows = [(name.removesuffix("_bytes").replace("_", " "), _shown(name, value)) for name, value in facts.items()]
-    sys.stdout.write("\n".join(aligned(rows)) + "\n")
+    sys.stdout.write("\n".join([*aligned(rows), *_leftover_lines(leftovers, cleaned)]) + "\n")
+
+
+def _leftover_lines(leftovers: Sequence[Leftover], cleaned: bool) -> Iterator[str]:
+    if not leftovers:
+        return
+    yield ""
+    yield (
+        "removed what killed commands had left:"
+        if cleaned
+        else "killed commands left (rlexp doctor --clean removes it):"
+    )
+    for each in leftovers:
+        count = len(each.processes)
+        yield f"  {each.folder}  {each.bytes / 2**20:.1f} MiB, {count} {'process' if count == 1 else 'processes'}"
 
 
 def _version(package: str) -> str | None:

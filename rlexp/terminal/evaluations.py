@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the agents import torch, which most commands do without
     from rlexp.agents.evaluation import Evaluation
 
 
-def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """Print how a checkpoint did, to stdout."""
+def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) -> None:
+    """Print how a checkpoint did, and which video shows it, to stdout."""
     if as_json:
-        print(json.dumps(_evaluation_as_json(evaluation)))
+        print(json.dumps({**_evaluation_as_json(evaluation), "video": None if video is None else str(video)}))
         return
     returns, lengths = evaluation.returns, evaluation.lengths
     low, high = evaluation.interval
@@ -21,6 +22,8 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f}), deviation {returns.std():.2f}")
     print(f"          min {returns.min():.2f}, max {returns.max():.2f}")
     print(f"length    mean {lengths.mean():.1f}, min {lengths.min()}, max {lengths.max()}")
+    if video is not None:
+        print(f"video     {video}")
 
 
 def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:

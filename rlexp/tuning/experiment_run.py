@@ -1,4 +1,4 @@
-"""One ``rlexp run`` or ``resume``: refuses what cannot run before anything exists, runs the rest, says how it ended."""
+"""One ``rlexp run``: refuses what cannot run before anything exists, runs the rest, says how it ended."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.agents.measured_replay import check_replay_fits
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
-from rlexp.envs import EnvConfig, check_spaces, env_config_of, make_env, make_filmed_env, observation_bytes
-from rlexp.errors import ResumeError
+from rlexp.envs import (
+    EnvConfig,
+    check_reset,
+    check_spaces,
+    env_config_of,
+    make_env,
+    make_filmed_env,
+    observation_bytes,
+)
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
 from rlexp.tuning.find_checkpoint import starting_point
-from rlexp.tuning.ray_session import RaySession, set_ray_environment
-from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
-from rlexp.tuning.run_record import RUN_FILE, Status, read_run_record
-from rlexp.tuning.search.record import BEST_FILE, SWEEP_FILE
+from rlexp.tuning.ray_session import RaySession, refuse_full_disk, set_ray_environment
+from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.run_record import Status
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trial_feed import FixedTrials, TrialFeed
 from rlexp.tuning.videos import require_video_extra
@@ -42,7 +48,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = machine_for(plan.trials, plan.imports)
+    machine = machine_for(plan.trials, plan.imports, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
     with (
@@ -53,30 +59,6 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         directory.start(plan.trials, plan.imports)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
         return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
-
-
-def resume_run(path: Path, display: Display, debug: bool) -> int:
-    """Go on with the trials of the run at ``path`` that have not reached their stop; return the exit code.
-
-    Each continues from its newest good checkpoint; its replay begins empty. Raises ResumeError where
-    ``path`` is no run of ours, damaged or in use.
-    """
-    record = read_run_record(path)
-    if (path / SWEEP_FILE).exists():
-        hint = f"rlexp run {path / BEST_FILE} trains its best configuration, where there is one"
-        raise ResumeError(f"{path} is a sweep: it cannot be resumed", hint)
-    plan = load_plan([path / RESOLVED_FILE], options=LoadOptions(imports=tuple(record.imports)))
-    missing = [trial.name for trial in plan.trials if trial.name not in {known.name for known in record.trials}]
-    if missing:
-        raise ResumeError(f"{path / RESOLVED_FILE} makes a trial {missing[0]} that {path / RUN_FILE} does not know")
-    trials = [trial for trial in plan.trials if record.trial(trial.name).status is not Status.TERMINATED]
-    if not trials:
-        raise ResumeError(f"every trial of {path} has reached its stop", "there is nothing to go on with")
-    machine = machine_for(trials, plan.imports)
-    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
-        directory.restart(trials)
-        session = RaySession(machine.cpus, machine.gpus, debug)
-        return run_feed(FixedTrials(trials), trials, directory, display, request, session)
 
 
 def check_envs(trials: Sequence[Trial], imports: tuple[str, ...], machine: Machine) -> None:
@@ -92,19 +74,28 @@ def check_envs(trials: Sequence[Trial], imports: tuple[str, ...], machine: Machi
         env_config = env_config_of(trial.experiment.env, trial.experiment.config, imports)
         size = next((size for seen, size in sizes if seen == env_config), None)
         if size is None:
-            env = make_env(env_config)
-            check_spaces(env_config.env, env.observation_space, env.action_space)
-            size = observation_bytes(env.observation_space)
+            size = _observation_bytes_of(env_config)
             sizes.append((env_config, size))
-            env.close()
             if trial.experiment.config.monitor:
                 make_filmed_env(env_config).close()
         check_replay_fits(trial.experiment, env_config, size, machine)
 
 
-def machine_for(trials: Sequence[Trial], imports: tuple[str, ...]) -> Machine:
+def _observation_bytes_of(env_config: EnvConfig) -> int:
+    """Return the bytes of an observation; raises UsageError where agents cannot play the env."""
+    env = make_env(env_config)
+    try:
+        check_spaces(env_config.env, env.observation_space, env.action_space)
+        check_reset(env_config.env, env)
+        return observation_bytes(env.observation_space)
+    finally:
+        env.close()
+
+
+def machine_for(trials: Sequence[Trial], imports: tuple[str, ...], debug: bool) -> Machine:
     """Return this machine; raises where it cannot hold a trial, or the trial's env or starting point is not there."""
-    set_ray_environment()  # before an env is made: its module may import ray
+    set_ray_environment(debug)  # before an env is made: its module may import ray
+    refuse_full_disk()
     machine = this_machine()
     check_fits(trials, machine)
     check_envs(trials, imports, machine)

@@ -12,6 +12,13 @@ from types import TracebackType
 
 import psutil
 
+from rlexp.errors import ResourceError
+from rlexp.tuning.run_lock import RunLock
+
+FOLDER_PREFIX = "rlexp-"
+"""Of the folder of a Ray of ours, where temporary files are."""
+LEAST_FREE_BYTES = 64 * 2**20
+"""What a session of some hours writes there, and a little more."""
 SHUTDOWN_TIMEOUT_S = 3.0
 """How long Ray's processes get to end by themselves before they are killed."""
 
@@ -19,7 +26,6 @@ ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -36,10 +42,29 @@ ENVIRONMENT = {
 """What keeps Ray and Tune quiet, closed to strangers and out of each other's way; what the user has set wins."""
 
 
-def set_ray_environment() -> None:
-    """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then."""
-    for name, value in ENVIRONMENT.items():
+NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
+"""What keeps Ray from printing to our stdout, where ``--json`` has its events: it tells there of workers that died."""
+ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
+
+
+def set_ray_environment(debug: bool) -> None:
+    """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then.
+
+    With ``debug`` Ray prints what it has to say, and what its processes print.
+    """
+    for name, value in {**ENVIRONMENT, **(ALL_OF_RAYS if debug else NOTHING_OF_RAYS)}.items():
         os.environ.setdefault(name, value)
+
+
+def refuse_full_disk() -> None:
+    """Raise ResourceError where the folder for temporary files has no room for Ray, which would die obscurely."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        raise ResourceError(
+            f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
+            "make room there, rlexp doctor shows what killed commands left; or set TMPDIR to a folder with more",
+        )
 
 
 class RaySession:
@@ -50,11 +75,14 @@ class RaySession:
         self._num_gpus = num_gpus
         self._debug = debug
         self._folder: Path | None = None
+        self._lock: RunLock | None = None
 
     def __enter__(self) -> None:
         import ray
 
-        self._folder = Path(tempfile.mkdtemp(prefix="rlexp-"))
+        # Ray opens its own folder to everybody: it lies in one that is ours alone.
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        self._lock = RunLock(self._folder)
         _use_own_token(self._folder)
         try:
             ray.init(
@@ -66,7 +94,7 @@ class RaySession:
                 # A failed trial is reported by us, in a line; Tune would log its whole traceback.
                 logging_level=logging.INFO if self._debug else logging.CRITICAL,
                 log_to_driver=self._debug,
-                _temp_dir=str(self._folder),
+                _temp_dir=str(self._folder / "ray"),
             )
         except BaseException:
             self._stop()
@@ -87,6 +115,8 @@ class RaySession:
         for process in remaining:
             _kill(process)
         psutil.wait_procs(remaining, timeout=SHUTDOWN_TIMEOUT_S)
+        if self._lock is not None:
+            self._lock.release()
         if self._folder is not None:
             if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
                 del os.environ["RAY_AUTH_TOKEN_PATH"]

@@ -18,7 +18,7 @@ from rlexp.tuning.provenance import git_commit, versions
 from rlexp.tuning.run_lock import RunLock
 from rlexp.tuning.run_name import derived_name
 from rlexp.tuning.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
-from rlexp.tuning.secrets import masked, masked_command
+from rlexp.tuning.secrets import has_secrets, masked, masked_command
 
 RESOLVED_FILE: Final = "resolved.yaml"
 """The experiments with every default and seed: what a resumed run goes by."""
@@ -26,6 +26,7 @@ RESOLVED_FILE: Final = "resolved.yaml"
 PARAMETERS_FILE: Final = "params.json"
 """A trial's agent, environment and keys."""
 
+_OWNER_ONLY: Final = 0o700
 _SECONDS_BETWEEN_WRITES: Final = 5.0
 """Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
 
@@ -80,6 +81,10 @@ class RunDirectory:
         for number, text in enumerate(texts, start=1):
             suffix = "" if number == 1 else f"-{number}"
             replace_text(self.path / f"experiment{suffix}.yaml", text)
+        self.write_resolved(resolved)
+
+    def write_resolved(self, resolved: str) -> None:
+        """Keep what a resumed run goes by."""
         replace_text(self.path / RESOLVED_FILE, resolved)
 
     def start(self, trials: Sequence[Trial], imports: Sequence[str] = ()) -> None:
@@ -101,6 +106,9 @@ class RunDirectory:
         self.write()
 
     def _make(self, trial: Trial) -> None:
+        if has_secrets(trial.experiment.config.model_dump(mode="json")):
+            # What a resumed run needs cannot be masked: experiment.yaml, resolved.yaml and the checkpoints.
+            self.path.chmod(_OWNER_ONLY)
         directory = self.trial_directory(trial)
         directory.mkdir(exist_ok=True)
         replace_json(directory / PARAMETERS_FILE, trial_parameters(trial))

@@ -35,11 +35,11 @@ def run_trials(feed: TrialFeed, directory: RunDirectory, display: Display, reque
     request.trials_may_save(stop_file)
     try:
         tuner.fit()
+        return events.conclude()  # trials that Tune left as they were end here, while their recorders are open
     finally:
         events.close()
         shutil.rmtree(directory.path / TUNE_FOLDER, ignore_errors=True)
         stop_file.unlink(missing_ok=True)
-    return events.conclude()
 
 
 def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents) -> tune.Tuner:

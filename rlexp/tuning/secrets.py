@@ -28,6 +28,11 @@ def masked(value: Any) -> Any:
     return _URL_PASSWORD.sub(rf"\1:{MASK}", value) if isinstance(value, str) else value
 
 
+def has_secrets(value: Any) -> bool:
+    """Tell whether ``masked`` would hide something of ``value``, which is made of JSON's types."""
+    return bool(masked(value) != value)
+
+
 def masked_command(arguments: Sequence[str]) -> list[str]:
     """Return a command line with ``key=SECRET``, ``--key SECRET`` and passwords in URLs masked."""
     shown: list[str] = []

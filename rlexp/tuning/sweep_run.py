@@ -15,8 +15,11 @@ from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.recorders.hparams_tab import write_hparams_experiment
 from rlexp.tuning.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX
 from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.search.journal import Heading, Journal
 from rlexp.tuning.search.search import Search
 from rlexp.tuning.search.searchers import make_searcher, require_sweep_extra
+from rlexp.tuning.search.state import SearchState
+from rlexp.tuning.secrets import masked
 from rlexp.tuning.stop_request import StopRequest
 
 
@@ -27,22 +30,35 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     """
     sweep = the_sweep(plan)
     require_sweep_extra(sweep)
-    machine = machine_for(plan.everything, plan.imports)
-    texts = [source.read_text(encoding="utf-8") for source in plan.sources]
+    machine = machine_for(plan.everything, plan.imports, options.debug)
     stem = plan.sources[0].stem
     with (
         StopRequest(display.on_stop_request) as request,
         RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
+        begun_journal(plan, directory, allow_failures) as journal,
     ):
-        directory.write_experiments(texts, resolved_yaml(plan))
-        directory.start([], plan.imports)
         write_hparams_experiment(
             directory.path, [*sweep.space.keys, "seed"], [SCORE_TAG, TAG_PREFIX + sweep.search.metric]
         )
-        search = Search(sweep, make_searcher(sweep), directory, capacity(sweep, machine), allow_failures)
+        state = SearchState(sweep, make_searcher(sweep))
+        search = Search(state, directory, journal, capacity(sweep, machine), allow_failures)
         display.follow(search.standings)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
         return run_feed(search, [], directory, display, request, session)
+
+
+def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:
+    """Write what a sweep is about into its new directory, all that a later resume needs; return its journal.
+
+    ``run.json`` comes last: a directory without one is no run, and one with it can be resumed.
+    """
+    texts = [source.read_text(encoding="utf-8") for source in plan.sources]
+    directory.write_experiments(texts, resolved_yaml(plan))
+    journal = Journal(directory.path)
+    experiment = masked(plan.experiments[0].resolved)
+    journal.head(Heading(list(the_sweep(plan).space.keys), experiment, allow_failures))
+    directory.start([], plan.imports)
+    return journal
 
 
 def capacity(sweep: Sweep, machine: Machine) -> int:

@@ -14,7 +14,11 @@ def adopt_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
     Checkpoints of the trial's own that are as far or farther are removed: it does not go on from them. Raises
     CheckpointError, with nothing changed, where the copy is not whole: the other trial may be removing it.
     """
-    target = trial_directory / checkpoint.name
+    return put_in_place(copied_checkpoint(checkpoint, trial_directory), trial_directory / checkpoint.name)
+
+
+def copied_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+    """Return a hidden copy, the first half of ``adopt_checkpoint``: the trial does not go on from it yet."""
     copy = trial_directory / f".{checkpoint.name}.writing"
     shutil.rmtree(copy, ignore_errors=True)
     try:
@@ -23,7 +27,12 @@ def adopt_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
     except BaseException:
         shutil.rmtree(copy, ignore_errors=True)
         raise
-    for own in list_checkpoints(trial_directory):
+    return copy
+
+
+def put_in_place(copy: Path, target: Path) -> Path:
+    """Let a hidden copy be the trial's newest checkpoint, ``target``: the second half of ``adopt_checkpoint``."""
+    for own in list_checkpoints(target.parent):
         if own.name >= target.name:
             remove_checkpoint(own)
     return copy.rename(target)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from rlexp.checkpoint import checkpoint_directory, newest_checkpoint, read_checkpoint
+from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
 from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.milestones import Milestones
-from rlexp.tuning.recorders import flatten
 from rlexp.tuning.retention import keep_best
+from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.videos import FOLDER, write_video
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class ExperimentTrainable(tune.Trainable):
         self._progress = 0.0
         self._stop_watch = StopWatch(assignment.directory.parent / STOP_FILE)
         self._agent: Agent[Any] | None = None
+        self._events: list[str] = []
+        self._resumed_row: dict[str, Any] | None = None
         with self._errors_kept():
             self._agent = self._make_agent()
 
@@ -87,7 +89,17 @@ class ExperimentTrainable(tune.Trainable):
             }
             milestone = self._passes_milestone(row)
             checkpoint = self._save_when_due(row, done, stopped, milestone)
-        return {"row": row, "checkpoint": checkpoint, "milestone": milestone, "stopped": stopped, "done": done}
+            events, self._events = [*self._events, *self._agent.drain_events()], []
+        resumed_row, self._resumed_row = self._resumed_row, None
+        return {
+            "row": row,
+            "resumed_row": resumed_row,
+            "events": events,
+            "checkpoint": checkpoint,
+            "milestone": milestone,
+            "stopped": stopped,
+            "done": done,
+        }
 
     def cleanup(self) -> None:
         if self._agent is not None:
@@ -99,8 +111,13 @@ class ExperimentTrainable(tune.Trainable):
 
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
-        path = newest_checkpoint(self._directory) or self._assignment.restore
+        own, aside = newest_with_damaged_aside(self._directory)
+        path = own or self._assignment.restore
         checkpoint = read_checkpoint(path) if path is not None else None
+        self._events += aside
+        if own is not None and checkpoint is not None:
+            self._events.append(f"goes on from {own.name}")
+            self._resumed_row = checkpoint.metadata.get("metrics")
         milestones = self._assignment.milestones
         if milestones is not None and checkpoint is not None:
             self._progress = checkpoint.metadata.get("metrics", {}).get(milestones.metric, 0.0)
@@ -188,12 +205,6 @@ def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
     if worker:
         bundles += [worker] * config.num_workers
     return tune.PlacementGroupFactory(bundles)
-
-
-def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
-    """Return whether a row of results has reached one of the ``stop`` values; NaN reaches none."""
-    values = flatten(row)
-    return any(name in values and values[name] is not None and values[name] >= limit for name, limit in stop.items())
 
 
 def summary(error: BaseException) -> str:

@@ -73,6 +73,12 @@ class TrialEvents(tune.Callback):
         self._heard_s[ours.name] = time.monotonic()
         if ours.name not in self._paused:
             self.training.add(ours.name)
+        redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
+        if redone > 0 and self._feed.milestones is None:
+            self._display.on_note(ours, f"does {redone} {'iteration' if redone == 1 else 'iterations'} again")
+        resumed = result["resumed_row"]
+        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of another one that it took over
+            self._recorder(ours).record_missing(resumed)
         self._recorder(ours).record(row)
         self._directory.trial_result(ours, row)
         if result["checkpoint"] is not None:
@@ -83,6 +89,8 @@ class TrialEvents(tune.Callback):
         flaw = self._feed.flaw(ours, row)
         if flaw is not None:
             self._failures[ours.name] = TrialError(flaw)
+        for text in result["events"]:
+            self._display.on_note(ours, text)
         self._display.on_result(ours, row)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:

@@ -15,7 +15,7 @@ from tests.envs import Array, EndlessEnv
 class FailsOnceEnv(EndlessEnv):
     """Fails at its hundredth step and leaves the file ``failed``; where that is there already, only if ``always``.
 
-    ``how`` is ``raise``, ``hang``, or ``die`` with its whole process.
+    ``how`` is ``raise``, ``hang``, ``die`` with its whole process, or ``nan``, which pays a reward of that.
     """
 
     def __init__(self, failed: str, always: bool = False, how: str = "raise") -> None:
@@ -31,5 +31,8 @@ class FailsOnceEnv(EndlessEnv):
                 threading.Event().wait()
             if self._how == "die":
                 os.abort()
+            if self._how == "nan":
+                obs, _, terminated, truncated, info = super().step(action)
+                return obs, float("nan"), terminated, truncated, info
             raise RuntimeError("this env fails")
         return super().step(action)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -15,12 +16,16 @@ from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.config.yaml_writer import to_yaml
+from rlexp.tuning.recorders import JsonRecorder
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status, TrialError
+from rlexp.tuning.search.journal import Journal
 from rlexp.tuning.search.search import Search
 from rlexp.tuning.search.searchers import make_searcher
+from rlexp.tuning.search.state import SearchState
 from rlexp.tuning.trial_feed import Action
 
+NEVER = 10**9
 ROW_STEPS = 100
 """Env steps between two rows."""
 
@@ -59,81 +64,111 @@ def simulated(sweep: Sweep, folder: Path, reward: Reward, capacity: int = 2) -> 
 
     A reward of NaN after episodes have ended is a trial's divergence. Checkpoints hold the name of who trained them.
     """
-    with RunDirectory.create(folder / "out", "sweep", None, [], overwrite=True) as directory:
+    with (
+        patch("os.fsync"),  # nobody pulls the plug, and a disk takes its time
+        RunDirectory.create(folder / "out", "sweep", None, [], overwrite=True) as directory,
+        Journal(directory.path) as journal,
+    ):
         directory.start([])
         room = sweep.search.max_concurrent or capacity
-        world = _World(Search(sweep, make_searcher(sweep), directory, room, 0), directory, reward)
+        world = World(Search(SearchState(sweep, make_searcher(sweep)), directory, journal, room, 0), directory, reward)
         world.run()
+        world.simulation.search.conclude(Status.TERMINATED)
         return world.simulation
 
 
-class _World:
-    def __init__(self, search: Search, directory: RunDirectory, reward: Reward) -> None:
+class World:
+    """What Tune, the trials' processes and the recorders are in a real sweep: a row of each trial in turn."""
+
+    def __init__(self, search: Search, directory: RunDirectory, reward: Reward, stop_after: int = NEVER) -> None:
+        """After ``stop_after`` rows a person asks it to stop: each trial saves, with one more row, and ends."""
         self.simulation = Simulation(search, directory.path)
         self._search = search
         self._directory = directory
         self._reward = reward
+        self._rows_left = stop_after
         self._running: dict[str, tuple[Trial, int]] = {}
-        self._paused: dict[str, tuple[Trial, int]] = {}
+        self._paused: dict[str, Trial] = {}
 
     def run(self) -> None:
+        """Go on until no trial is left."""
         for _ in range(10_000):
-            self._begin()
+            if self._rows_left > 0:
+                self._begin()
             if not self._running and not self._paused:
-                break
+                return
             for name in list(self._running):
                 self._report(*self._running[name])
             self._go_on()
-        else:
-            raise AssertionError("the sweep does not end")
-        self._search.conclude(Status.TERMINATED)
+        raise AssertionError("the sweep does not end")
 
     def _begin(self) -> None:
         while (trial := self._search.next()) is not None:
-            self._running[trial.name] = trial, 0
             self.simulation.order.append(trial.name)
+            self._start(trial)
         self.simulation.most_running = max(self.simulation.most_running, len(self._running))
 
-    def _report(self, trial: Trial, steps: int) -> None:
-        before, steps = steps, steps + ROW_STEPS
-        row = _row(steps, self._reward(trial, steps))
-        checkpoint = self._saved(trial, before, row)
-        stop = trial.experiment.stop.get("timesteps_total", 1000)
-        flaw, done = self._search.flaw(trial, row), steps >= stop
-        verdict = None if flaw or done else self._search.judge(trial, row, checkpoint)
+    def _start(self, trial: Trial) -> None:
+        newest = newest_checkpoint(self._directory.trial_directory(trial))
+        self._running[trial.name] = trial, read_checkpoint(newest).state["steps"] if newest else 0
+        self._directory.trial_status(trial, Status.RUNNING)
+
+    def _report(self, trial: Trial, before: int) -> None:
+        stopped = self._rows_left <= 0
+        self._rows_left -= 1
+        steps = before + ROW_STEPS
+        done = stopped or steps >= trial.experiment.stop.get("timesteps_total", 1000)
+        row = {**_row(steps, self._reward(trial, steps)), "done": done, "trial_name": trial.name}
+        checkpoint, is_milestone = self._saved(trial, before, row, stopped)
+        flaw = self._search.flaw(trial, row)
+        judged = not flaw and not done
+        verdict = self._search.judge(trial, row, checkpoint if is_milestone else None) if judged else None
+        if verdict and verdict.changed:
+            self._directory.change(verdict.changed)
+        self._record(trial, row)
         self._search.on_result(trial, row)
         self._running[trial.name] = trial, steps
-        if flaw or done or (verdict and verdict.action is Action.END):
+        if not verdict or verdict.action is Action.END:
+            self._end(trial, steps, done and not flaw and not stopped, TrialError(flaw) if flaw else None)
+        elif verdict.action is Action.PAUSE:
             del self._running[trial.name]
-            error = TrialError(flaw) if flaw else None
-            ending = self._search.on_end(trial, done and not flaw, error)
-            self.simulation.ends[trial.name] = ending.status, steps
-        elif verdict and verdict.action is Action.PAUSE:
-            del self._running[trial.name]
-            self._paused[trial.name] = (verdict.changed or trial), steps
+            self._paused[trial.name] = verdict.changed or trial
+
+    def _record(self, trial: Trial, row: dict[str, Any]) -> None:
+        recorder = JsonRecorder(self._directory.trial_directory(trial))
+        recorder.record(row)
+        recorder.close()
+        self._directory.trial_result(trial, row)
+
+    def _end(self, trial: Trial, steps: int, finished: bool, error: TrialError | None) -> None:
+        del self._running[trial.name]
+        ending = self._search.on_end(trial, finished, error)
+        self.simulation.ends[trial.name] = ending.status, steps
+        self._directory.trial_status(trial, ending.status, error)
 
     def _go_on(self) -> None:
-        paused = [trial for trial, _ in self._paused.values()]
+        paused = list(self._paused.values())
         while (trial := self._search.waits(paused)) is not None:
             paused.remove(trial)
-            trial, _ = self._paused.pop(trial.name)
-            newest = newest_checkpoint(self._directory.trial_directory(trial))
-            assert newest is not None
-            self._running[trial.name] = trial, read_checkpoint(newest).state["steps"]
+            del self._paused[trial.name]
+            self._start(trial)
 
-    def _saved(self, trial: Trial, before: int, row: dict[str, Any]) -> Path | None:
-        milestones = self._search.milestones
-        if milestones is None or not milestones.passed(_row(before, 0.0)[milestones.metric], row):
-            return None
+    def _saved(self, trial: Trial, before: int, row: dict[str, Any], stopped: bool) -> tuple[Path | None, bool]:
+        """Write a checkpoint at a milestone and every ``checkpoint_freq`` rows; return whether there is one for pbt."""
+        milestones, period = self._search.milestones, trial.experiment.checkpoint_freq
+        is_milestone = milestones is not None and milestones.passed(_row(before, 0.0)[milestones.metric], row)
+        if not is_milestone and not stopped and (not period or row["training_iteration"] % period):
+            return None, False
         directory = checkpoint_directory(self._directory.trial_directory(trial), row["training_iteration"])
         state = {"trained_by": trial.name, "steps": row["timesteps_total"]}
-        return write_checkpoint(directory, {"weights": {"w": np.zeros(1)}}, state, {"metrics": row})
+        return write_checkpoint(directory, {"weights": {"w": np.zeros(1)}}, state, {"metrics": row}), is_milestone
 
 
 def _row(steps: int, reward: float | None) -> dict[str, Any]:
     return {
         "training_iteration": steps // ROW_STEPS,
         "timesteps_total": steps,
+        "timesteps_this_iter": ROW_STEPS,
         "time_total_s": steps / 100,
         "episodes_total": steps // 10,
         "episode_reward_mean": reward,

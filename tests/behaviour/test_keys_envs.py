@@ -21,7 +21,7 @@ from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning.display.quiet import QuietDisplay
-from rlexp.tuning.experiment_run import resume_run
+from rlexp.tuning.resume import resume_run
 from tests.envs import ENDLESS_ENV, PIXEL_ENV
 
 REPOSITORY = Path(__file__).parents[2]
@@ -186,6 +186,6 @@ def test_what_a_module_registers_trains_in_other_processes_resumes_and_is_evalua
     )
     assert done.returncode == 0, done.stderr
     with pytest.raises(ResumeError, match="reached its stop"):  # so the resolved file, with its env, was understood
-        resume_run(run, QuietDisplay(sys.stdout), debug=False)
+        resume_run(run, (), QuietDisplay(sys.stdout), debug=False)
     checkpoint = next(run.glob("*/checkpoint_*"))
     assert len(evaluate_checkpoint(checkpoint, num_episodes=2, seed=0).returns) == 2

@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from rlexp.tuning.run_lock import RunLock
 
 OLD = """\
 pong:
@@ -77,6 +81,32 @@ def test_schema_and_doctor() -> None:
     assert condition["cpus"] >= 1
     assert condition["pydantic"]
     assert "gymnasium" in rlexp("doctor").stdout
+
+
+def test_doctor_finds_what_a_killed_command_left_and_removes_it(tmp_path: Path) -> None:
+    dead, running, foreign = (tmp_path / name for name in ("rlexp-dead", "rlexp-running", "rlexp-other"))
+    for folder in (dead, running, foreign):
+        (folder / "ray").mkdir(parents=True)
+        (folder / "ray" / "file").write_bytes(b"x" * 2**20)
+    RunLock(dead).release()
+    lock = RunLock(running)
+    with leaving_behind(dead) as process:
+        told = json.loads(rlexp("doctor", "--json", TMPDIR=str(tmp_path)).stdout)
+        assert [(each["folder"], each["processes"]) for each in told["leftovers"]] == [(str(dead), [process.pid])]
+        assert told["leftovers"][0]["bytes"] >= 2**20
+        assert str(dead) in rlexp("doctor", "--clean", TMPDIR=str(tmp_path)).stdout
+        assert process.wait(10) < 0
+    assert [folder.exists() for folder in (dead, running, foreign)] == [False, True, True]
+    assert "killed commands" not in rlexp("doctor", TMPDIR=str(tmp_path)).stdout
+    lock.release()
+
+
+@contextmanager
+def leaving_behind(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that has a folder in its command line."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", str(folder)], stdin=-1) as process:
+        yield process
+        process.kill()
 
 
 def test_ppo_can_be_checked_but_not_run(path: Path) -> None:

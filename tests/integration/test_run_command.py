@@ -128,9 +128,7 @@ def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on
     last = rows(trial)[-1]
     assert read_checkpoint(trial / f"checkpoint_{last['training_iteration']:06d}").state["iteration"] >= 1
 
-    resolved = tmp_path / "endless/resolved.yaml"
-    resolved.write_text(resolved.read_text().replace("100000", str(last["training_iteration"] + 2)))
-    done = rlexp("resume", tmp_path / "endless")
+    done = rlexp("resume", tmp_path / "endless", "-o", f"stop.training_iteration={last['training_iteration'] + 2}")
     assert done.returncode == 0, done.stderr
     iterations = [row["training_iteration"] for row in rows(trial)]
     assert iterations == list(range(1, last["training_iteration"] + 3))

@@ -1,6 +1,8 @@
 """``rlexp sweep`` as a user meets it: real processes, Ray and Tune, real files."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlexp.checkpoint import list_checkpoints, read_checkpoint
-from tests.integration.test_run_command import rlexp
+from tests.integration.test_run_command import REPOSITORY, rlexp
 
 pytestmark = pytest.mark.ray
 
@@ -45,6 +47,18 @@ population:
     lr: {{grid_search: [1e-3]}}
 {SMALL}
 """
+PAYS = [8, 5, 7, 1, 6, 2, 4, 3]
+EIGHT = f"""
+eight:
+  run: DQN
+  env: tests.sweep_envs:FatefulEnv
+  stop: {{timesteps_total: 240}}
+  search: {{max_concurrent: 2, scheduler: asha, asha: {{grace_period: 120, reduction_factor: 2}}}}
+  config:
+    prioritized_replay: false
+    env_config: {{pay: {{grid_search: {PAYS}}}}}
+{SMALL}
+"""
 
 
 def swept(tmp_path: Path, text: str, *arguments: object) -> tuple[Any, Path]:
@@ -63,7 +77,7 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert run["status"] == "TERMINATED"
     reasons = [trial["error"]["summary"] for trial in run["trials"][1:]]
     assert reasons[0] == "RuntimeError: this env raises"
-    assert reasons[1].startswith("diverged: ")
+    assert reasons[1].startswith("the env returned a reward of nan")
     assert reasons[2].startswith("no result for 15 s: ")
     assert "3 of 4 trials failed:" in done.stdout
     assert all(reason in done.stdout for reason in reasons)
@@ -74,7 +88,7 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert not list(tmp_path.rglob("*.pkl")), "Tune's pickles stay nowhere"
     refused = rlexp("resume", path)
     assert refused.returncode == 3
-    assert "is a sweep" in refused.stderr
+    assert f"every trial of {path} is over" in refused.stderr
 
 
 def test_a_population_hands_weights_and_keys_on(tmp_path: Path) -> None:
@@ -95,3 +109,32 @@ def test_a_population_hands_weights_and_keys_on(tmp_path: Path) -> None:
     assert params["horizon"] == first["after"]["horizon"]
     rows = [json.loads(line) for line in (path / first["trial"] / "result.json").read_text().splitlines()]
     assert rows[-1]["timesteps_total"] >= 1200
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Nothing that is over runs again, all eight are ranked, and what was over still counts at its rungs."""
+    (tmp_path / "sweep.yaml").write_text(EIGHT)
+    path, ended = tmp_path / "out", []
+    command = [sys.executable, "-m", "rlexp.cli", "sweep", tmp_path / "sweep.yaml", "--out", tmp_path, "--name", "out"]
+    with subprocess.Popen([*map(str, command), "--json"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["event"] == "trial_end":
+                ended.append(event["trial"])
+            if len(ended) == 3:
+                process.kill()
+                break
+    before = {trial: (path / trial / "result.json").read_text() for trial in ended}
+    done = rlexp("resume", path, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    begun = [event["trial"] for event in events if event["event"] == "trial_start"]
+    assert len(begun) == 5
+    assert not set(begun) & set(ended)
+    assert before == {trial: (path / trial / "result.json").read_text() for trial in ended}
+    saved = json.loads((path / "sweep.json").read_text())
+    assert sorted(each["point"]["env_config.pay"] for each in saved["configurations"]) == sorted(PAYS)
+    assert {each["status"] for each in saved["configurations"]} == {"TERMINATED", "PRUNED"}
+    assert len(saved["early_stopping"][0]["values"]) == 8
+    assert "pay: 8" in (path / "best.yaml").read_text()

@@ -42,6 +42,10 @@ class JsonDisplay:
         """Print ``result`` with the row as it stands in ``result.json``."""
         self._print("result", trial=trial.name, result=row)
 
+    def on_note(self, trial: Trial, text: str) -> None:
+        """Print ``note`` with the trial and what happened to it."""
+        self._print("note", trial=trial.name, text=text)
+
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print ``trial_end`` with the status and the message or null."""
         self._print("trial_end", trial=trial.name, status=status, message=message)
@@ -54,7 +58,7 @@ class JsonDisplay:
         """Print ``note`` for what happened between trials; ``stopping``, once, when the run was asked to end."""
         for note in self._standings.notes[self._notes_told :] if self._standings else ():
             self._notes_told += 1
-            self._print("note", text=note)
+            self._print("note", trial=None, text=note)
         if self._stop_requested:
             self._stop_requested = False
             self._print("stopping")

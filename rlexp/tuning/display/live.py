@@ -46,6 +46,10 @@ class LiveDisplay(QuietDisplay):
         """Take the row into the next picture."""
         self._views[trial.name].add(row)
 
+    def on_note(self, trial: Trial, text: str) -> None:
+        """Print it above the picture."""
+        self._console.print(Text.assemble(f"{trial.name}: ", (one_line(text), "yellow")), soft_wrap=True)
+
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print, above the picture, how the trial ended."""
         self._views[trial.name].status = status

@@ -43,6 +43,10 @@ class PlainDisplay(QuietDisplay):
         view.add(row)
         self._say(f"{trial.name}  {report(view)}")
 
+    def on_note(self, trial: Trial, text: str) -> None:
+        """Print it."""
+        self._say(f"{trial.name}: {one_line(text)}")
+
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print how the trial ended."""
         self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")

@@ -46,6 +46,9 @@ class QuietDisplay:
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Show nothing."""
 
+    def on_note(self, trial: Trial, text: str) -> None:
+        """Show nothing."""
+
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Show nothing."""
 

@@ -70,6 +70,8 @@ def _next_of_sweep(run: RunRecord, run_directory: Path, standings: Standings) ->
     steps = [f"rlexp compare {directory}", f"rlexp tensorboard {directory}"]
     if standings.best() is not None:
         steps.insert(0, f"rlexp run {directory}/{BEST_FILE}")
+    if run.status is Status.STOPPED:
+        steps.insert(0, f"rlexp resume {directory}")
     if any(trial.best_checkpoint for trial in run.trials):
         steps.append(f"rlexp evaluate {directory}")
     return _numbered(steps)

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from rlexp.config.metric_names import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
 
+ITERATION: Final = "training_iteration"
+
 COLUMNS: Final = (
     *PROGRESS_METRICS,
     *EPISODE_METRICS,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlexp.json_file import plain, to_json
-from rlexp.tuning.recorders.append_file import open_for_append
-from rlexp.tuning.recorders.columns import COLUMNS, flatten
+from rlexp.tuning.recorders.columns import COLUMNS, ITERATION, flatten
+from rlexp.tuning.recorders.line_file import LineFile
 
 
 class CsvRecorder:
@@ -21,28 +22,39 @@ class CsvRecorder:
     """
 
     def __init__(self, trial_directory: Path) -> None:
-        path = trial_directory / "progress.csv"
-        self._file = open_for_append(path)
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._header = _header_of(path)
+        self._header: list[str] = []
+        self._file = LineFile(trial_directory / "progress.csv", self._iteration_of)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Append ``row``; values that are not there become empty cells, lists become JSON."""
+        """Append ``row``; values that are not there become empty cells, lists become JSON.
+
+        Iterations done again are taken back.
+        """
         cells = flatten(row)
         if not self._header:
             self._header = [*COLUMNS, *(name for name in cells if name not in COLUMNS)]
-            self._writer.writerow(self._header)
-        self._writer.writerow([_cell(cells.get(name)) for name in self._header])
-        self._file.flush()
+            self._file.write(None, _line(self._header))
+        self._file.write(row[ITERATION], _line(_cell(cells.get(name)) for name in self._header))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
+    def _iteration_of(self, line: str) -> int | None:
+        cells = next(csv.reader([line]), [])
+        if not self._header:
+            self._header = cells
+            return None
+        try:
+            return int(cells[self._header.index(ITERATION)])
+        except (ValueError, IndexError):  # not one of ours: it stays where it is
+            return None
 
-def _header_of(path: Path) -> list[str]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return next(csv.reader(file), [])
+
+def _line(cells: Iterable[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(list(cells))
+    return line.getvalue()
 
 
 def _cell(value: Any) -> Any:

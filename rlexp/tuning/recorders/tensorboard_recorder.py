@@ -6,6 +6,7 @@ TensorFlow is needed, and synchronously, so no thread can lose the last rows.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -32,8 +33,10 @@ class TensorBoardRecorder:
 
     def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
         """Open the file and write ``hyperparameters``, so that the HParams tab shows a trial that has just begun."""
-        self._file = _new_event_file(trial_directory).open("xb")
-        self._step = 0
+        path, is_first = _new_event_file(trial_directory)
+        self._file = path.open("xb")
+        self._step: float = 0 if is_first else math.inf
+        """Of the last point; beyond all points where another file has it."""
         self._writer = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         # With the run's name: trials of two runs in one log directory are called alike and would become one row.
@@ -46,15 +49,22 @@ class TensorBoardRecorder:
         """Write how the trial ended, for the HParams tab, and what a sweep ranks it by as SCORE_TAG."""
         if score is not None:
             value = Summary.Value(tag=SCORE_TAG, simple_value=score)
-            self._write(Event(wall_time=time.time(), step=self._step, summary=Summary(value=[value])))
+            self._write(Event(wall_time=time.time(), step=self._last_step(), summary=Summary(value=[value])))
         self._write(Event(wall_time=time.time(), summary=session_end(succeeded)))
         self._file.flush()
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Add a point at step ``timesteps_total`` for every number in ``row``; a list gives one tag per item."""
+        """Add a point at step ``timesteps_total`` for every number in ``row``; a list gives one tag per item.
+
+        Where the iteration began before the last point, those after its beginning are taken back first.
+        """
+        begin = row["timesteps_total"] - row["timesteps_this_iter"]
+        if begin < self._step:
+            restart = Event(wall_time=time.time(), step=begin + 1, session_log=SessionLog(status=SessionLog.START))
+            self._write(restart)
         values = [Summary.Value(tag=TAG_PREFIX + name, simple_value=value) for name, value in _scalars(row)]
         self._step = row["timesteps_total"]
-        event = Event(wall_time=time.time(), step=self._step, summary=Summary(value=values))
+        event = Event(wall_time=time.time(), step=row["timesteps_total"], summary=Summary(value=values))
         self._write(event)
         self._file.flush()
 
@@ -62,17 +72,23 @@ class TensorBoardRecorder:
         """Close the file."""
         self._file.close()
 
+    def _last_step(self) -> int:
+        return int(self._step) if math.isfinite(self._step) else 0
+
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
 
 
-def _new_event_file(directory: Path) -> Path:
-    """Return a name that sorts after those in ``directory``: TensorBoard reads them in that order, clocks may jump."""
+def _new_event_file(directory: Path) -> tuple[Path, bool]:
+    """Return a name that sorts after those in ``directory``, and whether there are none.
+
+    TensorBoard reads them in that order, and clocks may jump.
+    """
     seconds = [
         int(path.name.removeprefix(EVENT_FILE_PREFIX).split(".")[0]) for path in directory.glob(f"{EVENT_FILE_PREFIX}*")
     ]
     newest = max([int(time.time()), *(second + 1 for second in seconds)])
-    return directory / f"{EVENT_FILE_PREFIX}{newest:010d}.{socket.gethostname()}.{os.getpid()}.0"
+    return directory / f"{EVENT_FILE_PREFIX}{newest:010d}.{socket.gethostname()}.{os.getpid()}.0", not seconds
 
 
 def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

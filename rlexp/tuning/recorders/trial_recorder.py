@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rlexp.tuning.recorders.columns import ITERATION
 from rlexp.tuning.recorders.csv_recorder import CsvRecorder
 from rlexp.tuning.recorders.json_recorder import JsonRecorder
 from rlexp.tuning.recorders.recorder import Recorder
@@ -19,11 +20,17 @@ class TrialRecorder:
     def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
         """Open the files, or go on with those of a trial that is resumed."""
         self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters)
+        self._json = JsonRecorder(trial_directory)
         self._recorders: list[Recorder] = [
-            JsonRecorder(trial_directory),
+            self._json,
             CsvRecorder(trial_directory),
             self._tensorboard,
         ]
+
+    def record_missing(self, row: Mapping[str, Any]) -> None:
+        """Hand on the row of a checkpoint that a kill kept from being recorded; not one that has been."""
+        if row[ITERATION] > self._json.last_iteration:
+            self.record(row)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Hand ``row`` to every recorder."""

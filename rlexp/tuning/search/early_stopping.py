@@ -11,7 +11,11 @@ from typing import Any, Protocol
 
 
 class EarlyStopping(Protocol):
-    """Judges trials by what they have reported; a trial without a finite value yet is not asked about."""
+    """Judges trials by what they have reported; a trial without a finite value yet is not asked about.
+
+    What was decided stands: a trial that began again from an earlier step is not judged again until it has passed
+    where it was, and what it was there still counts for the others.
+    """
 
     def judge(self, trial: str, time: float, value: float) -> str | None:
         """Take over a trial's value at a time of its own; return why it ends, None where it goes on."""
@@ -89,8 +93,10 @@ class MedianStopping:
         self._ended: dict[str, str] = {}
 
     def judge(self, trial: str, time: float, value: float) -> str | None:
-        sums = self._sums[trial]
-        self._times[trial].append(time)
+        sums, times = self._sums[trial], self._times[trial]
+        if times and time <= times[-1]:
+            return None
+        times.append(time)
         sums.append(value + (sums[-1] if sums else 0.0))
         self._best[trial] = max(value, self._best.get(trial, -math.inf))
         others = [self._average(other, time) for other in self._times if other != trial and self._reached(other, time)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rlexp.config.space import Point
@@ -15,9 +14,12 @@ from rlexp.config.sweep import Sweep
 class Member:
     """What a trial was at its last milestone."""
 
+    time: float
+    """Its own, in what the population counts time in."""
     value: float
     """Of which more is better."""
-    checkpoint: Path
+    checkpoint: str
+    """Relative to the run."""
     point: Point
     steps: int
     """Env steps until then."""
@@ -66,10 +68,14 @@ class Population:
         self._members.pop(trial, None)
         self._size -= 1
 
-    def look(self, trial: str, time: float, member: Member) -> Exploit | None:
-        """Take over a member at a milestone; return the takeover that it is due for, after all had a first one."""
+    def take(self, trial: str, member: Member) -> None:
+        """Take over what a trial is at a milestone."""
         self._members[trial] = member
-        if len(self._members) < self._size or self._size < 2:
+
+    def due(self, trial: str, checkpoint: str) -> Exploit | None:
+        """Return the takeover that a trial is due for at the milestone of a checkpoint, after all had a first one."""
+        member = self._members.get(trial)
+        if member is None or member.checkpoint != checkpoint or len(self._members) < self._size or self._size < 2:
             return None
         ranked = sorted(self._members, key=lambda name: self._members[name].value)
         count = max(round(self._size * self._sweep.search.pbt.quantile_fraction), 1)
@@ -82,10 +88,10 @@ class Population:
         return Exploit(
             trial=trial,
             donor=name,
-            time=time,
+            time=member.time,
             value=member.value,
             donor_value=donor.value,
-            checkpoint=f"{donor.checkpoint.parent.name}/{donor.checkpoint.name}",
+            checkpoint=donor.checkpoint,
             before=member.point,
             after=self._explored(donor.point),
         )

@@ -4,114 +4,101 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rlexp.config.space import Point
-from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.tuning.milestones import Milestones
 from rlexp.tuning.recorders import flatten
 from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status, TrialError, known_number
-from rlexp.tuning.search.early_stopping import Asha, EarlyStopping, MedianStopping, NeverStopping
-from rlexp.tuning.search.population import Exploit, Member, Population
+from rlexp.tuning.run_record import Status, TrialError
+from rlexp.tuning.search.journal import JOURNALED, Event, Journal
+from rlexp.tuning.search.population import Exploit, Population
 from rlexp.tuning.search.record import SearchRecord
-from rlexp.tuning.search.searchers import Fate, Outcome, Searcher
-from rlexp.tuning.search.standings import Standings
-from rlexp.tuning.takeover import adopt_checkpoint
+from rlexp.tuning.search.state import SearchState
+from rlexp.tuning.takeover import copied_checkpoint, put_in_place
 from rlexp.tuning.trial_feed import GO_ON, Action, Ending, Verdict
 
 _LOSS = "info/learner/loss"
 
 
 class Search:
-    """Owns one sweep while it runs. The runner is its only caller, in one thread; it needs no Ray."""
+    """Decides while a sweep runs: by its state, which takes over whatever is also written into the journal.
+
+    The runner is its only caller, in one thread; it needs no Ray.
+    """
 
     def __init__(
-        self, sweep: Sweep, searcher: Searcher, directory: RunDirectory, capacity: int, allow_failures: int
+        self, state: SearchState, directory: RunDirectory, journal: Journal, capacity: int, allow_failures: int
     ) -> None:
         """``capacity`` trials run at a time at most, and so many may fail without the sweep failing."""
-        search = sweep.search
-        self.standings = Standings(search, sweep.number_of_configurations)
-        self.deadline_s = None if search.time_budget_s is None else time.time() + search.time_budget_s
+        search = state.sweep.search
+        self.standings = state.standings
+        self.deadline_s: float | None = None
+        if search.time_budget_s is not None:
+            self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
         self.hang_timeout_s: float | None = search.hang_timeout_s
         self.milestones: Milestones | None = None
-        self._sweep = sweep
-        self._searcher = searcher
+        if state.population is not None:
+            self.milestones = Milestones(search.time_attr, state.sweep.stop_interval)
+        self._state = state
+        self._sweep = state.sweep
         self._directory = directory
-        self._record = SearchRecord(sweep, directory.path)
+        self._journal = journal
+        self._record = SearchRecord(state.sweep, directory.path)
         self._capacity = capacity
         self._allow_failures = allow_failures
-        self._sign = -1.0 if search.mode == "min" else 1.0
-        self._early_stopping = make_early_stopping(sweep)
-        self._population: Population | None = None
-        if search.scheduler == "pbt":
-            self.milestones = Milestones(search.time_attr, sweep.stop_interval)
-            self._population = Population(sweep, sweep.number_of_configurations)
-        self._queue: deque[Trial] = deque()
-        self._next = 0
-        self._exhausted = False
-        self._running: set[str] = set()
-        self._paused: set[str] = set()
-        self._points: dict[str, Point] = {}
-        self._pruned: dict[str, str] = {}
-        self._taken_over: dict[str, tuple[Trial, str, int]] = {}
+        self._judged: set[str] = set()
 
     def next(self) -> Trial | None:
-        if len(self._running) >= self._capacity or self._is_over_time():
+        if len(self._state.running) >= self._capacity or self._is_over_time() or not self._is_another_left():
             return None
-        while not self._queue and not self._exhausted:
-            self._fill_queue()
-        if not self._queue:
-            return None
-        trial = self._queue.popleft()
-        self._directory.add(trial)
-        self.standings.add(trial.index // self._sweep.search.num_seeds, trial)
-        self._running.add(trial.name)
+        trial = self._state.waiting[0]
+        if all(record.name != trial.name for record in self._directory.record.trials):
+            self._directory.add(trial)
+        self._begin(trial)
         return trial
 
     @property
     def finished(self) -> bool:
-        return self._is_over_time() or (self._exhausted and not self._queue)
+        return self._is_over_time() or (self._is_exhausted() and not self._state.waiting)
 
     def judge(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Verdict:
-        flat = flatten(row)
-        value = known_number(flat.get(self._sweep.search.metric))
-        at = float(flat[self._sweep.search.time_attr])
-        if self._population is not None:
-            if checkpoint is None:
-                return GO_ON
-            steps = flat["timesteps_total"]
-            member = Member(self._sign * (value or 0.0), checkpoint, self._points[trial.name], steps)
-            return self._looked_at(self._population, trial, at, None if value is None else member)
-        why = None if value is None else self._early_stopping.judge(trial.name, at, self._sign * value)
-        if why is None:
+        milestone = None if checkpoint is None else f"{checkpoint.parent.name}/{checkpoint.name}"
+        self._report(trial, row, False, milestone)
+        self._judged.add(trial.name)
+        if self.is_pruned(trial):
+            return Verdict(Action.END)
+        if self._state.population is None or milestone is None:
             return GO_ON
-        self._pruned[trial.name] = why
-        return Verdict(Action.END)
+        changed = self._takeover(self._state.population, trial, milestone)
+        if changed is None and not self._others_wait():
+            return GO_ON
+        self._state.paused_at_milestone(trial)
+        return Verdict(Action.PAUSE, changed)
 
     def waits(self, paused: Sequence[Trial]) -> Trial | None:
         """Return the one that has come least far, where there is room for it and none is left to begin."""
-        room = len(self._running) < self._capacity and (self.finished or not self._is_another_left())
+        room = len(self._state.running) < self._capacity and (self._is_over_time() or not self._is_another_left())
         trial = min(paused, key=lambda each: self.standings.of(each).timesteps_total, default=None)
         if trial is None or not room:
             return None
-        self._paused.discard(trial.name)
-        self._running.add(trial.name)
+        self._begin(trial)
         return trial
 
     def on_start(self, trial: Trial) -> None:
         self.standings.of(trial).status = Status.RUNNING
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        self.standings.on_result(trial, row)
-        if trial.name in self._taken_over:  # its last row as what it was
-            self.standings.on_takeover(*self._taken_over.pop(trial.name))
-        self._record.write_when_due(self.standings, self._state)
+        if trial.name in self._judged:
+            self._judged.remove(trial.name)
+        else:
+            self._report(trial, row, True, None)
+        self._record.write_when_due(self.standings, self._state.summary)
 
     def flaw(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
         """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
@@ -128,112 +115,107 @@ class Search:
         return {**trial.varied, "seed": trial.experiment.config.seed}
 
     def on_end(self, trial: Trial, finished: bool, error: TrialError | None) -> Ending:
-        self._running.discard(trial.name)
-        self._paused.discard(trial.name)
-        why = self._pruned.get(trial.name)
+        why = self._state.pruned.get(trial.name)
         if error is not None:
             status = Status.ERROR
-            if self._population is not None:
-                self._population.lost(trial.name)
         elif why is not None:
             status = Status.PRUNED
         else:
             status = Status.TERMINATED if finished else Status.STOPPED
         if finished and self._is_over_time() and error is None:
             status, why = Status.STOPPED, "search.time_budget_s is over"
-        self.standings.on_end(trial, status, error)
-        self._tell(trial.index // self._sweep.search.num_seeds)
-        self._record.write(self.standings, self._state)
+        self._journal.write(Event.ENDED, trial=trial.name, status=status, error=asdict(error) if error else None)
+        self._state.ended(trial, status, error)
+        self._record.write(self.standings, self._state.summary)
         return Ending(status, why, self.standings.of(trial).score)
 
     def conclude(self, status: Status) -> Status:
-        """Write what the sweep leaves; it has failed where more trials did than may, or none has a score."""
-        self._record.write(self.standings, self._state)
-        self._record.write_best(self.standings, self._points)
+        """Write what the sweep leaves; it has failed where more trials did than may, or none has a score.
+
+        One that was stopped before its end has neither failed nor succeeded.
+        """
+        self._record.write(self.standings, self._state.summary)
+        self._record.write_best(self.standings, self._state.points)
+        if not self._is_over_time() and not self.is_complete:
+            return Status.STOPPED
         failures = len(self.standings.failures()) + len(self.standings.refused)
         if failures > self._allow_failures or self.standings.best() is None:
             return Status.ERROR
-        return Status.TERMINATED if status is Status.ERROR or self._is_over_time() else status
+        return Status.TERMINATED
 
-    def _fill_queue(self) -> None:
-        """Put the trials of the next configuration into the queue; one that cannot be is told as a failure."""
-        point = self._searcher.suggest(self._next)
-        if point is None:
-            self._exhausted = True
-            return
-        configuration, self._next = self._next, self._next + 1
+    def is_pruned(self, trial: Trial) -> bool:
+        """Whether it was decided that a trial ends early."""
+        return trial.name in self._state.pruned
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every configuration was tried, to the end of each trial."""
+        return self._is_exhausted() and not self._state.waiting and not self._state.unfinished()
+
+    def _is_exhausted(self) -> bool:
+        return self._state.configurations >= self._sweep.number_of_configurations
+
+    def _is_another_left(self) -> bool:
+        """Return whether a trial is left that has not begun; asks the searcher where none is known."""
+        while not self._state.waiting and not self._is_exhausted():
+            self._configure()
+        return bool(self._state.waiting)
+
+    def _configure(self) -> None:
+        """Take the next configuration; one that cannot be is told as a failure."""
+        number = self._state.configurations
+        point = self._state.searcher.suggest(number)
+        assert point is not None  # a searcher has as many as the sweep
         try:
-            trials = self._sweep.trials(configuration, point)
+            trials = self._sweep.trials(number, point)
         except ConfigError as error:
-            self.standings.refused[configuration] = error.problems[0].message
-            self._searcher.tell(configuration, Outcome(Fate.FAILED, None))
-            return
-        self._queue.extend(trials)
-        self._points |= {trial.name: point for trial in trials}
+            why = error.problems[0].message
+            self._write_configured(number, point, why)
+            self._state.refused(why)
+        else:
+            self._write_configured(number, self._sweep.point_of(trials[0]), None)
+            self._state.configured(point, trials)
 
-    def _looked_at(self, population: Population, trial: Trial, at: float, member: Member | None) -> Verdict:
-        """Return whether a trial at a milestone takes over another, or makes room for one that waits."""
-        exploit = None if member is None else population.look(trial.name, at, member)
-        changed = None if exploit is None else self._taken_over_by(population, trial, exploit)
-        if changed is None and not self._others_wait():
-            return GO_ON
-        self._running.discard(trial.name)
-        self._paused.add(trial.name)
-        return Verdict(Action.PAUSE, changed)
+    def _write_configured(self, number: int, point: Point, refused: str | None) -> None:
+        self._journal.write(Event.CONFIGURED, number=number, point=point, refused=refused)
 
-    def _taken_over_by(self, population: Population, trial: Trial, exploit: Exploit) -> Trial | None:
-        """Return the trial as it goes on with its donor's checkpoint; None where that cannot be had."""
-        donor = population.member(exploit.donor)
+    def _begin(self, trial: Trial) -> None:
+        self._journal.write(Event.BEGUN, trial=trial.name)
+        self._state.begun(trial)
+
+    def _report(self, trial: Trial, row: Mapping[str, Any], is_last: bool, milestone: str | None) -> None:
+        """Take over a row; before ``result.json`` has it where it is judged, so that what is decided is kept first."""
+        flat = flatten(row)
+        columns = (*JOURNALED, self._sweep.search.metric)
+        kept = {column: flat.get(column) for column in dict.fromkeys(columns)}
+        self._journal.write(Event.REPORTED, trial=trial.name, row=kept, is_last=is_last, checkpoint=milestone)
+        self._state.reported(trial, row, is_last, milestone)
+
+    def _takeover(self, population: Population, trial: Trial, milestone: str) -> Trial | None:
+        """Return a trial as it goes on with another's checkpoint; None where it is not due, or that cannot be had."""
+        exploit = population.due(trial.name, milestone)
+        if exploit is None:
+            return None
+        donor, directory = self._directory.path / exploit.checkpoint, self._directory.trial_directory(trial)
         try:
             changed = self._sweep.changed(trial, exploit.after)
-            adopt_checkpoint(donor.checkpoint, self._directory.trial_directory(trial))
+            copy = copied_checkpoint(donor, directory)
         except (CheckpointError, ConfigError, OSError) as error:
             self.standings.note(f"{trial.name[:5]} cannot take over {exploit.donor[:5]}: {error}")
             return None
-        population.exploits.append(exploit)
-        self._points[trial.name] = exploit.after
-        self._taken_over[trial.name] = (changed, exploit.donor, donor.steps)
-        values = f"{self._sign * exploit.value:.4g} against {self._sign * exploit.donor_value:.4g}"
-        self.standings.note(f"{trial.name[:5]} takes over {exploit.donor[:5]}, {values}: {exploit.changes}")
+        self._journal.write(Event.TOOK_OVER, exploit=asdict(exploit))
+        put_in_place(copy, directory / donor.name)
+        self._state.took_over(exploit, changed)
+        self.standings.note(self._told(exploit))
         return changed
 
-    def _others_wait(self) -> bool:
-        return len(self._running) >= self._capacity and (bool(self._paused) or self._is_another_left())
+    def _told(self, exploit: Exploit) -> str:
+        values = f"{self._state.sign * exploit.value:.4g} against {self._state.sign * exploit.donor_value:.4g}"
+        return f"{exploit.trial[:5]} takes over {exploit.donor[:5]}, {values}: {exploit.changes}"
 
-    def _is_another_left(self) -> bool:
-        """Return whether a configuration is left that has not begun."""
-        while not self._queue and not self._exhausted:
-            self._fill_queue()
-        return bool(self._queue)
+    def _others_wait(self) -> bool:
+        is_full = len(self._state.running) >= self._capacity
+        return is_full and (bool(self._state.paused) or self._is_another_left())
 
     def _is_over_time(self) -> bool:
         return self.deadline_s is not None and time.time() >= self.deadline_s
-
-    def _tell(self, configuration: int) -> None:
-        """Tell the searcher of a configuration all of whose trials have ended."""
-        standing = self.standings.of_configuration(configuration)
-        over = {Status.TERMINATED, Status.PRUNED, Status.STOPPED, Status.ERROR}
-        count = self._sweep.search.num_seeds
-        if len(standing.trials) < count or any(trial.status not in over for trial in standing.trials):
-            return
-        if standing.score is None:
-            self._searcher.tell(configuration, Outcome(Fate.FAILED, None))
-            return
-        fate = Fate.FINISHED if standing.status is Status.TERMINATED else Fate.PRUNED
-        steps = min(trial.timesteps_total for trial in standing.trials)
-        self._searcher.tell(configuration, Outcome(fate, self._sign * standing.score, steps))
-
-    def _state(self) -> dict[str, Any]:
-        """Return what scheduler and population remember, as JSON has it."""
-        exploits = self._population.state() if self._population else []
-        return {"early_stopping": self._early_stopping.state(), "exploits": exploits}
-
-
-def make_early_stopping(sweep: Sweep) -> EarlyStopping:
-    """Return the rule that ends trials of a sweep early."""
-    search = sweep.search
-    if search.scheduler == "asha":
-        return Asha(sweep.stop_interval, search.asha.reduction_factor)
-    if search.scheduler == "median":
-        return MedianStopping(sweep.stop_interval, search.median.min_samples_required)
-    return NeverStopping()

@@ -43,6 +43,9 @@ class Searcher(Protocol):
     def suggest(self, configuration: int) -> Point | None:
         """Return the point of a configuration, the next one each time, or None when all are tried."""
 
+    def recall(self, configuration: int, point: Point) -> None:
+        """Take over that a point was suggested before the sweep was resumed; called where ``suggest`` was then."""
+
     def tell(self, configuration: int, outcome: Outcome) -> None:
         """Take over what became of a configuration."""
 
@@ -56,21 +59,26 @@ class PlannedSearcher:
     def suggest(self, configuration: int) -> Point | None:
         return self._points.popleft() if self._points else None
 
+    def recall(self, configuration: int, point: Point) -> None:
+        self.suggest(configuration)
+
     def tell(self, configuration: int, outcome: Outcome) -> None:
         return None
 
 
 class OptunaSearcher:
-    """``optuna``: tree-structured Parzen estimators, seeded; points being tried count as bad ones meanwhile."""
+    """``optuna``: tree-structured Parzen estimators, seeded; points being tried count as bad ones meanwhile.
+
+    The study is in memory. That of a resumed sweep has the same points and values, but not the state of the sampler's
+    generator: what it suggests next is as good as what would have come, and not the same.
+    """
 
     def __init__(self, sweep: Sweep) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        seed = sweep.rng("optuna").getrandbits(31)
-        startup = sweep.search.optuna.n_startup_trials
-        sampler = optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed, constant_liar=True)
-        self._study = optuna.create_study(sampler=sampler, direction="maximize")
+        self._sweep = sweep
+        self._study = optuna.create_study(sampler=self._sampler(), direction="maximize")
         self._domains: Mapping[str, Domain] = {
             key: axis.domain for axis, key in zip(sweep.space.axes, sweep.space.keys, strict=True)
         }
@@ -78,12 +86,14 @@ class OptunaSearcher:
         self._asked: dict[int, optuna.Trial] = {}
 
     def suggest(self, configuration: int) -> Point | None:
-        if not self._left:
-            return None
-        self._left -= 1
-        trial = self._study.ask()
-        self._asked[configuration] = trial
-        return {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+        return self._ask(configuration) if self._left else None
+
+    def recall(self, configuration: int, point: Point) -> None:
+        """Have a point in the study as one that is being tried; raises KeyError or ValueError where it cannot be."""
+        self._study.enqueue_trial({key: _parameter(domain, point[key]) for key, domain in self._domains.items()})
+        self._ask(configuration)  # is given what was put in line
+        # With the seed that the study began with, the first draws would be the first points once more.
+        self._study.sampler = self._sampler("resumed", configuration + 1)
 
     def tell(self, configuration: int, outcome: Outcome) -> None:
         """Tell the study; what failed is told as pruned before its first value, which is worse than any value.
@@ -100,6 +110,19 @@ class OptunaSearcher:
             trial.report(outcome.value, outcome.time)
         self._study.tell(trial, state=TrialState.PRUNED)
 
+    def _ask(self, configuration: int) -> Point:
+        self._left -= 1
+        trial = self._study.ask()
+        self._asked[configuration] = trial
+        return {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+
+    def _sampler(self, *stream: str | int) -> optuna.samplers.BaseSampler:
+        import optuna
+
+        seed = self._sweep.rng("optuna", *stream).getrandbits(31)
+        startup = self._sweep.search.optuna.n_startup_trials
+        return optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed, constant_liar=True)
+
 
 def make_searcher(sweep: Sweep) -> Searcher:
     """Return the searcher of a sweep."""
@@ -111,6 +134,11 @@ def require_sweep_extra(sweep: Sweep) -> None:
     """Raise UsageError where a sweep wants Optuna and it is not installed."""
     if sweep.searcher == "optuna" and importlib.util.find_spec("optuna") is None:
         raise UsageError("searcher optuna needs Optuna, which is not installed", "pip install 'rlexp[sweep]'")
+
+
+def _parameter(domain: Domain, value: Any) -> Any:
+    """Return what Optuna knows a value as: its place in a list, or itself."""
+    return list(domain.values).index(value) if isinstance(domain, Listed) else value
 
 
 def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> Any:

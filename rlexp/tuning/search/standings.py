@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from rlexp.config.search import SearchConfig
+from rlexp.config.search import SearchConfig, TimeAttribute
 from rlexp.config.space import Point
 from rlexp.config.trial import Trial
 from rlexp.metrics.bootstrap import bootstrap_interval
@@ -36,6 +37,15 @@ class TrialStanding:
     error: str | None = None
     common_end: float | None = None
     """Env steps that all completed trials have, where this is one of them."""
+
+    @property
+    def progress(self) -> dict[TimeAttribute, float]:
+        """How far it has come, in each of what a scheduler can count time in."""
+        return {
+            "timesteps_total": self.timesteps_total,
+            "training_iteration": self.iterations,
+            "time_total_s": self.time_total_s,
+        }
 
     @property
     def score(self) -> float | None:
@@ -90,8 +100,10 @@ class Standings:
         self._configurations: dict[int, list[TrialStanding]] = {}
         self._intervals: dict[int, tuple[tuple[float, ...], tuple[float, float]]] = {}
 
-    def add(self, configuration: int, trial: Trial) -> None:
-        """Take up a trial."""
+    def begin(self, configuration: int, trial: Trial) -> None:
+        """Take over that a trial begins; one that goes on is known already."""
+        if trial.name in self._by_name:
+            return
         standing = TrialStanding(trial)
         self._by_name[trial.name] = standing
         self._configurations.setdefault(configuration, []).append(standing)
@@ -110,8 +122,10 @@ class Standings:
         return Standing(configuration, varied, trials, self._middle(scores), self._interval(configuration, scores))
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take over a row."""
+        """Take over a row; what it does again, since its trial began again from an earlier step, is taken back."""
         flat, standing = flatten(row), self._by_name[trial.name]
+        kept = bisect_right(standing.steps, flat["timesteps_total"] - flat["timesteps_this_iter"])
+        del standing.steps[kept:], standing.values[kept:]
         standing.status = Status.RUNNING
         standing.iterations = flat["training_iteration"]
         standing.timesteps_total = flat["timesteps_total"]

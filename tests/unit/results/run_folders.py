@@ -30,6 +30,7 @@ def row(iteration: int, reward: float | None, **changes: Any) -> dict[str, Any]:
     return {
         "training_iteration": iteration,
         "timesteps_total": STEPS_PER_ROW * iteration,
+        "timesteps_this_iter": STEPS_PER_ROW,
         "time_total_s": SECONDS_PER_ROW * iteration,
         "episode_reward_mean": reward,
         "info": {"learner": {"loss": 1.0 / iteration}},

@@ -226,7 +226,8 @@ def test_records_of_very_many_shapes(tmp_path: Path) -> None:
 def test_our_own_recorder(tmp_path: Path) -> None:
     recorder = TensorBoardRecorder(tmp_path, {"lr": 0.1, "hiddens": [8, 8]})
     for step in range(0, 3000, 100):
-        recorder.record({"timesteps_total": step, "episode_reward_mean": math.sqrt(step), "config": {"lr": 0.1}})
+        row = {"timesteps_total": step, "timesteps_this_iter": 100 if step else 0}
+        recorder.record({**row, "episode_reward_mean": math.sqrt(step), "config": {"lr": 0.1}})
     recorder.close()
     assert points(tmp_path) == accumulated(tmp_path)
     assert len(points(tmp_path)["ray/tune/episode_reward_mean"]) == 30

@@ -37,6 +37,7 @@ def make_row() -> MakeRow:
         return {
             "training_iteration": iteration,
             "timesteps_total": 1_000 * iteration,
+            "timesteps_this_iter": 1_000,
             "time_total_s": 2.0 * iteration,
             "episode_reward_mean": reward,
             "done": False,

@@ -289,6 +289,28 @@ def test_live_draws_on_stderr_and_gives_the_terminal_back(
     assert stdout.getvalue().startswith("results/cartpole: ")
 
 
+def test_what_happens_to_a_trial_is_told_by_all_but_the_quiet_display(make_trial: MakeTrial) -> None:
+    streams = [io.StringIO() for _ in range(4)]
+    console = Console(file=streams[2], force_terminal=True, width=200, height=24, highlight=False, _environ={})
+    displays: list[Display] = [
+        PlainDisplay(io.StringIO(), streams[0]),
+        JsonDisplay(streams[1]),
+        LiveDisplay(io.StringIO(), console),
+        QuietDisplay(streams[3]),
+    ]
+    for display in displays:
+        with display:
+            display.start(Path("results/cartpole"), [make_trial()])
+            display.on_note(make_trial(), "worker 1 was lost;\x1b[2J replaced in 1.8 s")
+    plain, as_json, live, quiet = (stream.getvalue() for stream in streams)
+    assert "00000-APEX-CartPole-v1: worker 1 was lost; [2J replaced in 1.8 s" in plain
+    assert json.loads(as_json.splitlines()[-1])["event"] == "note"
+    assert json.loads(as_json.splitlines()[-1])["trial"] == "00000-APEX-CartPole-v1"
+    assert "replaced in 1.8 s" in live
+    assert "\x1b[2J" not in live
+    assert quiet == ""
+
+
 def test_a_stop_request_writes_nothing_itself_but_with_the_next_tick(make_trial: MakeTrial) -> None:
     """It comes from a signal handler, which may stand in the middle of a write to the same stream."""
     streams = [io.StringIO() for _ in range(3)]

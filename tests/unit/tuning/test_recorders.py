@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams import metadata
 
@@ -108,6 +109,57 @@ def test_a_resumed_trial_goes_on_with_its_files(tmp_path: Path, make_row: MakeRo
     assert points(tmp_path, "ray/tune/training_iteration") == [(1_000, 1.0), (2_000, 2.0)]
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_what_a_restarted_trial_does_again_is_taken_back(tmp_path: Path, make_row: MakeRow, reopened: bool) -> None:
+    recorder = TrialRecorder(tmp_path, {})
+    for iteration in (1, 2, 3, 4, 5):
+        recorder.record(make_row(iteration, reward=float(iteration)))
+    if reopened:
+        recorder.close()
+        recorder = TrialRecorder(tmp_path, {})
+    # From the checkpoint of iteration 2 on, and in steps that are a little longer now.
+    for iteration in (3, 4):
+        again = make_row(iteration, reward=-1.0, timesteps_total=2_000 + 1_100 * (iteration - 2))
+        recorder.record({**again, "timesteps_this_iter": 1_100})
+    recorder.close()
+    assert [row["training_iteration"] for row in json_rows(tmp_path)] == [1, 2, 3, 4]
+    assert [row["episode_reward_mean"] for row in json_rows(tmp_path)] == [1.0, 2.0, -1.0, -1.0]
+    assert [row["training_iteration"] for row in csv_rows(tmp_path)] == ["1", "2", "3", "4"]
+    board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+    board.Reload()
+    assert [(event.step, event.value) for event in board.Scalars("ray/tune/episode_reward_mean")] == [
+        (1_000, 1.0),
+        (2_000, 2.0),
+        (3_100, -1.0),
+        (4_200, -1.0),
+    ]
+
+
+def test_the_row_of_a_checkpoint_that_a_kill_kept_from_being_recorded_is_recorded_later(
+    tmp_path: Path, make_row: MakeRow
+) -> None:
+    with closing(TrialRecorder(tmp_path, {})) as recorder:
+        recorder.record(make_row(1))
+    with closing(TrialRecorder(tmp_path, {})) as recorder:
+        recorder.record_missing(make_row(2))
+        recorder.record_missing(make_row(2, reward=99.0))
+        recorder.record(make_row(3))
+    assert [row["training_iteration"] for row in json_rows(tmp_path)] == [1, 2, 3]
+    assert [row["episode_reward_mean"] for row in csv_rows(tmp_path)] == ["20.0", "20.0", "20.0"]
+    assert [step for step, _ in points(tmp_path, "ray/tune/done")] == []
+    assert [step for step, _ in points(tmp_path, "ray/tune/time_total_s")] == [1_000, 2_000, 3_000]
+
+
+def test_lines_that_are_none_of_ours_stay(tmp_path: Path, make_row: MakeRow) -> None:
+    (tmp_path / "result.json").write_text("not json\n[1]\n")
+    with closing(JsonRecorder(tmp_path)) as recorder:
+        recorder.record(make_row(1))
+        recorder.record(make_row(1))
+    lines = (tmp_path / "result.json").read_text().splitlines()
+    assert lines[:2] == ["not json", "[1]"]
+    assert len(lines) == 3
+
+
 @pytest.mark.parametrize("lost", [1, 40])
 def test_a_line_that_a_kill_cut_is_dropped_on_resume(tmp_path: Path, make_row: MakeRow, lost: int) -> None:
     with closing(TrialRecorder(tmp_path, {})) as recorder:
@@ -182,7 +234,7 @@ sys.meta_path.insert(0, Trap())
 import rlexp.checkpoint, rlexp.tuning.display, rlexp.tuning.run_directory
 from rlexp.tuning.recorders import TrialRecorder
 recorder = TrialRecorder(Path({str(tmp_path)!r}), {{"lr": 0.1}})
-recorder.record({{"timesteps_total": 1}})
+recorder.record({{"training_iteration": 1, "timesteps_total": 1, "timesteps_this_iter": 1}})
 recorder.close()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

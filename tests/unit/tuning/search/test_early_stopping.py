@@ -76,3 +76,20 @@ def test_the_median_rule_compares_the_best_with_running_averages(
         why = rule.judge(trial, time, value)
         if abs(best - median(averages or [best])) > 1e-9:
             assert (why is not None) == expected
+
+
+def test_what_was_decided_stands_for_a_trial_that_begins_again() -> None:
+    median_rule = MedianStopping(10, 1)
+    assert median_rule.judge("a", 10, 5.0) is None
+    assert median_rule.judge("b", 10, 9.0) is None
+    assert median_rule.judge("a", 5, 0.0) is None, "judged now, it would be below what b is"
+    assert median_rule.judge("a", 10, 0.0) is None
+    assert median_rule.judge("c", 10, 4.0) == "below the median of 2 others at 10", "of 5 and 9, as before"
+    assert median_rule.judge("b", 20, 9.0) is None
+    assert median_rule.judge("a", 20, 0.0) == "below the median of 1 others at 20", "beyond where it was"
+    asha = Asha(10, 2)
+    assert asha.judge("a", 10, 1.0) is None
+    assert asha.judge("b", 10, 2.0) is None
+    assert asha.judge("a", 5, 0.0) is None
+    assert asha.judge("a", 10, 0.0) is None
+    assert asha.rungs[0].values == {"a": 1.0, "b": 2.0}

@@ -28,7 +28,7 @@ def standings_of(
     for configuration, seeds in enumerate(rewards):
         for reward in seeds:
             trial = make_trial(len(trials))
-            standings.add(configuration, trial)
+            standings.begin(configuration, trial)
             trials.append(trial)
             for iteration in range(1, 11):
                 standings.on_result(trial, make_row(iteration, reward * iteration / 10))
@@ -113,3 +113,14 @@ def test_the_last_words_rank_and_tell_what_failed(make_trial: MakeTrial, make_ro
     assert lines[1].split() == ["1", "20", "-", "10,000", "TERMINATED", "lr=0.001"]
     assert lines[-2] == "1 of 2 trials failed:"
     assert lines[-1] == "  00000 lr=0.001  after 10,000 steps: ValueError: no [2J"
+
+
+def test_what_a_trial_does_again_is_taken_back(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, (trial,) = standings_of(make_trial, make_row, [[50.0]])
+    standings.on_result(trial, make_row(8, 7.0))
+    standing = standings.of(trial)
+    assert standing.steps == [1_000 * iteration for iteration in range(1, 9)]
+    assert standing.values[-2:] == [35.0, 7.0]
+    assert (standing.score, standing.iterations) == (7.0, 8)
+    standings.on_result(trial, make_row(1, 3.0))
+    assert (standing.steps, standing.values) == ([1_000], [3.0]), "it began anew"

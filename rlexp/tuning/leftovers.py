@@ -1,0 +1,61 @@
+"""What commands that were killed left behind: folders of their Rays, and processes that use them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rlexp.tuning.ray_session import FOLDER_PREFIX
+from rlexp.tuning.run_lock import LOCK_FILE, is_in_use
+
+END_TIMEOUT_S = 3.0
+"""How long processes get to vanish after they were killed."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """The folder of a command that is no more."""
+
+    folder: Path
+    bytes: int
+    processes: tuple[psutil.Process, ...]
+    """Those that still use it."""
+
+    def remove(self) -> None:
+        """Kill its processes and delete the folder."""
+        for process in self.processes:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(self.processes, timeout=END_TIMEOUT_S)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def find_leftovers() -> list[Leftover]:
+    """Return this user's, on this machine: folders whose lock nobody holds any more."""
+    folders = [
+        path
+        for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")
+        if (path / LOCK_FILE).is_file() and path.stat().st_uid == os.geteuid() and not is_in_use(path)
+    ]
+    return [Leftover(folder, _size(folder), tuple(_users(folder))) for folder in sorted(folders)]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def _users(folder: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if any(str(folder) in word for word in process.cmdline()):
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue

@@ -1,0 +1,96 @@
+"""``rlexp resume``: goes on with a run that was stopped or killed, or whose ``stop`` is a later one now."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlexp.checkpoint import newest_checkpoint, verify_checkpoint
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.trial import Trial
+from rlexp.errors import ResumeError
+from rlexp.tuning.changed_keys import CHANGEABLE, differences
+from rlexp.tuning.display import Display
+from rlexp.tuning.experiment_run import machine_for, run_feed
+from rlexp.tuning.last_row import last_row
+from rlexp.tuning.ray_session import RaySession
+from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
+from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, read_run_record
+from rlexp.tuning.stop_condition import reached
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.sweep_resume import is_sweep, resume_sweep
+from rlexp.tuning.trial_feed import FixedTrials
+
+
+def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:
+    """Go on with the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
+
+    ``overrides`` (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial continues from its
+    newest good checkpoint. Raises ResumeError, with nothing changed, where ``path`` is no run of ours,
+    damaged or in use, or where something else would be another one than in the checkpoints.
+    """
+    record = read_run_record(path)
+    _refuse_foreign(path)
+    if is_sweep(path):
+        return resume_sweep(path, record, overrides, display, debug)
+    plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
+    if plan.sweeps:  # without any of the files by which it would have been known
+        return resume_sweep(path, record, overrides, display, debug)
+    trials = list(_unfinished(path, plan, record))
+    if not trials:
+        raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
+    for trial in trials:
+        _refuse_other_keys(trial, path / record.trial(trial.name).directory)
+    machine = machine_for(trials, plan.imports, debug)
+    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+        if overrides:
+            directory.write_resolved(resolved_yaml(plan))
+        directory.restart(trials)
+        session = RaySession(machine.cpus, machine.gpus, debug)
+        return run_feed(FixedTrials(trials), trials, directory, display, request, session)
+
+
+def _unfinished(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
+    known = {trial.name for trial in record.trials}
+    for trial in plan.trials:
+        if trial.name not in known:
+            raise ResumeError(
+                f"{path / RESOLVED_FILE} makes a trial {trial.name} that {path / RUN_FILE} does not know",
+                "a trial's name has the values of its grid: leave those as they are",
+            )
+        trial_record = record.trial(trial.name)
+        if trial_record.status is not Status.TERMINATED or not _has_reached_stop(trial, path / trial_record.directory):
+            yield trial
+
+
+def _has_reached_stop(trial: Trial, directory: Path) -> bool:
+    """Return whether the last row of a trial that ended is beyond its ``stop``, which may be another one by now."""
+    row = last_row(directory)
+    return row is None or reached(trial.experiment.stop, row)
+
+
+def _refuse_other_keys(trial: Trial, directory: Path) -> None:
+    """Raise ResumeError where a trial's newest checkpoint was trained with keys that are others now."""
+    checkpoint = newest_checkpoint(directory)
+    if checkpoint is None:
+        return
+    before = verify_checkpoint(checkpoint).metadata.get("experiment")
+    if not isinstance(before, dict):
+        return
+    others = list(differences(before, trial.experiment.model_dump(mode="json"), CHANGEABLE))
+    if others:
+        raise ResumeError(
+            f"{trial.name} was trained with other keys: {'; '.join(others)}",
+            "stop, checkpoint_freq and keys of resources may change; rlexp run starts anew with anything else",
+        )
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise ResumeError for the run of another user, or one that every user may write: its modules are imported."""
+    about = path.stat()
+    if about.st_uid != os.geteuid():
+        raise ResumeError(f"{path} belongs to another user", "a run imports modules: copy it if you trust it")
+    if about.st_mode & stat.S_IWOTH:
+        raise ResumeError(f"{path} may be written by every user", f"chmod o-w {path}, if you trust what is in it")

@@ -1,0 +1,199 @@
+"""``rlexp resume`` of a sweep: what is over stays as it is, what was being tried goes on, then comes what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from rlexp.checkpoint import newest_checkpoint, verify_checkpoint
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.sweep import Sweep
+from rlexp.config.trial import Trial
+from rlexp.errors import CheckpointError, ResumeError
+from rlexp.json_file import plain
+from rlexp.tuning.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences
+from rlexp.tuning.display import Display
+from rlexp.tuning.experiment_run import EXIT_CODES, machine_for, run_feed
+from rlexp.tuning.last_row import last_row
+from rlexp.tuning.ray_session import RaySession
+from rlexp.tuning.recorders import TrialRecorder
+from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
+from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, TrialError
+from rlexp.tuning.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
+from rlexp.tuning.search.record import BEST_FILE, SWEEP_FILE
+from rlexp.tuning.search.restored import Restored, restored
+from rlexp.tuning.search.search import Search
+from rlexp.tuning.search.searchers import require_sweep_extra
+from rlexp.tuning.search.state import OVER, SearchState
+from rlexp.tuning.secrets import masked
+from rlexp.tuning.stop_condition import reached
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.sweep_run import capacity
+from rlexp.tuning.takeover import adopt_checkpoint
+
+_MAY_CHANGE = "search.num_samples, max_concurrent and time_budget_s, checkpoint_freq and keys of resources may change"
+
+
+def is_sweep(path: Path) -> bool:
+    """Return whether a run is a sweep, also one whose journal was lost."""
+    return (path / JOURNAL_FILE).exists() or (path / SWEEP_FILE).exists()
+
+
+def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], display: Display, debug: bool) -> int:
+    """Go on with the sweep at ``path``; return the exit code, as the sweep itself does.
+
+    ``overrides`` may change what CHANGEABLE_IN_SWEEPS names. Raises ResumeError, with nothing changed, where they
+    change anything else, where the sweep is over, or where its files are damaged, in use or of different runs.
+    """
+    heading = read_heading(path)
+    _refuse_other_space(overrides, heading)
+    plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
+    sweep = same_sweep(plan, heading, path)
+    require_sweep_extra(sweep)
+    machine = machine_for(plan.everything, plan.imports, debug)
+    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+        past = restored(sweep, path)
+        refuse_unresumable(past, directory)
+        if overrides:
+            directory.write_resolved(resolved_yaml(plan))
+        with Journal(path, past.elapsed_s) as journal:
+            search = Search(past.state, directory, journal, capacity(sweep, machine), heading.allow_failures)
+            settle(search, past, directory)
+            display.follow(search.standings)
+            if search.is_complete:
+                return _concluded(search, directory, display)
+            session = RaySession(machine.cpus, machine.gpus, debug)
+            return run_feed(search, [], directory, display, request, session)
+
+
+def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:
+    """Return the sweep of a plan with its axes as they were; raises ResumeError where it is another one by now."""
+    keys = plan.sweeps[0].space.keys if len(plan.sweeps) == 1 else ()
+    if set(keys) != set(heading.axes):
+        now = ", ".join(keys) or "nothing"
+        message = f"{path} searches {', '.join(heading.axes)}, {path / RESOLVED_FILE} has {now}"
+        raise ResumeError(message, "its space cannot change; rlexp sweep starts anew with another one")
+    changeable = {key for key in CHANGEABLE_IN_SWEEPS if as_typed(key) not in heading.axes}
+    now_resolved = plain(masked(plan.experiments[0].resolved))
+    others = list(differences(heading.experiment, now_resolved, changeable))
+    if others:
+        hint = f"{_MAY_CHANGE}; rlexp sweep starts anew with anything else"
+        raise ResumeError(f"{path} was begun with other keys: {'; '.join(others)}", hint)
+    return plan.sweeps[0].with_axes_in_order(heading.axes)
+
+
+def refuse_unresumable(past: Restored, directory: RunDirectory) -> None:
+    """Raise ResumeError where files are of different sweeps, no checkpoint of a trial is good, or nothing is left."""
+    state = past.state
+    _refuse_strange_trials(state, directory)
+    if state.configurations > state.sweep.number_of_configurations:
+        message = f"{state.configurations} configurations have begun, and search.num_samples asks for fewer"
+        raise ResumeError(message, "-o search.num_samples=... may only be higher")
+    for trial in state.unfinished():
+        newest_checkpoint(directory.trial_directory(trial))
+    is_left = state.waiting or state.unfinished() or state.configurations < state.sweep.number_of_configurations
+    has_best = (directory.path / BEST_FILE).exists() or state.standings.best() is None
+    if not is_left and directory.record.status in EXIT_CODES and has_best:
+        hint = None if state.sweep.searcher == "grid" else "-o search.num_samples=... tries more"
+        raise ResumeError(f"every trial of {directory.path} is over", hint)
+    budget_s = state.sweep.search.time_budget_s
+    if is_left and budget_s is not None and past.elapsed_s >= budget_s:
+        message = f"the time of {directory.path} is over: search.time_budget_s is {budget_s:g}"
+        raise ResumeError(message, "-o search.time_budget_s=... gives it more")
+
+
+def _refuse_strange_trials(state: SearchState, directory: RunDirectory) -> None:
+    begun = {standing.trial.name for standing in state.standings.trials()}
+    known = {record.name for record in directory.record.trials}
+    strange = sorted((begun - known) | (known - begun - {trial.name for trial in state.waiting}))
+    if strange:
+        message = f"{directory.path / RUN_FILE} and {JOURNAL_FILE} are not of one sweep: only one has {strange[0]}"
+        raise ResumeError(message, "restore both from the same copy")
+
+
+def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
+    """Do what was decided and not done when the sweep was killed, and put what is not over before what is new."""
+    state = past.state
+    for trial, checkpoint in past.takeovers:
+        _take_over(search, trial, checkpoint, directory)
+    for trial in state.unfinished():
+        newest = newest_checkpoint(directory.trial_directory(trial))
+        if newest is not None:
+            _take_lost_row(search, trial, newest, directory)
+        _end_if_due(search, trial, directory)
+        standing = state.standings.of(trial)
+        if newest is None and standing.iterations and standing.status not in OVER:
+            search.standings.note(f"{trial.name} has no checkpoint: it begins anew")
+    for standing in state.standings.trials():
+        if standing.status in OVER and directory.record.trial(standing.trial.name).status is not standing.status:
+            failure = None if standing.error is None else TrialError(standing.error)
+            directory.trial_status(standing.trial, standing.status, failure)
+    unfinished = state.unfinished()
+    state.requeue()
+    directory.restart(unfinished)
+    over = len(state.standings.trials()) - len(unfinished)
+    new = state.sweep.number_of_configurations - len(state.standings.ranked()) - len(state.standings.refused)
+    search.standings.note(f"resumed: trials over {over}, going on {len(unfinished)}; configurations to begin {new}")
+
+
+def _take_over(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
+    try:
+        adopt_checkpoint(directory.path / checkpoint, directory.trial_directory(trial))
+    except (CheckpointError, OSError) as error:
+        search.standings.note(f"{trial.name[:5]} cannot take over {checkpoint}: {error}")
+    directory.change(trial)
+
+
+def _take_lost_row(search: Search, trial: Trial, newest: Path, directory: RunDirectory) -> None:
+    """Take over the row with which a trial wrote its newest checkpoint where the kill came before it was heard of."""
+    row, folder = verify_checkpoint(newest).metadata.get("metrics"), directory.trial_directory(trial)
+    if row is None or row["trial_name"] != trial.name:
+        return
+    iteration, standing = row["training_iteration"], search.standings.of(trial)
+    kept = last_row(folder)
+    if kept is None or kept["training_iteration"] < iteration:
+        with closing(TrialRecorder(folder, search.hyperparameters(trial))) as recorder:
+            recorder.record(row)
+        directory.trial_result(trial, row)
+        directory.trial_checkpoint(trial, newest, row["episode_reward_mean"])
+    if standing.iterations >= iteration:
+        return
+    milestones = search.milestones
+    is_milestone = milestones is not None and milestones.passed(standing.progress[milestones.metric], row)
+    if not row["done"]:
+        verdict = search.judge(trial, row, newest if is_milestone else None)
+        if verdict.changed is not None:
+            directory.change(verdict.changed)
+    search.on_result(trial, row)
+
+
+def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
+    """End a trial whose last row, or what was decided about it, was kept when its end was not."""
+    row = last_row(directory.trial_directory(trial))
+    if search.is_pruned(trial):
+        search.on_end(trial, False, None)
+    elif row is not None and reached(trial.experiment.stop, row):
+        if row["training_iteration"] > search.standings.of(trial).iterations:
+            search.on_result(trial, row)
+        search.on_end(trial, True, None)
+
+
+def _concluded(search: Search, directory: RunDirectory, display: Display) -> int:
+    """End a sweep that was killed when nothing was left but to say what it found."""
+    with display:
+        display.start(directory.path, [])
+        status = search.conclude(Status.TERMINATED)
+        directory.finish(status)
+        display.finish(directory.record)
+    return EXIT_CODES[status]
+
+
+def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
+    """Raise ResumeError where an override would search a key no more, or otherwise."""
+    for text in overrides:
+        key = text.partition("=")[0].strip().removeprefix("config.")
+        for axis in heading.axes:
+            if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}."):
+                message = f"-o {text}: {axis} is searched, and the space of a sweep that has begun cannot change"
+                raise ResumeError(message, "rlexp sweep starts anew with another space")

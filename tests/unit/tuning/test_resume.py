@@ -1,0 +1,90 @@
+"""What ``rlexp resume`` refuses, before Ray is started and anything is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.config.load import load_plan, resolved_yaml
+from rlexp.errors import ResumeError
+from rlexp.tuning.display import QuietDisplay
+from rlexp.tuning.resume import resume_run
+from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.run_record import Status
+from rlexp.tuning.runner import assignment_of
+from rlexp.tuning.trial_feed import FixedTrials
+from tests.behaviour.inline_trials import rows_of, trials_of
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose only trial has reached its stop, with a checkpoint of each iteration."""
+    trials = trials_of(tmp_path, checkpoint_freq=1, stop={"timesteps_total": 80})
+    plan = load_plan([tmp_path / "experiment.yaml"])
+    with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
+        directory.write_experiments([""], resolved_yaml(plan))
+        directory.start(trials)
+        rows = rows_of(assignment_of(trials[0], directory, FixedTrials(trials)), monkeypatch)
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (directory.trial_directory(trials[0]) / "result.json").write_text(lines, encoding="utf-8")
+        directory.trial_status(trials[0], Status.TERMINATED)
+        return directory.path
+
+
+def resume(run: Path, *overrides: str) -> int:
+    return resume_run(run, overrides, QuietDisplay(sys.stdout), debug=False)
+
+
+def content(run: Path) -> dict[str, Any]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_one_that_has_reached_its_stop(run: Path) -> None:
+    with pytest.raises(ResumeError, match=r"every trial of .* has reached its stop") as caught:
+        resume(run, "stop.timesteps_total=60")
+    assert caught.value.hint is not None
+    assert "-o stop." in caught.value.hint
+
+
+@pytest.mark.parametrize(("override", "said"), [("lr=0.5", "lr 0.001 → 0.5"), ("n_step=7", "n_step 1 → 7")])
+def test_keys_that_shaped_what_was_learned(run: Path, override: str, said: str) -> None:
+    before = content(run)
+    with pytest.raises(ResumeError, match=said):
+        resume(run, override, "stop.timesteps_total=1000")
+    assert content(run) == before
+
+
+def test_an_edited_resolved_file_is_compared_with_the_checkpoint(run: Path) -> None:
+    resolved = run / "resolved.yaml"
+    text = resolved.read_text(encoding="utf-8")
+    resolved.write_text(
+        text.replace("gamma: 0.99", "gamma: 0.5").replace("timesteps_total: 80", "timesteps_total: 1000")
+    )
+    with pytest.raises(ResumeError, match=r"gamma 0\.99 → 0\.5"):
+        resume(run)
+
+
+def test_one_that_every_user_may_write(run: Path) -> None:
+    run.chmod(0o777)
+    with pytest.raises(ResumeError, match="may be written by every user"):
+        resume(run, "stop.timesteps_total=1000")
+
+
+def test_one_of_another_user(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    somebody = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: somebody)
+    with pytest.raises(ResumeError, match="belongs to another user"):
+        resume(run, "stop.timesteps_total=1000")
+
+
+def test_one_whose_every_checkpoint_is_damaged(run: Path) -> None:
+    for manifest in run.rglob("manifest.json"):
+        manifest.write_text("{")
+    with pytest.raises(ResumeError, match="is damaged"):
+        resume(run, "stop.timesteps_total=1000")
+    assert list(run.rglob("manifest.json"))
