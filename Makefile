@@ -7,7 +7,7 @@ SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward
 
-.PHONY: install run test test-learning format lint type keys corpus bench bench-peers clean
+.PHONY: install run test test-learning drills format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -26,6 +26,10 @@ test: install
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# Everything that can go wrong on purpose, a quarter of an hour; some: .venv/bin/python -m tests.drills run NAME...
+drills: install
+	$(BIN)/python -m tests.drills run --all
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900

@@ -1,0 +1,64 @@
+"""``python -m tests.drills``; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tests.drills
+from tests.drills import files, resuming, signals, sweeps, workers  # noqa: F401 - each registers its drills
+from tests.drills.registry import DRILLS, Drill
+from tests.drills.scene import Scene
+
+
+def play(drill: Drill) -> bool:
+    """Run one drill; print how it went, and return whether it passed."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="d-", ignore_cleanup_errors=True) as folder:
+        scene = Scene(Path(folder))
+        try:
+            evidence, passed = drill.play(scene), True
+            if lingering := scene.lingering():
+                evidence, passed = f"still there {lingering}", False
+        except Exception as error:
+            evidence, passed = f"{type(error).__name__}: {error}", False
+        finally:
+            scene.close()
+    verdict = "PASS" if passed else "FAIL"
+    print(f"{verdict} {drill.number:>2} {drill.name:<20} {time.monotonic() - started:5.1f} s  {evidence}", flush=True)
+    return passed
+
+
+def main() -> int:
+    """List drills or run them; return how many failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.drills", description=tests.drills.__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what there is")
+    run = commands.add_parser("run", help="run some of them")
+    run.add_argument("names", nargs="*", metavar="NAME", help="which")
+    run.add_argument("--all", action="store_true", help="every one")
+    run.add_argument("--fast", action="store_true", help="of all only those for every test run")
+    run.add_argument("--twice", action="store_true", help="and all of them again")
+    args = parser.parse_args()
+    drills = sorted(DRILLS.values(), key=lambda drill: drill.number)
+    if args.command == "list":
+        for drill in drills:
+            print(f"{drill.number:>2} {drill.name:<20} {'fast' if drill.fast else '':<5} {drill.about}")
+        return 0
+    if unknown := set(args.names) - set(DRILLS):
+        parser.error(f"there is no drill {', '.join(sorted(unknown))}")
+    if bool(args.names) == args.all:
+        parser.error("name drills, or say --all")
+    chosen = [drill for drill in drills if drill.name in args.names or (args.all and (drill.fast or not args.fast))]
+    failed = sum(not play(drill) for drill in chosen * (2 if args.twice else 1))
+    print(f"{failed} of {len(chosen) * (2 if args.twice else 1)} failed")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

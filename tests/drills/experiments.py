@@ -1,0 +1,79 @@
+"""The experiments that drills run."""
+
+APEX = """
+drill:
+  run: APEX
+  env: {env}
+  stop: {{timesteps_total: {steps}}}
+  checkpoint_freq: {checkpoint_freq}
+  config:
+    seed: 0
+    num_workers: {workers}
+    num_cpus_per_worker: 0
+    num_envs_per_worker: 2
+    env_config: {env_config}
+    sample_batch_size: 10
+    sample_timeout_s: 5
+    learning_starts: 200
+    train_batch_size: 32
+    training_intensity: 4
+    buffer_size: 5000
+    target_network_update_freq: 2000
+    timesteps_per_iteration: 200
+    min_iter_time_s: 0.5
+    replay_storage: {storage}
+    model: {{fcnet_hiddens: [32]}}
+    optimizer: {{num_replay_buffer_shards: 2}}
+"""
+DQN = """
+drill:
+  run: DQN
+  env: {env}
+  stop: {{timesteps_total: {steps}}}
+  checkpoint_freq: {checkpoint_freq}
+  config:
+    seed: 0
+    num_workers: 0
+    env_config: {env_config}
+    learning_starts: 200
+    train_batch_size: 32
+    buffer_size: 5000
+    lr: {lr}
+    timesteps_per_iteration: 200
+    min_iter_time_s: {min_iter_time_s}
+    model: {{fcnet_hiddens: [32]}}
+"""
+NEVER = 10**9
+
+
+def apex(
+    env: str = "CartPole-v1",
+    steps: int = NEVER,
+    workers: int = 2,
+    storage: str = "local",
+    env_config: str = "{}",
+    checkpoint_freq: int = 1,
+) -> str:
+    """Return an Ape-X experiment with a row of results every half second."""
+    return APEX.format(
+        env=env, steps=steps, workers=workers, storage=storage, env_config=env_config, checkpoint_freq=checkpoint_freq
+    )
+
+
+def dqn(
+    env: str = "CartPole-v1",
+    steps: int = NEVER,
+    lr: str = "1e-3",
+    env_config: str = "{}",
+    checkpoint_freq: int = 1,
+    min_iter_time_s: float = 0,
+) -> str:
+    """Return a DQN experiment in one process."""
+    return DQN.format(
+        env=env,
+        steps=steps,
+        lr=lr,
+        env_config=env_config,
+        checkpoint_freq=checkpoint_freq,
+        min_iter_time_s=min_iter_time_s,
+    )

@@ -1,0 +1,312 @@
+"""Drills on going on: runs that were killed, damaged, moved, edited or made by somebody else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlexp.checkpoint import read_checkpoint
+from tests.drills.experiments import apex, dqn
+from tests.drills.files import refused
+from tests.drills.registry import drill
+from tests.drills.runs import check_no_step_twice, checkpoints_of, rows_of, stop, stopped_run, trial_of
+from tests.drills.scene import Scene, check
+
+SEED = 7
+LEAST_ITERATIONS = 3
+
+
+def iteration_of(checkpoint: Path) -> int:
+    """Return the iteration in a checkpoint's name."""
+    return int(checkpoint.name.split("_")[1])
+
+
+def resumed(scene: Scene, run: Path, iterations: int = 2) -> list[dict[str, Any]]:
+    """Resume a run for some iterations and stop it; return the new rows."""
+    command = scene.start("resume", run, "--json")
+    rows = [command.wait_for_result() for _ in range(iterations)]
+    stop(command)
+    return rows
+
+
+def forge(checkpoint: Path, **changes: Any) -> None:
+    """Change a checkpoint's manifest and seal it again, as somebody could who knows how."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+    manifest.pop("seal")
+    manifest.update(changes)
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    from rlexp.checkpoint.manifest import _seal
+
+    manifest["seal"] = _seal(json.loads(text))
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, sentinel: Path) -> None:
+        self._sentinel = str(sentinel)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (self._sentinel, "w"))
+
+
+@drill(2, "kill-driver-resume")
+def kill_driver_resume(scene: Scene) -> str:
+    """``rlexp run`` is killed with -9; ``rlexp resume`` goes on."""
+    text = apex(checkpoint_freq=3)
+    command = scene.start("run", scene.write("drill.yaml", text), "--out", scene.out, "--json")
+    before = command.wait_for_result(lambda row: row["training_iteration"] >= 5)["training_iteration"]
+    command.process.kill()
+    command.process.wait()
+    check(not scene.lingering(), f"still there: {scene.lingering()}")
+    run = scene.out / "drill"
+    newest = iteration_of(checkpoints_of(run)[-1])
+    again = scene.start("resume", run, "--json")
+    after = again.wait_for_result(lambda row: row["training_iteration"] >= before + 2)
+    stop(again)
+    first = next(event["result"] for event in again.events if event["event"] == "result")
+    check(first["training_iteration"] == newest + 1, f"checkpoint {newest}, went on with {first['training_iteration']}")
+    notes = [event["text"] for event in again.events if event["event"] == "note"]
+    check(f"goes on from checkpoint_{newest:06d}" in notes, f"notes {notes}")
+    check_no_step_twice(run)
+    return f"killed after iteration {before}, went on from {newest}, to {after['training_iteration']}"
+
+
+@drill(24, "resume-twice")
+def resume_twice(scene: Scene) -> str:
+    """Killed with -9 and resumed, four times in a row; the counts are those of a run that nothing happened to."""
+    steps = 6000
+    file = scene.write("drill.yaml", dqn(steps=steps, checkpoint_freq=2, min_iter_time_s=0.3))
+    command = scene.start("run", file, "--out", scene.out, "--json")
+    for _ in range(4):
+        command.wait_for_result()
+        command.wait_for_result()
+        command.process.kill()
+        command.process.wait()
+        scene.lingering()
+        command = scene.start("resume", scene.out / "drill", "--json")
+    code = command.end()
+    check(code == 0, f"exit {code}: {command.stderr[-300:]}")
+    check_no_step_twice(scene.out / "drill")
+    last = rows_of(scene.out / "drill")[-1]
+    check(steps <= last["timesteps_total"] < steps + 200, f"ended at {last['timesteps_total']} steps")
+    return f"ended at {last['timesteps_total']} steps in iteration {last['training_iteration']}"
+
+
+@drill(25, "resume-bitwise")
+def resume_bitwise(scene: Scene) -> str:
+    """DQN in one process: in one go, and stopped and resumed half way, it ends with the same bits."""
+    file = scene.write("drill.yaml", dqn(steps=2000))
+    for name, steps in (("whole", 2000), ("halves", 1000)):
+        stop_at = f"stop.timesteps_total={steps}"
+        command = scene.run("run", file, "--out", scene.out, "--name", name, "-q", "-o", stop_at)
+        check(command.process.returncode == 0, command.stderr[-300:])
+    command = scene.run("resume", scene.out / "halves", "-q", "-o", "stop.timesteps_total=2000")
+    check(command.process.returncode == 0, command.stderr[-300:])
+    whole, halves = (read_checkpoint(checkpoints_of(scene.out / name)[-1]) for name in ("whole", "halves"))
+    check(whole.sequence == halves.sequence, f"iterations {whole.sequence} and {halves.sequence}")
+    groups = whole.arrays.keys() | halves.arrays.keys()
+    different = [
+        f"{group}/{name}"
+        for group in sorted(groups)
+        for name in sorted(whole.arrays[group].keys() | halves.arrays[group].keys())
+        if not np.array_equal(whole.arrays[group][name], halves.arrays[group][name], equal_nan=True)
+    ]
+    check(not different, f"not the same: {different}")
+    updates = rows_of(scene.out / "halves")[-1]["info"]["num_updates"]
+    count = sum(len(named) for named in whole.arrays.values())
+    return f"{updates} updates; {count} arrays in {', '.join(sorted(groups))} are the same, bit by bit"
+
+
+@drill(23, "ckpt-kill-mid-write")
+def ckpt_kill_mid_write(scene: Scene) -> str:
+    """Killed with -9 at random moments of a run that writes a checkpoint every few milliseconds."""
+    moments, rng = 5, random.Random(SEED)
+    file = scene.write("drill.yaml", dqn(checkpoint_freq=1))
+    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "keep_checkpoints_num=3")
+    for _ in range(moments):
+        command.wait_for_result()
+        time.sleep(rng.uniform(0, 1))  # the moment is what is random
+        command.process.kill()
+        command.process.wait()
+        scene.lingering()
+        newest = iteration_of(checkpoints_of(scene.out / "drill")[-1])
+        command = scene.start("resume", scene.out / "drill", "--json")
+        row = command.wait_for_result()
+        check(row["training_iteration"] == newest + 1, f"checkpoint {newest}, went on with {row['training_iteration']}")
+    stop(command)
+    check_no_step_twice(scene.out / "drill")
+    return f"{moments} of {moments} went on from the newest checkpoint"
+
+
+@drill(7, "trunc-ckpt")
+def trunc_ckpt(scene: Scene) -> str:
+    """The newest checkpoint is cut, emptied, overwritten, or has one bit turned."""
+    run = stopped_run(scene, apex(), iterations=5)
+    checkpoints = checkpoints_of(run)
+    largest = max(checkpoints[-1].iterdir(), key=lambda path: path.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    state = bytearray((checkpoints[-2] / "learner.safetensors").read_bytes())
+    state[len(state) // 2] ^= 1
+    (checkpoints[-2] / "learner.safetensors").write_bytes(state)
+    command = scene.start("resume", run, "--json")
+    row = command.wait_for_result()
+    stop(command)
+    expected = iteration_of(checkpoints[-3]) + 1
+    check(row["training_iteration"] == expected, f"went on with {row['training_iteration']}, not {expected}")
+    aside = sorted(path.name for path in trial_of(run).glob("*.damaged"))
+    check(len(aside) == 2, f"set aside: {aside}")
+    notes = [event["text"] for event in command.events if event["event"] == "note"]
+    check(sum("is damaged" in note for note in notes) == 2, f"notes {notes}")
+    return f"{largest.name} of the newest cut, a bit of the one before turned: went on with iteration {expected}"
+
+
+@drill(5, "trunc-state")
+def trunc_state(scene: Scene) -> str:
+    """``run.json`` is cut."""
+    run = stopped_run(scene, dqn())
+    before = checkpoints_of(run)
+    os.truncate(run / "run.json", 300)
+    line = refused(scene, 3, "damaged", "resume", run)
+    check(all(checkpoint.exists() for checkpoint in before), "checkpoints were removed")
+    return line
+
+
+@drill(8, "evil-ckpt")
+def evil_ckpt(scene: Scene) -> str:
+    """Pickles that run code, wherever a run directory could have one."""
+    run = stopped_run(scene, dqn())
+    sentinel = scene.folder / "sentinel"
+    bomb = pickle.dumps(Bomb(sentinel))
+    (newest,) = checkpoints_of(run)[-1:]
+    for older in checkpoints_of(run)[:-1]:
+        shutil.rmtree(older)
+    for place in (run / "tuner.pkl", run / ".tune", trial_of(run) / "params.pkl"):
+        if place.suffix:
+            place.write_bytes(bomb)
+        else:
+            place.mkdir(exist_ok=True)
+            (place / "tuner.pkl").write_bytes(bomb)
+    (newest / "learner.pkl").write_bytes(bomb)
+    files = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))["files"]
+    files["learner.pkl"] = {"bytes": len(bomb), "sha256": hashlib.sha256(bomb).hexdigest()}
+    forge(newest, files=files)
+    line = refused(scene, 3, "learner.pkl", "evaluate", newest)
+    refused(scene, 3, "learner.pkl", "resume", run)
+    for command in (("ls", run), ("logs", run), ("compare", run)):
+        ended = scene.run(*command)
+        check("Traceback" not in ended.stderr, f"{command[0]}: {ended.stderr[-300:]}")
+    check(not sentinel.exists(), "the pickle was run")
+    return line
+
+
+@drill(37, "clock-jump")
+def clock_jump(scene: Scene) -> str:
+    """The clock went back between two checkpoints: the newest is that of the highest iteration."""
+    run = stopped_run(scene, dqn())
+    checkpoints = checkpoints_of(run)
+    for age, checkpoint in enumerate(checkpoints):
+        moment = time.time() - 86_400 * age
+        os.utime(checkpoint, (moment, moment))
+    rows = resumed(scene, run)
+    expected = iteration_of(checkpoints[-1]) + 1
+    check(rows[0]["training_iteration"] == expected, f"went on with {rows[0]['training_iteration']}, not {expected}")
+    check_no_step_twice(run)
+    return f"went on with iteration {expected}"
+
+
+@drill(42, "move-dir")
+def move_dir(scene: Scene) -> str:
+    """The run's directory is moved elsewhere, to a name with a blank."""
+    run = stopped_run(scene, dqn())
+    moved = scene.folder / "another place" / "run"
+    moved.parent.mkdir()
+    shutil.move(run, moved)
+    before = iteration_of(checkpoints_of(moved)[-1])
+    played = scene.run("evaluate", moved, "--episodes", 2, "--json")
+    check(played.process.returncode == 0, played.stderr[-300:])
+    rows = resumed(scene, moved)
+    check(rows[0]["training_iteration"] == before + 1, f"went on with {rows[0]['training_iteration']}")
+    check(not run.exists(), "something was written to the old place")
+    return f"evaluated, and resumed with iteration {before + 1}"
+
+
+@drill(43, "version-skew")
+def version_skew(scene: Scene) -> str:
+    """A checkpoint of another format, and one of another env."""
+    run = stopped_run(scene, dqn())
+    newest = checkpoints_of(run)[-1]
+    forge(newest, format=99)
+    line = refused(scene, 3, "format 99", "resume", run)
+    check(newest.exists(), "it was moved")
+    forge(newest, format=1)
+    resolved = run / "resolved.yaml"
+    resolved.write_text(resolved.read_text(encoding="utf-8").replace("CartPole-v1", "CartPole-v0"), encoding="utf-8")
+    refused(scene, 3, "CartPole", "resume", run)
+    return line
+
+
+@drill(44, "config-drift")
+def config_drift(scene: Scene) -> str:
+    """``resolved.yaml`` was edited, or ``-o`` gives what must not change; a later stop is no such thing."""
+    run = stopped_run(scene, dqn(steps=3000, min_iter_time_s=0.2))
+    line = refused(scene, 3, "lr 0.001", "resume", run, "-o", "lr=0.5")
+    resolved = run / "resolved.yaml"
+    text = resolved.read_text(encoding="utf-8")
+    resolved.write_text(text.replace("gamma: 0.99", "gamma: 0.5"), encoding="utf-8")
+    refused(scene, 3, "gamma 0.99", "resume", run)
+    resolved.write_text(text, encoding="utf-8")
+    done = scene.run("resume", run, "--json", "-o", "stop.timesteps_total=1000")
+    check(done.process.returncode == 0, f"exit {done.process.returncode}: {done.stderr[-300:]}")
+    refused(scene, 3, "reached its stop", "resume", run)
+    later = scene.run("resume", run, "--json", "-o", "stop.timesteps_total=1600")
+    check(later.process.returncode == 0, f"exit {later.process.returncode}: {later.stderr[-300:]}")
+    check(rows_of(run)[-1]["timesteps_total"] >= 1600, "it did not go on")
+    check_no_step_twice(run)
+    return line
+
+
+@drill(46, "secrets")
+def secrets(scene: Scene) -> str:
+    """A password in ``env_config`` is in no file that others are shown, nor in what is printed."""
+    word = "hunter2-of-the-drill"
+    file = scene.write("drill.yaml", dqn(env="tests.drills.envs:WithPassword", env_config=f"{{password: {word}}}"))
+    command = scene.start("run", file, "--out", scene.out, "--json")
+    command.wait_for_result(lambda row: row["training_iteration"] >= 2)
+    command.process.send_signal(signal.SIGINT)
+    command.end()
+    check(word not in command.stderr + json.dumps(command.events), "it was printed")
+    run = scene.out / "drill"
+    found = {path.name for path in run.rglob("*") if path.is_file() and word.encode() in path.read_bytes()}
+    needed = {"experiment.yaml", "resolved.yaml", "manifest.json", "state.json"}
+    check(found <= needed, f"it is in {sorted(found - needed)}")
+    check(run.stat().st_mode & 0o077 == 0, "others may look into the run's directory")
+    return f"masked; {', '.join(sorted(found))} have it, in a directory for its owner alone"
+
+
+@drill(58, "tb-corrupt")
+def tb_corrupt(scene: Scene) -> str:
+    """An event file is cut, and has garbage at its end."""
+    run = stopped_run(scene, dqn(min_iter_time_s=0.1), iterations=8)
+    (events,) = trial_of(run).glob("events.out.tfevents.*")
+    with events.open("r+b") as file:
+        file.truncate(events.stat().st_size * 3 // 4)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\xff" * 100)
+    command = scene.run("logs", run, "--tag", "timesteps_total", "--csv")
+    check(command.process.returncode == 0, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    check(events.name in command.stderr, f"it says nothing of the damage: {command.stderr[-200:]}")
+    check("Traceback" not in command.stderr, command.stderr[-300:])
+    check(len(command.output) >= LEAST_ITERATIONS, f"it read {len(command.output)} points")
+    return f"{len(command.output)} points read, and: {command.stderr.strip().splitlines()[0][:100]}"

@@ -1,0 +1,74 @@
+"""Drills on the command itself: signals, at any moment."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.drills.experiments import apex
+from tests.drills.registry import drill
+from tests.drills.runs import checkpoints_of
+from tests.drills.scene import Scene, check
+
+
+def stop_by(scene: Scene, number: int, exit_code: int) -> str:
+    """Stop a run that learns with a signal; check what is kept and said."""
+    command = scene.start("run", scene.write("drill.yaml", apex()), "--out", scene.out, "--json")
+    command.wait_for_result(lambda row: row["training_iteration"] >= 3)
+    asked = time.monotonic()
+    command.process.send_signal(number)
+    code = command.end()
+    took_s = time.monotonic() - asked
+    check(code == exit_code, f"exit {code}, not {exit_code}: {command.stderr[-300:]}")
+    check(took_s < 10, f"took {took_s:.1f} s")
+    last = [event["result"]["training_iteration"] for event in command.events if event["event"] == "result"][-1]
+    newest = checkpoints_of(scene.out / "drill")[-1]
+    check(newest.name == f"checkpoint_{last:06d}", f"iteration {last} was reported, {newest.name} kept")
+    return f"exit {code} after {took_s:.1f} s, iteration {last} kept"
+
+
+@drill(3, "ctrl-c")
+def ctrl_c(scene: Scene) -> str:
+    """SIGINT while it learns."""
+    return stop_by(scene, signal.SIGINT, 130)
+
+
+@drill(4, "sigterm", fast=True)
+def sigterm(scene: Scene) -> str:
+    """SIGTERM while it learns, as a cluster's scheduler sends it."""
+    return stop_by(scene, signal.SIGTERM, 143)
+
+
+@drill(48, "signal-during-init")
+def signal_during_init(scene: Scene) -> str:
+    """SIGINT while Ray starts."""
+    seconds = []
+    for delay_s in (0.5, 2.0, 4.0):
+        file = scene.write("drill.yaml", apex())
+        command = scene.start("run", file, "--out", scene.out / str(delay_s), "--json")
+        time.sleep(delay_s)
+        asked = time.monotonic()
+        command.process.send_signal(signal.SIGINT)
+        code = command.end()
+        seconds.append(time.monotonic() - asked)
+        check(code in (130, -signal.SIGINT), f"exit {code} after {delay_s} s: {command.stderr[-300:]}")
+    return "exit 130 within " + ", ".join(f"{each:.1f} s" for each in seconds)
+
+
+@drill(38, "ray-gone")
+def ray_gone(scene: Scene) -> str:
+    """Ray's raylet is killed with -9."""
+    command = scene.start("run", scene.write("drill.yaml", apex()), "--out", scene.out, "--json")
+    command.wait_for_result(lambda row: row["training_iteration"] >= 3)
+    raylets = [process for process in scene.processes() if process.name() == "raylet"]
+    check(len(raylets) == 1, f"{len(raylets)} raylets")
+    killed = time.monotonic()
+    raylets[0].kill()
+    code = command.end()
+    took_s = time.monotonic() - killed
+    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
+    check(took_s < 20, f"it took {took_s:.1f} s to end")
+    check(command.stderr.count("\n") < 25, f"it said {command.stderr.count(chr(10))} lines")
+    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    check(command.events[-1]["event"] == "end", "it did not tell its end")
+    return f"exit 1 after {took_s:.1f} s: {message}"

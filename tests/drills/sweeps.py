@@ -1,0 +1,142 @@
+"""Drills on sweeps: a configuration that cannot learn, and a search that is killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.drills.registry import drill
+from tests.drills.scene import LINGER_S, Command, Scene, check
+
+SWEEP = """
+{name}:
+  run: DQN
+  env: tests.sweep_envs:FatefulEnv
+  stop: {{timesteps_total: 240}}
+  search: {{max_concurrent: 3, {search}}}
+  config:
+    seed: 0
+    {searched}
+    num_cpus_for_driver: 0.25
+    timesteps_per_iteration: 40
+    min_iter_time_s: 0
+    learning_starts: 40
+    train_batch_size: 8
+    buffer_size: 1000
+    prioritized_replay: false
+    hiddens: [8]
+    model: {{fcnet_hiddens: [8]}}
+"""
+OVER = {"TERMINATED", "PRUNED", "ERROR"}
+LONGEST_S = 150.0
+"""Bound of a sweep of eight trials, each with a process of its own, where others use the machine as well."""
+
+
+def started(scene: Scene, name: str, search: str, searched: str, *arguments: object) -> Command:
+    """Start a sweep of small trials in an env whose rewards are known."""
+    file = scene.write(f"{name}.yaml", SWEEP.format(name=name, search=search, searched=searched))
+    return scene.start("sweep", file, "--out", scene.out, "--json", *arguments)
+
+
+def wait_for_ends(command: Command, count: int) -> list[str]:
+    """Return the names of the first trials to end."""
+    ends = (command.wait_for("end of a trial", lambda event: event["event"] == "trial_end") for _ in range(count))
+    return [event["trial"] for event in ends]
+
+
+def content(path: Path) -> Any:
+    """Return the content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def results(scene: Scene, trials: list[str]) -> dict[str, bytes]:
+    """Return ``result.json`` of some trials."""
+    return {trial: (scene.out / "drill" / trial / "result.json").read_bytes() for trial in trials}
+
+
+def killed(scene: Scene, command: Command) -> None:
+    """Kill a sweep with -9, and wait until none of its trials is left."""
+    command.process.kill()
+    command.process.wait()
+    _, alive = psutil.wait_procs(scene.processes("ray::"), timeout=LINGER_S)
+    check(not alive, f"still there: {alive}")
+
+
+def resumed(scene: Scene) -> list[str]:
+    """Resume it to its end; return the trials that were begun."""
+    command = scene.start("resume", scene.out / "drill", "--json")
+    code = command.end(LONGEST_S)
+    check(code == 0, f"exit {code}: {command.stderr[-300:]}")
+    return [event["trial"] for event in command.events if event["event"] == "trial_start"]
+
+
+@drill(39, "sweep-one-bad")
+def sweep_one_bad(scene: Scene) -> str:
+    """One of eight trials raises in its env; and one of two, where none may fail."""
+    envs = [*({"pay": pay} for pay in range(1, 8)), {"fate": "raise"}]
+    searched = [f"env_config: {{grid_search: {json.dumps(some)}}}" for some in (envs, envs[-2:])]
+    command = started(scene, "drill", "scheduler: fifo", searched[0], "--allow-failures", 1)
+    strict = started(scene, "strict", "scheduler: fifo", searched[1])
+    codes = command.end(LONGEST_S), strict.end(LONGEST_S)
+    check(codes == (0, 1), f"exit {codes[0]} with --allow-failures 1, {codes[1]} without: {command.stderr[-300:]}")
+    *others, last = content(scene.out / "drill/sweep.json")["configurations"]
+    statuses = [each["status"] for each in others]
+    check(statuses == ["TERMINATED"] * 7, f"the others end as {statuses}")
+    (trial,) = last["trials"]
+    said = f"{trial['status']} ({trial['error']})"
+    check(said == "ERROR (RuntimeError: this env raises)", said)
+    best = (scene.out / "drill/best.yaml").read_text(encoding="utf-8")
+    check("pay: 7" in best, "the best is not the best of the others")
+    return f"7 of 8 ended well, the last {said}; exit 0, and 1 where none may fail"
+
+
+@drill(40, "sweep-kill-resume")
+def sweep_kill_resume(scene: Scene) -> str:
+    """``rlexp sweep`` is killed with -9 after three of eight trials; ``rlexp resume`` goes on."""
+    pays = [8, 5, 7, 1, 6, 2, 4, 3]
+    search = "scheduler: asha, asha: {grace_period: 120, reduction_factor: 2}"
+    command = started(scene, "drill", search, f"env_config: {{pay: {{grid_search: {pays}}}}}")
+    ended = wait_for_ends(command, 3)
+    killed(scene, command)
+    before = results(scene, ended)
+    begun = resumed(scene)
+    check(not set(begun) & set(ended), f"began again: {set(begun) & set(ended)}")
+    check(before == results(scene, ended), "results of finished trials have changed")
+    saved = content(scene.out / "drill/sweep.json")
+    statuses = [each["status"] for each in saved["configurations"]]
+    check(len(statuses) == len(pays) and set(statuses) <= OVER, f"configurations end as {statuses}")
+    rung = saved["early_stopping"][0]
+    check(len(rung["values"]) == len(pays), f"the first rung has {len(rung['values'])} trials")
+    best = saved["configurations"][0]["point"]
+    check(best == {"env_config.pay": 8}, f"the best is {best}")
+    return f"{len(ended)} of {len(pays)} had ended, {len(begun)} began, the first rung has all {len(rung['values'])}"
+
+
+@drill(41, "optuna-crash")
+def optuna_crash(scene: Scene) -> str:
+    """A sweep by Optuna is killed with -9 while trials run; they go on, and no point is lost or tried twice."""
+    search = "searcher: optuna, num_samples: 6, optuna: {n_startup_trials: 3}"
+    command = started(scene, "drill", search, "lr: {loguniform: [1e-4, 1e-2]}")
+    ended = wait_for_ends(command, 2)
+    killed(scene, command)
+    tried = [trial for trial in trials_begun(scene) if trial not in ended]
+    count = len(trials_begun(scene))
+    check(tried, "no trial was being tried")
+    resumed(scene)
+    begun = trials_begun(scene)[count:]
+    check(tried == begun[: len(tried)], f"{tried} were being tried, {begun} began")
+    check(not set(begun) & set(ended), f"began again: {set(begun) & set(ended)}")
+    configurations = content(scene.out / "drill/sweep.json")["configurations"]
+    points = {each["point"]["lr"] for each in configurations}
+    check(len(configurations) == len(points) == 6, f"{len(configurations)} configurations at {len(points)} points")
+    return f"{len(tried)} were being tried and began first; 6 configurations, 6 points"
+
+
+def trials_begun(scene: Scene) -> list[str]:
+    """Return the trials in the order in which they began, those of a resume once more."""
+    lines = (scene.out / "drill/search.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    events = (json.loads(line) for line in lines[1:] if line.endswith("\n"))
+    return [event["trial"] for event in events if event["event"] == "begun"]

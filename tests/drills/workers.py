@@ -1,0 +1,280 @@
+"""Drills on what moves experience: rollout workers, replay shards, and the envs in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import Any
+
+from tests.drills.experiments import apex, dqn
+from tests.drills.registry import drill
+from tests.drills.runs import check_no_step_twice
+from tests.drills.scene import Command, Scene, check
+
+WORKER, SHARD, TRIAL = "ray::RolloutWorker", "ray::ReplayShard", "ray::ExperimentTrainable"
+FAILING_ENV = "tests.behaviour.failing_env:FailsOnceEnv"
+LONGEST_REPLACEMENT_S = 10.0
+"""Beyond the time it takes to see that a worker hangs; on a machine that others use as well."""
+INTERRUPTED = 130
+
+
+def steps_only_grow(command: Command) -> None:
+    """Check that no count went back in the results so far."""
+    rows = [event["result"] for event in command.events if event["event"] == "result"]
+    for count in ("training_iteration", "timesteps_total", "time_total_s"):
+        counts = [row[count] for row in rows]
+        check(counts == sorted(counts), f"{count} went back: {counts}")
+    iterations = [row["training_iteration"] for row in rows]
+    check(iterations == sorted(set(iterations)), f"iterations twice: {iterations}")
+
+
+def goes_on_and_stops(command: Command, after: dict[str, Any], updates: int = 50) -> None:
+    """Check that ``command`` samples and learns on after a row of results, and that Ctrl-C ends it well."""
+    wanted = after["info"]["num_updates"] + updates, after["timesteps_total"] + 500
+    command.wait_for_result(lambda row: row["info"]["num_updates"] > wanted[0] and row["timesteps_total"] > wanted[1])
+    command.process.send_signal(signal.SIGINT)
+    code = command.end()
+    check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")
+    steps_only_grow(command)
+
+
+def replaced_in(note: str) -> float:
+    """Return the seconds that a note says a replacement took."""
+    match = re.search(r"replaced in ([\d.]+) s", note)
+    assert match is not None
+    return float(match[1])
+
+
+def lose_worker(scene: Scene, number: int) -> str:
+    """Send a signal to a worker of a run that learns; check that it is replaced and all goes on."""
+    command = scene.start("run", scene.write("drill.yaml", apex()), "--out", scene.out, "--json")
+    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    scene.one(WORKER).send_signal(number)
+    note = command.wait_for_note(r"^worker \d (was lost|delivered nothing).*replaced in")
+    check(replaced_in(note) < LONGEST_REPLACEMENT_S, note)
+    goes_on_and_stops(command, row)
+    restarts = [
+        event["result"]["info"]["num_worker_restarts"] for event in command.events if event["event"] == "result"
+    ]
+    check(restarts[-1] == 1, f"restarts {restarts[-1]}")
+    return note
+
+
+def fail_once(scene: Scene, how: str, said: str) -> str:
+    """Let an env fail once in one worker; check what is said and that all goes on."""
+    env_config = f"{{failed: '{scene.folder / 'failed'}', how: {how}}}"
+    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config))
+    command = scene.start("run", file, "--out", scene.out, "--json")
+    note = command.wait_for_note(said)
+    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    goes_on_and_stops(command, row)
+    return note
+
+
+@drill(1, "kill-rollout", fast=True)
+def kill_rollout(scene: Scene) -> str:
+    """A rollout worker is killed with -9 in the middle of an episode."""
+    return lose_worker(scene, signal.SIGKILL)
+
+
+@drill(31, "sigstop")
+def sigstop(scene: Scene) -> str:
+    """A rollout worker is stopped by a signal: it hangs, and is not dead."""
+    return lose_worker(scene, signal.SIGSTOP)
+
+
+@drill(9, "kill-shard")
+def kill_shard(scene: Scene) -> str:
+    """A replay shard is killed with -9."""
+    file = scene.write("drill.yaml", apex(storage="actors"))
+    command = scene.start("run", file, "--out", scene.out, "--json")
+    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    scene.one(SHARD).kill()
+    note = command.wait_for_note(r"^replay shard \d was lost")
+    check("transitions" in note, note)
+    goes_on_and_stops(command, row)
+    return note
+
+
+@drill(11, "env-hang")
+def env_hang(scene: Scene) -> str:
+    """``env.step`` of one worker never returns."""
+    return fail_once(scene, "hang", r"^worker \d delivered nothing for 5 s")
+
+
+@drill(12, "env-raise")
+def env_raise(scene: Scene) -> str:
+    """``env.step`` raises once, and in another run always."""
+    note = fail_once(scene, "raise", r"^worker \d failed: RuntimeError: this env fails")
+    env_config = f"{{failed: '{scene.folder / 'failed'}', always: true}}"
+    file = scene.write("always.yaml", apex(env=FAILING_ENV, env_config=env_config))
+    # So that the first fragment is never complete.
+    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "sample_batch_size=200")
+    code = command.end()
+    check(code == 1, f"exit {code}")
+    ends = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    check(ends == ["RuntimeError: this env fails"], f"said {ends}")
+    check("Traceback" not in command.stderr, command.stderr[-300:])
+    return f"{note}; always: exit 1, {ends[0]}"
+
+
+@drill(13, "env-segfault")
+def env_segfault(scene: Scene) -> str:
+    """An env takes its process with it."""
+    return fail_once(scene, "die", r"^worker \d was lost: its process died; replaced in")
+
+
+@drill(10, "kill-trial")
+def kill_trial(scene: Scene) -> str:
+    """The process that learns is killed with -9; ``max_failures`` lets it begin again."""
+    file = scene.write("drill.yaml", apex())
+    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_failures=1")
+    command.wait_for_result(lambda row: row["info"]["num_updates"] > 10 and row["training_iteration"] >= 3)
+    killed_s = time.monotonic()
+    scene.one(TRIAL).kill()
+    command.wait_for("second start", lambda event: event["event"] == "trial_start")
+    before = [event["result"]["training_iteration"] for event in command.events if event["event"] == "result"][-1]
+    again = command.wait_for_result()["training_iteration"]
+    took_s = time.monotonic() - killed_s
+    check(before <= again <= before + 2, f"was at iteration {before}, goes on with {again}")
+    goes_on_and_stops_after_restart(command)
+    check_no_step_twice(scene.out / "drill")
+    return f"killed at iteration {before}, went on with {again} after {took_s:.1f} s"
+
+
+def goes_on_and_stops_after_restart(command: Command) -> None:
+    """Check that Ctrl-C ends a run whose trial began again."""
+    command.wait_for_result()
+    command.process.send_signal(signal.SIGINT)
+    code = command.end()
+    check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")
+
+
+@drill(14, "env-nan")
+def env_nan(scene: Scene) -> str:
+    """An env pays a reward of NaN, once; then, in one process, always."""
+    note = fail_once(scene, "nan", r"^worker \d failed: .*a reward of nan")
+    env_config = f"{{failed: '{scene.folder / 'failed'}', how: nan, always: true}}"
+    command = scene.run(
+        "run", scene.write("always.yaml", dqn(env=FAILING_ENV, env_config=env_config)), "--out", scene.out, "--json"
+    )
+    check(command.process.returncode == 1, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    return note
+
+
+@drill(15, "nan-loss")
+def nan_loss(scene: Scene) -> str:
+    """Training diverges: the trial fails with what to do, and its last checkpoint is from before."""
+    command = scene.run("run", scene.write("drill.yaml", dqn(lr="1e30")), "--out", scene.out, "--json")
+    check(command.process.returncode == 1, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    check("the loss is" in message and "lower lr" in message, message)
+    return str(message)
+
+
+@drill(27, "starved-nested")
+def starved_nested(scene: Scene) -> str:
+    """A trial that needs every CPU there is, with shards in processes of their own, gets what it needs."""
+    text = apex(workers=1, storage="actors").replace("num_cpus_per_worker: 0", "num_cpus_per_worker: 1")
+    command = scene.start("run", scene.write("drill.yaml", text), "--out", scene.out, "--json", "--fit")
+    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    took_s = time.monotonic() - command.started_s
+    goes_on_and_stops(command, row)
+    return f"learned {took_s:.1f} s after the command"
+
+
+@drill(29, "stall-watchdog")
+def stall_watchdog(scene: Scene) -> str:
+    """The env of every worker hangs again and again: the run ends, and says why."""
+    env_config = f"{{failed: '{scene.folder / 'failed'}', how: hang, always: true}}"
+    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config, workers=1))
+    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_num_worker_restarts=1")
+    code = command.end()
+    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
+    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    check("delivered nothing" in message, message)
+    return str(message)
+
+
+@drill(30, "worker-flap")
+def worker_flap(scene: Scene) -> str:
+    """A worker's process dies as soon as it has played a little, every time."""
+    env_config = f"{{failed: '{scene.folder / 'failed'}', how: die, always: true}}"
+    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config, workers=1))
+    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_num_worker_restarts=3")
+    code = command.end()
+    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
+    notes = [event["text"] for event in command.events if event["event"] == "note"]
+    check(sum("replaced in" in note for note in notes) <= 3, f"notes {notes}")
+    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    return f"{len(notes)} notes, then: {message}"
+
+
+@drill(33, "slow-worker")
+def slow_worker(scene: Scene) -> str:
+    """One of three workers is twenty times as slow as the others; they are not held up by it."""
+    rates = []
+    for name, slow_s, workers in (("even", 0.002, 2), ("uneven", 0.04, 3)):
+        env_config = f"{{claim: '{scene.folder / name}', step_s: 0.002, slow_s: {slow_s}}}"
+        text = apex(env="tests.drills.envs:SlowOnce", env_config=env_config, workers=workers)
+        command = scene.start("run", scene.write(f"{name}.yaml", text), "--out", scene.out, "--json")
+        rows = [command.wait_for_result() for _ in range(8)]
+        rates.append(sum(row["info"]["sample_throughput"] for row in rows[3:]) / len(rows[3:]))
+        goes_on_and_stops(command, rows[-1])
+    check(rates[1] > 0.7 * rates[0], f"{rates[1]:.0f} steps/s with a slow third worker, {rates[0]:.0f} without it")
+    return f"{rates[1]:.0f} steps/s with a slow third worker, {rates[0]:.0f} without it"
+
+
+@drill(32, "slow-learner")
+def slow_learner(scene: Scene) -> str:
+    """The learner is so slow that workers could play hundreds of times as much: they are held back."""
+    text = (
+        apex()
+        .replace("fcnet_hiddens: [32]", "fcnet_hiddens: [1024, 1024]")
+        .replace("batch_size: 32", "batch_size: 512")
+    )
+    command = scene.start("run", scene.write("drill.yaml", text), "--out", scene.out, "--json")
+    first = command.wait_for_result(lambda row: row["info"]["num_updates"] >= 5)["info"]
+    last = command.wait_for_result(lambda row: row["info"]["num_updates"] >= 60)
+    trained, sampled = (last["info"][key] - first[key] for key in ("num_steps_trained", "num_steps_sampled"))
+    check(3.8 <= trained / sampled <= 4.2, f"{trained / sampled:.2f} steps trained for each sampled, not 4")
+    goes_on_and_stops(command, last, updates=2)
+    waiting = last["info"]["worker_wait_share"]
+    return f"{trained / sampled:.2f} steps trained for each sampled, of 4; workers wait {waiting:.0%} of their time"
+
+
+@drill(34, "object-store-full")
+def object_store_full(scene: Scene) -> str:
+    """Ray's object store is small, and observations are large."""
+    text = apex(env="tests.envs:PixelEnv", env_config="{size: 84}", storage="actors").replace(
+        "    seed: 0\n", "    seed: 0\n    preprocessor_pref: null\n"
+    )
+    command = scene.start(
+        "run",
+        scene.write("drill.yaml", text),
+        "--out",
+        scene.out,
+        "--json",
+        RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000",
+    )
+    row = command.wait_for_result(lambda row: row["timesteps_total"] > 4000)
+    goes_on_and_stops(command, row)
+    return f"{row['timesteps_total']} steps of 21 kB each through 80 MB"
+
+
+@drill(49, "orphans", fast=True)
+def orphans(scene: Scene) -> str:
+    """After a run that ended by itself nothing of it is left but its directory."""
+    shared = set(os.listdir("/dev/shm"))
+    text = apex(steps=1000, storage="shared_memory")
+    command = scene.run("run", scene.write("drill.yaml", text), "--out", scene.out, "--json")
+    check(command.process.returncode == 0, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    check(not scene.lingering(), f"still there: {scene.lingering()}")
+    left = {path.name for path in scene.folder.iterdir()} - {"out", "drill.yaml"}
+    check(not left, f"in the temporary folder: {left}")
+    # Other programs use it as well: what has the name of one of Ray's or ours counts.
+    more = {name for name in set(os.listdir("/dev/shm")) - shared if "ray" in name or "rlexp" in name}
+    check(not more, f"in /dev/shm: {more}")
+    return "no process, no temporary folder, no shared memory"
