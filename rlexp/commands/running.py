@@ -62,15 +62,16 @@ def run(
 
 
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run that was stopped.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False)],
     overrides: Overrides = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Go on with the trials of a run that have not reached their stop, each from its newest checkpoint.
+    """Go on with the trials of a run or sweep that have not reached their stop, each from its newest checkpoint.
 
-    -o stop.timesteps_total=2e6 sets a later stop; keys of resources and reports may change, others may not.
+    -o stop.timesteps_total=2e6 sets a later stop, -o search.num_samples=30 makes a sweep larger; keys of
+    resources and reports may change, others may not.
     """
     from rlexp.tuning.display import choose_display
     from rlexp.tuning.resume import resume_run

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rlexp.checkpoint import newest_checkpoint, verify_checkpoint
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError
+from rlexp.json_file import to_json
 from rlexp.tuning.changed_keys import CHANGEABLE, differences
 from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import machine_for, run_feed
@@ -18,6 +22,7 @@ from rlexp.tuning.last_row import last_row
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, read_run_record
+from rlexp.tuning.secrets import masked
 from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_resume import is_sweep, resume_sweep
@@ -38,7 +43,12 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
     if plan.sweeps:  # without any of the files by which it would have been known
         return resume_sweep(path, record, overrides, display, debug)
-    trials = list(_unfinished(path, plan, record))
+    trials = [
+        trial
+        for trial in recorded_trials(path, plan, record)
+        if record.trial(trial.name).status is not Status.TERMINATED
+        or not _has_reached_stop(trial, path / record.trial(trial.name).directory)
+    ]
     if not trials:
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
@@ -52,17 +62,31 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         return run_feed(FixedTrials(trials), trials, directory, display, request, session)
 
 
-def _unfinished(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
-    known = {trial.name for trial in record.trials}
+def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
+    """Yield the trials of ``plan``, read from ``resolved.yaml``, by the names that they had, in the order of then.
+
+    The file has its keys in another order than the one it was made of, so a grid's trials come in another order
+    and with other names; what is varied, and the seed, tell which is which. Raises ResumeError for an unknown one.
+    """
+    names: dict[str, deque[str]] = defaultdict(deque)
+    for known in record.trials:
+        names[_identity(known.varied, known.seed)].append(known.name)
+    found: list[Trial] = []
     for trial in plan.trials:
-        if trial.name not in known:
+        called = names[_identity(masked(trial.varied), trial.experiment.config.seed)]
+        if not called:
             raise ResumeError(
                 f"{path / RESOLVED_FILE} makes a trial {trial.name} that {path / RUN_FILE} does not know",
-                "a trial's name has the values of its grid: leave those as they are",
+                "leave the values of its grid, and its seed, as they are",
             )
-        trial_record = record.trial(trial.name)
-        if trial_record.status is not Status.TERMINATED or not _has_reached_stop(trial, path / trial_record.directory):
-            yield trial
+        found.append(replace(trial, name=called.popleft()))
+    order = {known.name: index for index, known in enumerate(record.trials)}
+    for trial in sorted(found, key=lambda trial: order[trial.name]):
+        yield replace(trial, index=order[trial.name])
+
+
+def _identity(varied: Mapping[str, Any], seed: int | None) -> str:
+    return to_json([sorted(varied.items()), seed])
 
 
 def _has_reached_stop(trial: Trial, directory: Path) -> bool:

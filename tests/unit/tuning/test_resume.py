@@ -13,9 +13,9 @@ import pytest
 from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.errors import ResumeError
 from rlexp.tuning.display import QuietDisplay
-from rlexp.tuning.resume import resume_run
+from rlexp.tuning.resume import recorded_trials, resume_run
 from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status
+from rlexp.tuning.run_record import Status, read_run_record
 from rlexp.tuning.runner import assignment_of
 from rlexp.tuning.trial_feed import FixedTrials
 from tests.behaviour.inline_trials import rows_of, trials_of
@@ -88,3 +88,18 @@ def test_one_whose_every_checkpoint_is_damaged(run: Path) -> None:
     with pytest.raises(ResumeError, match="is damaged"):
         resume(run, "stop.timesteps_total=1000")
     assert list(run.rglob("manifest.json"))
+
+
+def test_trials_keep_their_names_whatever_order_the_file_had_its_grids_in(tmp_path: Path) -> None:
+    grids = {"n_step": {"grid_search": [1, 2]}, "gamma": {"grid_search": [0.9, 0.8]}, "buffer_size": 50}
+    trials = trials_of(tmp_path, grids, num_samples=2)
+    plan = load_plan([tmp_path / "experiment.yaml"])
+    with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
+        directory.write_experiments([""], resolved_yaml(plan))
+        directory.start(trials)
+    resolved = load_plan([directory.path / "resolved.yaml"])
+    assert [trial.name for trial in resolved.trials] != [trial.name for trial in trials]
+    again = list(recorded_trials(directory.path, resolved, read_run_record(directory.path)))
+    assert [(trial.index, trial.name, trial.experiment) for trial in again] == [
+        (trial.index, trial.name, trial.experiment) for trial in trials
+    ]
