@@ -33,7 +33,7 @@ def ctrl_c(scene: Scene) -> str:
     return stop_by(scene, signal.SIGINT, 130)
 
 
-@drill(4, "sigterm", fast=True)
+@drill(4, "sigterm")
 def sigterm(scene: Scene) -> str:
     """SIGTERM while it learns, as a cluster's scheduler sends it."""
     return stop_by(scene, signal.SIGTERM, 143)
