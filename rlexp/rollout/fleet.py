@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rlexp.errors import TrialError
+from rlexp.errors import RlexpError, TrialError
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, ActorLostError, TaskPool
 
@@ -173,5 +173,9 @@ class Fleet:
 
 
 def _last_line(error: Exception) -> str:
+    """Return what was raised in the worker, without the layers that carried it."""
+    cause = getattr(error, "cause", error)
+    if isinstance(cause, RlexpError):
+        return cause.message
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

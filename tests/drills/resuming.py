@@ -86,8 +86,8 @@ def kill_driver_resume(scene: Scene) -> str:
 @drill(24, "resume-twice")
 def resume_twice(scene: Scene) -> str:
     """Killed with -9 and resumed, four times in a row; the counts are those of a run that nothing happened to."""
-    steps = 6000
-    file = scene.write("drill.yaml", dqn(steps=steps, checkpoint_freq=2, min_iter_time_s=0.3))
+    steps = 30_000
+    file = scene.write("drill.yaml", dqn(steps=steps, checkpoint_freq=10))
     command = scene.start("run", file, "--out", scene.out, "--json")
     for _ in range(4):
         command.wait_for_result()
@@ -260,19 +260,20 @@ def version_skew(scene: Scene) -> str:
 @drill(44, "config-drift")
 def config_drift(scene: Scene) -> str:
     """``resolved.yaml`` was edited, or ``-o`` gives what must not change; a later stop is no such thing."""
-    run = stopped_run(scene, dqn(steps=3000, min_iter_time_s=0.2))
+    run = stopped_run(scene, dqn(min_iter_time_s=0.2))
+    soon, later = (rows_of(run)[-1]["timesteps_total"] + more for more in (500, 5000))
     line = refused(scene, 3, "lr 0.001", "resume", run, "-o", "lr=0.5")
     resolved = run / "resolved.yaml"
     text = resolved.read_text(encoding="utf-8")
     resolved.write_text(text.replace("gamma: 0.99", "gamma: 0.5"), encoding="utf-8")
     refused(scene, 3, "gamma 0.99", "resume", run)
     resolved.write_text(text, encoding="utf-8")
-    done = scene.run("resume", run, "--json", "-o", "stop.timesteps_total=1000")
+    done = scene.run("resume", run, "--json", "-o", f"stop.timesteps_total={soon}")
     check(done.process.returncode == 0, f"exit {done.process.returncode}: {done.stderr[-300:]}")
     refused(scene, 3, "reached its stop", "resume", run)
-    later = scene.run("resume", run, "--json", "-o", "stop.timesteps_total=1600")
-    check(later.process.returncode == 0, f"exit {later.process.returncode}: {later.stderr[-300:]}")
-    check(rows_of(run)[-1]["timesteps_total"] >= 1600, "it did not go on")
+    again = scene.run("resume", run, "--json", "-o", f"stop.timesteps_total={later}")
+    check(again.process.returncode == 0, f"exit {again.process.returncode}: {again.stderr[-300:]}")
+    check(rows_of(run)[-1]["timesteps_total"] >= later, "it did not go on")
     check_no_step_twice(run)
     return line
 
