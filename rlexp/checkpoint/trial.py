@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from rlexp.checkpoint.manifest import verify_checkpoint
+from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
 from rlexp.errors import CheckpointError, DamagedCheckpointError
 
 _NAME: Final = re.compile(r"checkpoint_(\d{6,})")
@@ -35,7 +35,13 @@ def list_checkpoints(trial_directory: Path) -> list[Path]:
 
 
 def newest_checkpoint(trial_directory: Path) -> Path | None:
-    """Return the newest checkpoint that verifies, or None where there is none at all.
+    """Return the newest checkpoint that verifies, or None where there is none at all; raises as ``newest_manifest``."""
+    found = newest_manifest(trial_directory)
+    return None if found is None else found[0]
+
+
+def newest_manifest(trial_directory: Path) -> tuple[Path, Manifest] | None:
+    """Return the newest checkpoint that verifies, and its manifest, or None where there is none at all.
 
     Raises the newest one's CheckpointError when every checkpoint is damaged, and that of one that is not
     damaged but of another format: to start again from less than there is must be somebody's decision.
@@ -43,11 +49,9 @@ def newest_checkpoint(trial_directory: Path) -> Path | None:
     first_error: CheckpointError | None = None
     for path in list_checkpoints(trial_directory):
         try:
-            verify_checkpoint(path)
+            return path, verify_checkpoint(path)
         except DamagedCheckpointError as error:
             first_error = first_error or error
-        else:
-            return path
     if first_error is not None:
         raise first_error
     return None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlexp.checkpoint import newest_checkpoint, verify_checkpoint
+from rlexp.checkpoint import newest_manifest
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError
@@ -97,10 +97,10 @@ def _has_reached_stop(trial: Trial, directory: Path) -> bool:
 
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:
     """Raise ResumeError where a trial's newest checkpoint was trained with keys that are others now."""
-    checkpoint = newest_checkpoint(directory)
-    if checkpoint is None:
+    newest = newest_manifest(directory)
+    if newest is None:
         return
-    before = verify_checkpoint(checkpoint).metadata.get("experiment")
+    before = newest[1].metadata.get("experiment")
     if not isinstance(before, dict):
         return
     others = list(differences(before, trial.experiment.model_dump(mode="json"), CHANGEABLE))

@@ -21,6 +21,7 @@ from tests.drills.files import refused
 from tests.drills.registry import drill
 from tests.drills.runs import check_no_step_twice, checkpoints_of, rows_of, stop, stopped_run, trial_of
 from tests.drills.scene import Scene, check
+from tests.forged import Bomb, forge
 
 SEED = 7
 LEAST_ITERATIONS = 3
@@ -37,28 +38,6 @@ def resumed(scene: Scene, run: Path, iterations: int = 2) -> list[dict[str, Any]
     rows = [command.wait_for_result() for _ in range(iterations)]
     stop(command)
     return rows
-
-
-def forge(checkpoint: Path, **changes: Any) -> None:
-    """Change a checkpoint's manifest and seal it again, as somebody could who knows how."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
-    manifest.pop("seal")
-    manifest.update(changes)
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    from rlexp.checkpoint.manifest import _seal
-
-    manifest["seal"] = _seal(json.loads(text))
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-
-
-class Bomb:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, sentinel: Path) -> None:
-        self._sentinel = str(sentinel)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (open, (self._sentinel, "w"))
 
 
 @drill(2, "kill-driver-resume")

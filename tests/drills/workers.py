@@ -185,30 +185,29 @@ def starved_nested(scene: Scene) -> str:
     return f"learned {took_s:.1f} s after the command"
 
 
+def fail_always(scene: Scene, how: str, restarts: int) -> tuple[str, list[str]]:
+    """Let the env of a run's only worker fail again and again; return the trial's last words and the notes."""
+    env_config = f"{{failed: '{scene.folder / 'failed'}', how: {how}, always: true}}"
+    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config, workers=1))
+    command = scene.run("run", file, "--out", scene.out, "--json", "-o", f"max_num_worker_restarts={restarts}")
+    check(command.process.returncode == 1, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    return message, [event["text"] for event in command.events if event["event"] == "note"]
+
+
 @drill(29, "stall-watchdog")
 def stall_watchdog(scene: Scene) -> str:
     """The env of every worker hangs again and again: the run ends, and says why."""
-    env_config = f"{{failed: '{scene.folder / 'failed'}', how: hang, always: true}}"
-    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config, workers=1))
-    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_num_worker_restarts=1")
-    code = command.end()
-    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
-    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    message, _ = fail_always(scene, "hang", restarts=1)
     check("delivered nothing" in message, message)
-    return str(message)
+    return message
 
 
 @drill(30, "worker-flap")
 def worker_flap(scene: Scene) -> str:
     """A worker's process dies as soon as it has played a little, every time."""
-    env_config = f"{{failed: '{scene.folder / 'failed'}', how: die, always: true}}"
-    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config, workers=1))
-    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_num_worker_restarts=3")
-    code = command.end()
-    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
-    notes = [event["text"] for event in command.events if event["event"] == "note"]
-    check(sum("replaced in" in note for note in notes) <= 3, f"notes {notes}")
-    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    message, notes = fail_always(scene, "die", restarts=3)
+    check(sum("replaced in" in note for note in notes) == 3, f"notes {notes}")
     return f"{len(notes)} notes, then: {message}"
 
 

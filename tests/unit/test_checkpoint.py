@@ -25,6 +25,7 @@ from rlexp.checkpoint import (
     write_checkpoint,
 )
 from rlexp.errors import CheckpointError, RlexpError
+from tests.forged import Bomb, forge
 
 ARRAYS = {
     "learner": {"head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(7)},
@@ -193,30 +194,11 @@ def test_a_flipped_bit_is_called_by_its_name(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def forge(path: Path, **changes: Any) -> None:
-    """Change a manifest and seal it again, as somebody who means harm would."""
-    from rlexp.checkpoint import manifest
-
-    content = json.loads((path / "manifest.json").read_bytes()) | changes
-    del content["seal"]
-    (path / "manifest.json").write_text(json.dumps({**content, "seal": manifest._seal(content)}))
-
-
 def test_another_format_is_told_apart_from_damage(tmp_path: Path) -> None:
     path = write(tmp_path, 3)
     forge(path, format=99)
     with pytest.raises(CheckpointError, match="has format 99, this rlexp reads format 1"):
         read_checkpoint(path)
-
-
-class Bomb:
-    """Unpickling this writes a file."""
-
-    def __init__(self, sentinel: Path) -> None:
-        self.sentinel = sentinel
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.sentinel,)
 
 
 @pytest.mark.parametrize("name", ["learner.safetensors", "learner.pkl", "../evil.safetensors"])
