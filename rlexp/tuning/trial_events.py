@@ -49,6 +49,8 @@ class TrialEvents(tune.Callback):
         if self._feed.hang_timeout_s is not None:
             for trial in trials:
                 self._kill_when_hung(trial, self._feed.hang_timeout_s)
+        for text in self._feed.drain_notes():
+            self._display.on_note(None, text)
         self._display.tick()
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:

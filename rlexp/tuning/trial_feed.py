@@ -79,6 +79,9 @@ class TrialFeed(Protocol):
     def flaw(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
         """Return why a trial with such a row has failed, None where it has not."""
 
+    def drain_notes(self) -> list[str]:
+        """Return what happened between trials since the last call, a sentence each."""
+
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         """Return what TensorBoard's HParams tab is to show of a trial."""
 
@@ -120,6 +123,9 @@ class FixedTrials:
 
     def flaw(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
         return None
+
+    def drain_notes(self) -> list[str]:
+        return []
 
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         return trial_parameters(trial)

@@ -27,8 +27,8 @@ class Display(Protocol):
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Show a result row: flat but for the dict ``info``."""
 
-    def on_note(self, trial: Trial, text: str) -> None:
-        """Show what happened to the trial that is no result: a worker that was replaced, say."""
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Show what happened that is no result: to the trial, a worker that was replaced, say, or between trials."""
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Show that the trial ended, with a sentence where there is more to say."""

@@ -23,7 +23,6 @@ class JsonDisplay:
         self._run_directory = Path()
         self._stop_requested = False
         self._standings: Standings | None = None
-        self._notes_told = 0
 
     def follow(self, standings: Standings) -> None:
         """Remember the sweep."""
@@ -42,9 +41,9 @@ class JsonDisplay:
         """Print ``result`` with the row as it stands in ``result.json``."""
         self._print("result", trial=trial.name, result=row)
 
-    def on_note(self, trial: Trial, text: str) -> None:
-        """Print ``note`` with the trial and what happened to it."""
-        self._print("note", trial=trial.name, text=text)
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Print ``note`` with the trial, or null, and what happened."""
+        self._print("note", trial=trial.name if trial else None, text=text)
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print ``trial_end`` with the status and the message or null."""
@@ -55,10 +54,7 @@ class JsonDisplay:
         self._stop_requested = True
 
     def tick(self) -> None:
-        """Print ``note`` for what happened between trials; ``stopping``, once, when the run was asked to end."""
-        for note in self._standings.notes[self._notes_told :] if self._standings else ():
-            self._notes_told += 1
-            self._print("note", trial=None, text=note)
+        """Print ``stopping``, once, when the run was asked to end."""
         if self._stop_requested:
             self._stop_requested = False
             self._print("stopping")

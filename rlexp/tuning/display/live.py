@@ -46,9 +46,10 @@ class LiveDisplay(QuietDisplay):
         """Take the row into the next picture."""
         self._views[trial.name].add(row)
 
-    def on_note(self, trial: Trial, text: str) -> None:
+    def on_note(self, trial: Trial | None, text: str) -> None:
         """Print it above the picture."""
-        self._console.print(Text.assemble(f"{trial.name}: ", (one_line(text), "yellow")), soft_wrap=True)
+        who = f"{trial.name}: " if trial else ""
+        self._console.print(Text.assemble(who, (one_line(text), "yellow")), soft_wrap=True)
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print, above the picture, how the trial ended."""
@@ -58,9 +59,7 @@ class LiveDisplay(QuietDisplay):
         self._console.print(line, soft_wrap=True)
 
     def tick(self) -> None:
-        """Print what happened between trials; draw the picture for the terminal's present size."""
-        for note in self.new_notes():
-            self._console.print(Text(note, "yellow"), soft_wrap=True)
+        """Draw the picture for the terminal's present size."""
         headline = f"{self._run_directory}  {duration(time.monotonic() - self._started)}"
         if self._stop_requested:
             headline = STOPPING

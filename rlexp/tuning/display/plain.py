@@ -43,18 +43,16 @@ class PlainDisplay(QuietDisplay):
         view.add(row)
         self._say(f"{trial.name}  {report(view)}")
 
-    def on_note(self, trial: Trial, text: str) -> None:
+    def on_note(self, trial: Trial | None, text: str) -> None:
         """Print it."""
-        self._say(f"{trial.name}: {one_line(text)}")
+        self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print how the trial ended."""
         self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
 
     def tick(self) -> None:
-        """Print once what happened between trials, and that the run was asked to end."""
-        for note in self.new_notes():
-            self._say(note)
+        """Print once that the run was asked to end."""
         if self._stop_requested and not self._stop_told:
             self._stop_told = True
             self._say(STOPPING)

@@ -9,7 +9,6 @@ from typing import Any, Final, Self, TextIO
 
 from rlexp.config.trial import Trial
 from rlexp.tuning.display.summary import summary_lines
-from rlexp.tuning.figures import one_line
 from rlexp.tuning.run_record import RunRecord, Status
 from rlexp.tuning.search.standings import Standings
 
@@ -24,17 +23,10 @@ class QuietDisplay:
         self._run_directory = Path()
         self._stop_requested = False
         self._standings: Standings | None = None
-        self._notes_told = 0
 
     def follow(self, standings: Standings) -> None:
         """Remember the sweep."""
         self._standings = standings
-
-    def new_notes(self) -> list[str]:
-        """Return what happened between the trials of a sweep since this was asked last, a line each."""
-        notes = self._standings.notes[self._notes_told :] if self._standings else []
-        self._notes_told += len(notes)
-        return [one_line(note) for note in notes]
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Remember where the run is."""
@@ -46,7 +38,7 @@ class QuietDisplay:
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Show nothing."""
 
-    def on_note(self, trial: Trial, text: str) -> None:
+    def on_note(self, trial: Trial | None, text: str) -> None:
         """Show nothing."""
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:

@@ -110,6 +110,9 @@ class Search:
                 return f"diverged: {name} is {value} after {flat['timesteps_total']:,} env steps"
         return None
 
+    def drain_notes(self) -> list[str]:
+        return self.standings.drain_notes()
+
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         """Return what is searched, and the seed: with every key, the tab would have a column for each."""
         return {**trial.varied, "seed": trial.experiment.config.seed}

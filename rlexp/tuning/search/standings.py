@@ -93,7 +93,7 @@ class Standings:
         self.number_of_configurations = number_of_configurations
         """How many will be tried at most."""
         self.notes: list[str] = []
-        """What happened between trials, the newest last; a display shows each once."""
+        """What happened between trials and has not been drained, the newest last."""
         self.refused: dict[int, str] = {}
         """Configurations that could not even begin, and why."""
         self._by_name: dict[str, TrialStanding] = {}
@@ -138,6 +138,11 @@ class Standings:
     def note(self, text: str) -> None:
         """Remember what happened between trials."""
         self.notes.append(text)
+
+    def drain_notes(self) -> list[str]:
+        """Return what was noted since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def on_takeover(self, trial: Trial, donor: str, steps: float) -> None:
         """Take over that a trial goes on as another one from where that one had taken ``steps``, with other keys."""
