@@ -5,7 +5,7 @@ an array, and ``manifest.json`` with the size and SHA-256 of each; the manifest 
 directory gets its name after that. Agents write and read them; Tune only learns where they are.
 """
 
-from rlexp.checkpoint.manifest import verify_checkpoint
+from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
 from rlexp.checkpoint.read import Checkpoint, read_checkpoint
 from rlexp.checkpoint.trial import (
     checkpoint_directory,
@@ -21,6 +21,7 @@ from rlexp.checkpoint.write import write_checkpoint
 
 __all__ = [
     "Checkpoint",
+    "Manifest",
     "checkpoint_directory",
     "list_checkpoints",
     "newest_checkpoint",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from rlexp.checkpoint import newest_checkpoint, verify_checkpoint
+from rlexp.checkpoint import Manifest, newest_checkpoint, newest_manifest
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
@@ -118,9 +118,9 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     for trial, checkpoint in past.takeovers:
         _take_over(search, trial, checkpoint, directory)
     for trial in state.unfinished():
-        newest = newest_checkpoint(directory.trial_directory(trial))
+        newest = newest_manifest(directory.trial_directory(trial))
         if newest is not None:
-            _take_lost_row(search, trial, newest, directory)
+            _take_lost_row(search, trial, *newest, directory)
         _end_if_due(search, trial, directory)
         standing = state.standings.of(trial)
         if newest is None and standing.iterations and standing.status not in OVER:
@@ -145,9 +145,9 @@ def _take_over(search: Search, trial: Trial, checkpoint: str, directory: RunDire
     directory.change(trial)
 
 
-def _take_lost_row(search: Search, trial: Trial, newest: Path, directory: RunDirectory) -> None:
+def _take_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifest, directory: RunDirectory) -> None:
     """Take over the row with which a trial wrote its newest checkpoint where the kill came before it was heard of."""
-    row, folder = verify_checkpoint(newest).metadata.get("metrics"), directory.trial_directory(trial)
+    row, folder = manifest.metadata.get("metrics"), directory.trial_directory(trial)
     if row is None or row["trial_name"] != trial.name:
         return
     iteration, standing = row["training_iteration"], search.standings.of(trial)
