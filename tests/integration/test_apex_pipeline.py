@@ -5,6 +5,7 @@ can be checked against what it must be, wherever it has been in between.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.exploration import ConstantEpsilon, epsilon_ladder
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
 from rlexp.schedules import LinearSchedule
@@ -48,6 +50,8 @@ NUM_WORKERS = 3
 NUM_ENVS = 4
 QUEUE_DEPTH = 2
 FRAGMENT = 10
+LEAST_ROWS = 1000
+"""Of each worker, to tell its epsilon from the others'."""
 LEARNT = 1000.0
 """What the learner adds to a row's own number: tells a returned priority from a first one."""
 
@@ -108,6 +112,24 @@ REPLAY = ReplayConfig(
 )
 
 
+class CountedWorkers(RemoteWorkers):
+    """Remembers how many env steps came from each worker."""
+
+    def __init__(self, pool: TaskPool, fleet: Fleet) -> None:
+        super().__init__(pool, fleet, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100)
+        self.num_steps_of: Counter[int] = Counter()
+
+    def poll(self, num_steps_sampled: int) -> list[Sample]:
+        samples = super().poll(num_steps_sampled)
+        for sample in samples:
+            self.num_steps_of[sample.info.worker_index] += sample.info.num_env_steps
+        return samples
+
+    def least(self) -> int:
+        """Return the env steps of the worker that has fewest."""
+        return min(self.num_steps_of[index] for index in range(NUM_WORKERS))
+
+
 class Pipeline:
     """Ape-X with a counting env and policy and a checking learner."""
 
@@ -121,9 +143,10 @@ class Pipeline:
         self.shards = ReplayShards(pool, self.place_shard, num_shards)
         self.learner = CheckingLearner()
         fleet = Fleet(pool, self.place_worker, NUM_WORKERS, FleetLimits(max_restarts=5, sample_timeout_s=60))
+        self.workers = CountedWorkers(pool, fleet)
         self.optimizer = AsyncReplayOptimizer(
             pool,
-            RemoteWorkers(pool, fleet, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100),
+            self.workers,
             self.shards,
             LearnerThread(self.learner, 8),
             QueueDepths(replay=2, store=6),
@@ -180,6 +203,8 @@ def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, l
     """A run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
     pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=request.param)
     pipeline.run(num_steps=12_000, num_updates=60)
+    # On a busy machine one worker may begin when the others have done all that.
+    pipeline.run_until(lambda: pipeline.workers.least() > 2 * LEAST_ROWS)
     return pipeline, pipeline.stop()
 
 
@@ -219,7 +244,7 @@ def test_each_worker_explores_with_its_own_epsilon(held: tuple[Pipeline, list[di
         seed = derive_seed(SEED, "worker", index, "env")
         mine = np.isin(env_ids, [(seed + env) % 2**20 for env in range(NUM_ENVS)])
         count, probability = np.count_nonzero(mine), epsilon * 999 / 1000
-        assert count > 1000
+        assert count > LEAST_ROWS
         deviation = np.sqrt(count * probability * (1 - probability))
         assert abs(explored[mine].sum() - count * probability) < 5 * deviation + 1, (index, epsilon)
 
