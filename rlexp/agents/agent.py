@@ -36,6 +36,8 @@ STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""
 STALL_TIMEOUT_S = 600.0
 """Training that gets no new sample for so long is given up: every worker hangs."""
+STOP_GRACE_S = 1.0
+"""How long an iteration that is asked to stop waits for its first sample."""
 
 ConfigT = TypeVar("ConfigT", bound=CommonConfig)
 
@@ -122,19 +124,22 @@ class Agent(ABC, Generic[ConfigT]):
         """Train for one iteration; return its row of results.
 
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
-        ``min_iter_time_s`` seconds have passed, or as soon as ``should_stop`` says so.
+        ``min_iter_time_s`` seconds have passed, or as soon as ``should_stop`` says so; even then it has
+        env steps of its own, if some come within STOP_GRACE_S, so that no two rows stand at the same step.
         """
         started = time.monotonic()
         sampled_before = self.optimizer.counters.num_steps_sampled
         trained_before = self.optimizer.counters.num_steps_trained
         self._last_sample_s = started
         infos: list[FragmentInfo] = []
-        while not should_stop():
+        while True:
             self.optimizer.step()
             infos += self._take_infos()
             sampled = self.optimizer.counters.num_steps_sampled - sampled_before
-            long_enough = time.monotonic() - started >= self.config.min_iter_time_s
-            if sampled >= self.config.timesteps_per_iteration and long_enough:
+            elapsed_s = time.monotonic() - started
+            if sampled >= self.config.timesteps_per_iteration and elapsed_s >= self.config.min_iter_time_s:
+                break
+            if should_stop() and (sampled > 0 or elapsed_s >= STOP_GRACE_S):
                 break
         self._progress.iteration += 1
         self.filters.synchronize(self.source)

@@ -100,6 +100,13 @@ def test_an_iteration_ends_when_it_is_asked_to_stop() -> None:
     agent.stop()
 
 
+def test_an_iteration_that_is_to_stop_at_once_has_steps_of_its_own() -> None:
+    agent = make_agent(timesteps_per_iteration=10**9)
+    totals = [agent.train(should_stop=lambda: True)["timesteps_total"] for _ in range(3)]
+    assert 0 < totals[0] < totals[1] < totals[2]
+    agent.stop()
+
+
 def test_an_iteration_lasts_its_least_time_too() -> None:
     agent = make_agent(timesteps_per_iteration=0, min_iter_time_s=0.2)
     row = agent.train()
