@@ -20,8 +20,10 @@ WINDOW_S, LOSSES_IN_WINDOW = 300.0, 10
 """A worker that is lost so often within so long is given up."""
 START_S = 60.0
 """What a worker has beyond the time for a fragment before its first one: its process starts and makes the envs."""
+STEADY_S = 10.0
+"""A worker that has delivered for so long was lost by accident: its replacement comes at once."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Before a worker's second replacement within the window, doubled with each; the first one comes at once."""
+"""Before the replacement of one that was lost sooner, as its predecessor was, doubled each time."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Member:
     answered_s: float
     """When it delivered last, was asked first or was placed."""
     incarnation: int = 0
-    has_delivered: bool = False
+    first_delivery_s: float | None = None
+    short_lives: int = 0
+    """Losses in a row of replacements that had not been steady."""
     failures: int = 0
     """Errors since its last fragment."""
     losses_s: deque[float] = field(default_factory=deque)
@@ -55,7 +59,7 @@ class Member:
 
 
 class Fleet:
-    """Owns the workers' places: replaces who dies, hangs or fails, with a growing delay and up to a limit.
+    """Owns the workers' places: replaces who dies, hangs or fails, up to a limit, with a growing delay who does so soon.
 
     What an actor says after its removal is never heard: its calls are forgotten by the pool, so that no
     step can be counted twice, nor be taken from one that was only asleep. Owned by one thread.
@@ -91,7 +95,9 @@ class Fleet:
         """Learn that a fragment of ``worker`` has come."""
         member = self._member(worker)
         member.answered_s = self._clock()
-        member.has_delivered, member.failures = True, 0
+        member.failures = 0
+        if member.first_delivery_s is None:
+            member.first_delivery_s = member.answered_s
         if member.lost:
             took_s = member.answered_s - member.losses_s[-1]
             restarts = f"{self.num_restarts}/{self._limits.max_restarts} restarts"
@@ -113,7 +119,7 @@ class Fleet:
         """Remove workers that were asked for a fragment too long ago, and return them."""
         now, hanging = self._clock(), []
         for member in self._members:
-            timeout_s = self._limits.sample_timeout_s + (0 if member.has_delivered else START_S)
+            timeout_s = self._limits.sample_timeout_s + (START_S if member.first_delivery_s is None else 0)
             if member.actor is None or not is_asked(member.actor):
                 member.answered_s = now
             elif now - member.answered_s > timeout_s:
@@ -129,7 +135,7 @@ class Fleet:
                 continue
             member.incarnation += 1
             member.actor = self._place(member.index, member.incarnation)
-            member.answered_s, member.has_delivered, member.replace_at_s = now, False, None
+            member.answered_s, member.first_delivery_s, member.replace_at_s = now, None, None
             placed.append(member.actor)
         return placed
 
@@ -153,8 +159,13 @@ class Fleet:
             self._give_up(member, why)
             return
         self.num_restarts += 1
-        delay_s = 0.0 if losses == 1 else min(FIRST_DELAY_S * 2.0 ** (losses - 2), LONGEST_DELAY_S)
-        member.replace_at_s = now + delay_s
+        member.replace_at_s = now + self._delay_s(member, now)
+
+    def _delay_s(self, member: Member, now: float) -> float:
+        if member.first_delivery_s is not None and now - member.first_delivery_s >= STEADY_S:
+            member.short_lives = 0
+        member.short_lives += 1
+        return 0.0 if member.short_lives == 1 else min(FIRST_DELAY_S * 2.0 ** (member.short_lives - 2), LONGEST_DELAY_S)
 
     def _give_up(self, member: Member, why: str) -> None:
         waiting = [each for each in self._members if each.actor is not None or each.replace_at_s is not None]

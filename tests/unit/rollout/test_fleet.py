@@ -11,7 +11,7 @@ import pytest
 from rlexp.errors import TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import FAILURES_IN_A_ROW, LOSSES_IN_WINDOW, START_S, WINDOW_S, Fleet, FleetLimits
+from rlexp.rollout.fleet import FAILURES_IN_A_ROW, LOSSES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref
@@ -204,6 +204,16 @@ def test_a_worker_that_dies_again_and_again_waits_longer_each_time_and_is_given_
     assert gaps[0] < 2 < 25 < gaps[-1]
     assert "given up" in bench.source.drain_events()[-1]
     assert bench.poll() == [1]
+
+
+def test_a_worker_that_delivered_for_a_while_is_replaced_at_once_however_often() -> None:
+    bench = Bench()
+    for loss in range(LOSSES_IN_WINDOW):
+        bench.poll_often(4, STEADY_S / 2)
+        bench.workers[0].fate = DIES
+        bench.poll()  # takes what had been asked before
+        bench.poll()
+        assert bench.workers[0].incarnation == loss + 1
 
 
 def test_when_every_worker_is_given_up_the_trial_fails() -> None:
