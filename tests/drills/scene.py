@@ -172,11 +172,11 @@ class Scene:
         command.end()
         return command
 
-    def processes(self, kind: str = "") -> list[psutil.Process]:
-        """Return the drill's processes that are alive, or those whose command line begins with ``kind``."""
+    def processes(self, kind: str | tuple[str, ...] = "") -> list[psutil.Process]:
+        """Return the drill's processes that are alive, or those whose command line begins with ``kind``, or with one of them."""
         return [process for process in self._marked() if _command_line(process).startswith(kind)]
 
-    def one(self, kind: str) -> psutil.Process:
+    def one(self, kind: str | tuple[str, ...]) -> psutil.Process:
         """Return a process of that kind, as soon as there is one."""
         deadline = time.monotonic() + DEADLINE_S
         while not (found := self.processes(kind)):

@@ -13,7 +13,9 @@ from tests.drills.registry import drill
 from tests.drills.runs import check_no_step_twice
 from tests.drills.scene import Command, Scene, check
 
-WORKER, SHARD, TRIAL = "ray::RolloutWorker", "ray::ReplayShard", "ray::ExperimentTrainable"
+WORKER, SHARD = "ray::RolloutWorker", "ray::ReplayShard"
+TRIAL = ("ray::ExperimentTrainable", "ray::ResourceTrainable")
+"""Ray names a trial's process after its class between two calls, and after Tune's wrapper of it within one."""
 FAILING_ENV = "tests.behaviour.failing_env:FailsOnceEnv"
 LONGEST_REPLACEMENT_S = 10.0
 """Beyond the time it takes to see that a worker hangs; on a machine that others use as well."""
@@ -132,8 +134,9 @@ def kill_trial(scene: Scene) -> str:
     file = scene.write("drill.yaml", apex())
     command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_failures=1")
     command.wait_for_result(lambda row: row["info"]["num_updates"] > 10 and row["training_iteration"] >= 3)
+    trial = scene.one(TRIAL)
+    trial.kill()
     killed_s = time.monotonic()
-    scene.one(TRIAL).kill()
     command.wait_for("second start", lambda event: event["event"] == "trial_start")
     before = [event["result"]["training_iteration"] for event in command.events if event["event"] == "result"][-1]
     again = command.wait_for_result()["training_iteration"]
