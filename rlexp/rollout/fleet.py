@@ -59,7 +59,7 @@ class Member:
 
 
 class Fleet:
-    """Owns the workers' places: replaces who dies, hangs or fails, up to a limit, with a growing delay who does so soon.
+    """Owns the workers' places: replaces who dies, hangs or fails, up to a limit; who does so soon, after a delay.
 
     What an actor says after its removal is never heard: its calls are forgotten by the pool, so that no
     step can be counted twice, nor be taken from one that was only asleep. Owned by one thread.

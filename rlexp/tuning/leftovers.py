@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import psutil
 
 from rlexp.tuning.ray_session import FOLDER_PREFIX
 from rlexp.tuning.run_lock import LOCK_FILE, is_in_use
+from rlexp.tuning.session_processes import kill_processes_of, processes_of
 
 END_TIMEOUT_S = 3.0
 """How long processes get to vanish after they were killed."""
@@ -25,16 +25,11 @@ class Leftover:
     folder: Path
     bytes: int
     processes: tuple[psutil.Process, ...]
-    """Those that still use it."""
+    """Those that were started for it and are alive."""
 
     def remove(self) -> None:
         """Kill its processes and delete the folder."""
-        for process in self.processes:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        psutil.wait_procs(self.processes, timeout=END_TIMEOUT_S)
+        kill_processes_of(self.folder, END_TIMEOUT_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -45,17 +40,8 @@ def find_leftovers() -> list[Leftover]:
         for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")
         if (path / LOCK_FILE).is_file() and path.stat().st_uid == os.geteuid() and not is_in_use(path)
     ]
-    return [Leftover(folder, _size(folder), tuple(_users(folder))) for folder in sorted(folders)]
+    return [Leftover(folder, _size(folder), tuple(processes_of(folder))) for folder in sorted(folders)]
 
 
 def _size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*"))
-
-
-def _users(folder: Path) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        try:
-            if any(str(folder) in word for word in process.cmdline()):
-                yield process
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue

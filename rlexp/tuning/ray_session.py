@@ -13,7 +13,9 @@ from types import TracebackType
 import psutil
 
 from rlexp.errors import ResourceError
+from rlexp.tuning.guard import Guard
 from rlexp.tuning.run_lock import RunLock
+from rlexp.tuning.session_processes import SESSION, kill_processes_of, processes_of
 
 FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
@@ -68,7 +70,10 @@ def refuse_full_disk() -> None:
 
 
 class RaySession:
-    """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder."""
+    """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder.
+
+    Where this process dies in between, a guard ends them in its place.
+    """
 
     def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
         self._num_cpus = num_cpus
@@ -76,6 +81,7 @@ class RaySession:
         self._debug = debug
         self._folder: Path | None = None
         self._lock: RunLock | None = None
+        self._guard: Guard | None = None
 
     def __enter__(self) -> None:
         import ray
@@ -84,7 +90,9 @@ class RaySession:
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._lock = RunLock(self._folder)
         _use_own_token(self._folder)
+        os.environ[SESSION] = str(self._folder)
         try:
+            self._guard = Guard(self._folder)
             ray.init(
                 address="local",
                 num_cpus=self._num_cpus,
@@ -108,26 +116,19 @@ class RaySession:
     def _stop(self) -> None:
         import ray
 
-        # Ray's agents outlive the raylet that started them, and are nobody's children by then.
-        processes = psutil.Process().children(recursive=True)
         ray.shutdown()
-        _, remaining = psutil.wait_procs(processes, timeout=SHUTDOWN_TIMEOUT_S)
-        for process in remaining:
-            _kill(process)
-        psutil.wait_procs(remaining, timeout=SHUTDOWN_TIMEOUT_S)
-        if self._lock is not None:
-            self._lock.release()
+        os.environ.pop(SESSION, None)
         if self._folder is not None:
+            # Ray's agents outlive the raylet that started them, and are nobody's children by then.
+            psutil.wait_procs(processes_of(self._folder), timeout=SHUTDOWN_TIMEOUT_S)
+            kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
             if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
                 del os.environ["RAY_AUTH_TOKEN_PATH"]
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
+        if self._lock is not None:
+            self._lock.release()
+        if self._guard is not None:
+            self._guard.dismiss()
 
 
 def _use_own_token(folder: Path) -> None:

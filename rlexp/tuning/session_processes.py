@@ -1,0 +1,43 @@
+"""The processes of a Ray of ours, found by what all of them inherit."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+SESSION = "RLEXP_SESSION"
+"""An environment variable: the session's folder. The command sets it for those it starts, and is not one of them."""
+_LOOK_AGAIN_S = 0.1
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the processes that were started for the session in ``folder`` and are alive."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_one = process.pid != os.getpid() and process.environ().get(SESSION) == str(folder)
+            if is_one and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def kill_processes_of(folder: Path, timeout_s: float) -> None:
+    """Kill them until two looks in a row find none, as one that just starts may not be seen, or for ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    looks_in_vain = 0
+    while looks_in_vain < 2 and time.monotonic() < deadline:
+        found = processes_of(folder)
+        for process in found:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(found, timeout=_LOOK_AGAIN_S)
+        looks_in_vain = 0 if found else looks_in_vain + 1
+        if not found:
+            time.sleep(_LOOK_AGAIN_S)
