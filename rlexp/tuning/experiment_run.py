@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,9 +119,11 @@ def run_feed(
     try:
         with display:
             display.start(directory.path, trials)
-            with session:
-                from rlexp.tuning.runner import run_trials
+            from rlexp.tuning.runner import run_trials  # loads ray, for a second or two in which a signal interrupts
 
+            with ExitStack() as stack:
+                with request.held_back():
+                    stack.enter_context(session)
                 status = feed.conclude(run_trials(feed, directory, display, request))
             directory.finish(status)
             display.finish(directory.record)

@@ -10,19 +10,17 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 from rlexp.errors import ResourceError
 from rlexp.tuning.guard import Guard
 from rlexp.tuning.run_lock import RunLock
-from rlexp.tuning.session_processes import SESSION, kill_processes_of, processes_of
+from rlexp.tuning.session_processes import SESSION, kill_processes_of
 
 FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
 LEAST_FREE_BYTES = 64 * 2**20
 """What a session of some hours writes there, and a little more."""
 SHUTDOWN_TIMEOUT_S = 3.0
-"""How long Ray's processes get to end by themselves before they are killed."""
+"""How long Ray's processes get to vanish after they were killed."""
 
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -119,8 +117,7 @@ class RaySession:
         ray.shutdown()
         os.environ.pop(SESSION, None)
         if self._folder is not None:
-            # Ray's agents outlive the raylet that started them, and are nobody's children by then.
-            psutil.wait_procs(processes_of(self._folder), timeout=SHUTDOWN_TIMEOUT_S)
+            # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
             kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
             if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
                 del os.environ["RAY_AUTH_TOKEN_PATH"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -14,12 +15,13 @@ class StopRequest:
     """Owns the handlers of SIGINT and SIGTERM while it is entered.
 
     Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
-    first one writes the stop file, which every trial looks for; a second one raises KeyboardInterrupt.
+    first one writes the stop file, which every trial looks for; a second one raises KeyboardInterrupt, at any time.
     """
 
     def __init__(self, on_request: Callable[[], None]) -> None:
         self._on_request = on_request
         self._stop_file: Path | None = None
+        self._held_back = False
         self._previous: dict[int, Any] = {}
         self.signal: int | None = None
         """The first signal that came, or None."""
@@ -34,8 +36,23 @@ class StopRequest:
         """130 for SIGINT, 143 for SIGTERM: 128 and the signal's number."""
         return 128 + (self.signal or signal.SIGINT)
 
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Let a first signal wait for the end of the body, which KeyboardInterrupt would leave in pieces.
+
+        Also takes the handlers back from the body (Ray's start takes them).
+        """
+        self._held_back = True
+        try:
+            yield
+        finally:
+            self._held_back = False
+            self._install()
+        if self.requested:
+            raise KeyboardInterrupt
+
     def trials_may_save(self, stop_file: Path) -> None:
-        """From now on let trials save; also takes the handlers back from whoever replaced them (Ray does)."""
+        """From now on let trials save; also takes the handlers back from whoever replaced them (Tune does)."""
         self._stop_file = stop_file
         self._install()
 
@@ -57,6 +74,8 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.requested
         self.signal = self.signal or number
+        if self._held_back and not again:
+            return
         if self._stop_file is None or again:
             raise KeyboardInterrupt
         os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))

@@ -1,0 +1,76 @@
+"""What the first and the second signal do, before and after there is something to save."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rlexp.tuning.stop_request import StopRequest
+
+SIGNALS = pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@SIGNALS
+def test_before_there_is_anything_to_save_a_signal_interrupts(number: int, exit_code: int) -> None:
+    with StopRequest(lambda: None) as request:
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+        assert request.requested
+        assert request.exit_code == exit_code
+
+
+@SIGNALS
+def test_the_first_signal_asks_trials_to_save_and_the_second_interrupts(
+    number: int, exit_code: int, tmp_path: Path
+) -> None:
+    asked = []
+    with StopRequest(lambda: asked.append("asked")) as request:
+        request.trials_may_save(tmp_path / "stop")
+        assert not (tmp_path / "stop").exists()
+        send(number)
+        assert (tmp_path / "stop").exists()
+        assert asked == ["asked"]
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert request.exit_code == exit_code
+
+
+@SIGNALS
+def test_a_signal_that_is_held_back_interrupts_afterwards(number: int, exit_code: int) -> None:
+    reached = []
+
+    def body(request: StopRequest) -> None:
+        with request.held_back():
+            send(number)
+            reached.append("the end of the body")
+
+    with StopRequest(lambda: None) as request:
+        with pytest.raises(KeyboardInterrupt):
+            body(request)
+        assert request.exit_code == exit_code
+    assert reached
+
+
+def test_a_second_signal_is_never_held_back() -> None:
+    with StopRequest(lambda: None) as request, request.held_back():
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        request.signal = None
+
+
+def test_handlers_are_taken_back_and_given_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest(lambda: None) as request:
+        with request.held_back():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray's start does, with one of its own
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
