@@ -85,7 +85,7 @@ class CommonExperiment(KeyGroup):
     """The metric by which a checkpoint is better the higher it is; ``min-`` in front: the lower."""
 
     time_budget_s: Positive | None = None
-    """Seconds after which all trials of the experiment stop. Null: no limit."""
+    """Seconds after which all trials of the experiment stop; each writes a checkpoint. Null: no limit."""
 
     restore: str | None = None
     """A checkpoint's folder to start from: its weights, optimizer and counters. Null: start afresh."""

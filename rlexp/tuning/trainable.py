@@ -78,8 +78,8 @@ class ExperimentTrainable(tune.Trainable):
         assert self._agent is not None
         with self._errors_kept():
             row = self._agent.train(lambda: self._stop_watch.stop_requested() or self._is_over_time())
-            stopped = self._stop_watch.stop_requested()
-            done = stopped or self._is_over_time() or reached(self._experiment.stop, row)
+            stopped, over_time = self._stop_watch.stop_requested(), self._is_over_time()
+            done = stopped or over_time or reached(self._experiment.stop, row)
             now = datetime.now().astimezone()
             row |= {
                 "done": done,
@@ -88,7 +88,7 @@ class ExperimentTrainable(tune.Trainable):
                 "trial_name": self._assignment.trial.name,
             }
             milestone = self._passes_milestone(row)
-            checkpoint = self._save_when_due(row, done, stopped, milestone)
+            checkpoint = self._save_when_due(row, done, stopped or over_time, milestone)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
         return {
@@ -133,12 +133,12 @@ class ExperimentTrainable(tune.Trainable):
         before, self._progress = self._progress, row[milestones.metric]
         return milestones.passed(before, row)
 
-    def _save_when_due(self, row: dict[str, Any], done: bool, stopped: bool, milestone: bool) -> str | None:
-        """Write a checkpoint at its period, at the end where asked for, and always when a person stops the run."""
+    def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: bool, milestone: bool) -> str | None:
+        """Write a checkpoint at its period, at the end where asked for, and always where a person or time ends it."""
         experiment = self._experiment
         iteration = row["training_iteration"]
         periodic = experiment.checkpoint_freq > 0 and iteration % experiment.checkpoint_freq == 0
-        if not (periodic or stopped or milestone or (done and experiment.checkpoint_at_end)):
+        if not (periodic or cut_short or milestone or (done and experiment.checkpoint_at_end)):
             return None
         assert self._agent is not None
         directory = checkpoint_directory(self._directory, iteration)

@@ -120,6 +120,7 @@ def test_a_trial_ends_when_the_time_is_over_even_within_an_iteration(
     assert row["done"]
     assert row["timesteps_total"] < NEVER
     assert time.time() >= assignment.deadline_s
+    assert iterations_with_checkpoints(assignment.directory) == [1]
 
 
 @pytest.mark.key("time_budget_s")
