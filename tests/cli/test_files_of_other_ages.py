@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.tuning.run_lock import RunLock
+from rlexp.tuning.session_processes import SESSION
 
 OLD = """\
 pong:
@@ -103,8 +104,11 @@ def test_doctor_finds_what_a_killed_command_left_and_removes_it(tmp_path: Path) 
 
 @contextmanager
 def leaving_behind(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process that has a folder in its command line."""
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", str(folder)], stdin=-1) as process:
+    """Run a process of the session in a folder."""
+    words = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(words, env={**os.environ, SESSION: str(folder)}, stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # for a moment it has no environment at all
         yield process
         process.kill()
 
