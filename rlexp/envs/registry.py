@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -23,12 +23,16 @@ def import_modules(names: Iterable[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError as error:
+        except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and none at all
             raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
 
 
-def find_class(name: str) -> Callable[..., Env] | None:
-    """Return the class that ``package.module:Class`` names, or None where the name is a Gymnasium id."""
+def find_class(name: str) -> type[Env] | None:
+    """Return the class that ``package.module:Class`` names, or None where the name is a Gymnasium id.
+
+    Its module is imported. Raises UsageError for anything there that is no class of envs: what it is told in a file's
+    ``env_config`` is for envs only, and ``os:system`` would run it.
+    """
     module_name, colon, class_name = name.partition(":")
     if not colon or not class_name.isidentifier() or "/" in module_name:
         return None
@@ -43,7 +47,9 @@ def find_class(name: str) -> Callable[..., Env] | None:
         raise UsageError(
             f"env {name}: module {module_name} has no {class_name}", f"did you mean {close[0]}?" if close else None
         )
-    return found if callable(found) else None
+    if not isinstance(found, type) or not issubclass(found, gym.Env):
+        raise UsageError(f"env {name}: {class_name} is no class of environments", "it must derive from gymnasium.Env")
+    return found
 
 
 def find_spec(name: str) -> EnvSpec:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -49,6 +50,22 @@ def test_makes_an_env_by_its_gymnasium_id_with_its_arguments() -> None:
 
 def test_makes_a_class_of_the_users_own() -> None:
     assert isinstance(make_env(config(COUNTING_ENV)).unwrapped, CountingEnv)
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "subprocess:run", "builtins:open", "io:FileIO", "tests.envs:COUNTING_ENV"]
+)
+def test_what_is_no_class_of_envs_is_not_called(name: str, tmp_path: Path) -> None:
+    touch = f"touch {tmp_path / 'file'}"
+    arguments = {
+        "os:system": {"command": touch},
+        "subprocess:run": {"args": touch, "shell": True},
+        "builtins:open": {"file": str(tmp_path / "file"), "mode": "w"},
+        "io:FileIO": {"file": str(tmp_path / "file"), "mode": "w"},
+    }
+    error = refused(config(name, env_config=arguments.get(name)))
+    assert "is no class of environments" in error.message
+    assert not (tmp_path / "file").exists()
 
 
 def test_renders_where_asked_to() -> None:
