@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+_MOST_BYTES: Final = 256 << 20
+"""Of a file that is read as a whole: more than any of ours has."""
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -30,6 +34,24 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return str(value)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file says; raises OSError where it cannot be read, ValueError where it does not hold JSON.
+
+    That goes for anything but a regular file too, and for one of more than 256 MiB: a pipe would keep its reader
+    waiting, a device never ends.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("it is no regular file")
+        if about.st_size > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+        try:
+            return json.loads(file.read())
+        except RecursionError as error:
+            raise ValueError("it is nested too deep") from error
 
 
 def replace_text(path: Path, text: str) -> None:

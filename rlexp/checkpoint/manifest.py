@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import CheckpointError, DamagedCheckpointError
-from rlexp.json_file import plain, sync, to_json
+from rlexp.json_file import plain, read_json, sync, to_json
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -72,14 +73,17 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        content = json.loads((path / MANIFEST).read_bytes())
+        content = read_json(path / MANIFEST)
         written_format, seal = content["format"], content.pop("seal")
         if seal != _seal(content):
             raise DamagedCheckpointError(path, f"sha256 mismatch in {MANIFEST}")
         if written_format != FORMAT:
             raise _other_format(path, written_format)
         files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
-        return Manifest(content["sequence"], files, content["metadata"])
+        sequence, metadata = content["sequence"], content["metadata"]
+        if not isinstance(sequence, int) or not isinstance(metadata, dict):
+            raise TypeError("a number and a group of facts are wanted")
+        return Manifest(sequence, files, metadata)
     except FileNotFoundError as error:
         raise DamagedCheckpointError(path, f"{MANIFEST} is missing") from error
     except _UNREADABLE as error:
@@ -96,7 +100,10 @@ def _other_format(path: Path, written_format: object) -> CheckpointError:
 def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:
     path = checkpoint / name
     try:
-        size = path.stat().st_size
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise DamagedCheckpointError(checkpoint, f"{name} is no regular file")
+        size = about.st_size
         intact = size == entry.bytes and _sha256(path) == entry.sha256
     except FileNotFoundError as error:
         raise DamagedCheckpointError(checkpoint, f"{name} is missing") from error

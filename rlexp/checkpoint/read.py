@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from rlexp.checkpoint.array_file import read_arrays
 from rlexp.checkpoint.manifest import ARRAYS_SUFFIX, STATE, verify_checkpoint
 from rlexp.errors import DamagedCheckpointError
+from rlexp.json_file import read_json
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     groups = [name.removesuffix(ARRAYS_SUFFIX) for name in manifest.files if name != STATE]
     try:
         arrays = {group: read_arrays(path / f"{group}{ARRAYS_SUFFIX}") for group in groups}
-        state = json.loads((path / STATE).read_bytes())
+        state = read_json(path / STATE)
     except (OSError, ValueError, RecursionError) as error:
         # The hashes matched, so this is no accident of the disk: somebody put another kind of file there.
         raise DamagedCheckpointError(path, f"not the contents of a checkpoint: {error}") from error
+    if not isinstance(state, dict):
+        raise DamagedCheckpointError(path, f"not the contents of a checkpoint: {STATE} holds no state")
     return Checkpoint(path, manifest.sequence, arrays, state, manifest.metadata)

@@ -77,7 +77,8 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
 
 
 def _resolved_experiments(run: Path) -> Iterator[Mapping[str, Any]]:
-    root, _ = read_file(run / RESOLVED_FILE, RESOLVED_FILE)
+    path = run / RESOLVED_FILE
+    root, _ = read_file(path, RESOLVED_FILE) if path.is_file() else (None, ())
     for experiment in (root.plain() if root else {}).values():
         if isinstance(experiment, dict):
             yield experiment

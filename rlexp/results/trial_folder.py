@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import ResumeError, UsageError
+from rlexp.json_file import read_json
 from rlexp.results.curve import RESULT_FILE
 from rlexp.tuning.run_directory import PARAMETERS_FILE
-from rlexp.tuning.run_record import RUN_FILE, RunRecord, TrialRecord, read_run_record
+from rlexp.tuning.run_record import RUN_FILE, RunRecord, TrialRecord, is_in_run, read_run_record
 
 SEE_LS: Final = "rlexp ls DIR shows the runs that there are"
 
@@ -90,8 +90,8 @@ def trials_at(path: Path) -> list[TrialFolder]:
 def read_mapping(path: Path) -> Mapping[str, Any]:
     """Return a file's JSON object; empty where there is none."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path)
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -99,7 +99,7 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
 def directories_of(record: RunRecord) -> Iterator[tuple[str, TrialRecord]]:
     """Yield each trial's directory, unless it would lie outside the run's: the record may be a stranger's."""
     for trial in record.trials:
-        if isinstance(trial.directory, str) and Path(trial.directory).name == trial.directory:
+        if is_in_run(trial.directory):
             yield trial.directory, trial
 
 

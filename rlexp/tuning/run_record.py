@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import ResumeError
-from rlexp.json_file import replace_json
+from rlexp.json_file import read_json, replace_json
 
 RUN_FILE: Final = "run.json"
 FORMAT: Final = 1
@@ -115,14 +114,20 @@ def read_run_record(run_directory: Path) -> RunRecord:
     """Read ``run.json``; raises ResumeError where there is none, it is damaged or of another format."""
     path = run_directory / RUN_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         if content.pop("format") == FORMAT:
             return _record(content)
     except FileNotFoundError:
         raise ResumeError(f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})") from error
     raise ResumeError(f"{path} was written by another version of rlexp", "use the version that it names")
+
+
+def is_in_run(directory: object) -> bool:
+    """Tell whether what stands for a trial's directory is one in its run's: the record may be a stranger's."""
+    is_name = isinstance(directory, str) and directory not in ("", "..") and "\0" not in directory
+    return is_name and Path(str(directory)).name == directory
 
 
 def known_number(value: Any) -> float | None:
@@ -137,6 +142,8 @@ def now() -> str:
 
 def _record(content: dict[str, Any]) -> RunRecord:
     content.pop("seeds", None)
+    if not all(isinstance(name, str) for name in content.get("imports", [])):
+        raise TypeError("imports are names of modules")
     trials = [_trial_record(trial) for trial in content.pop("trials")]
     return RunRecord(**{**content, "status": Status(content["status"])}, trials=trials)
 

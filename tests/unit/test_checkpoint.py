@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -203,8 +204,6 @@ def test_another_format_is_told_apart_from_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["learner.safetensors", "learner.pkl", "../evil.safetensors"])
 def test_a_pickle_is_refused_and_not_run(tmp_path: Path, name: str) -> None:
-    import hashlib
-
     path, sentinel = write(tmp_path, 3), tmp_path / "sentinel"
     content = pickle.dumps(Bomb(sentinel))
     (path / name).write_bytes(content)
@@ -221,6 +220,34 @@ def test_a_forged_list_of_files_is_an_error_of_the_checkpoint(tmp_path: Path, fi
     path = write(tmp_path, 3)
     forge(path, files=files)
     with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("change", [{"metadata": []}, {"sequence": "3"}, {"sequence": None}])
+def test_a_forged_manifest_is_an_error_of_the_checkpoint(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = write(tmp_path, 3)
+    forge(path, **change)
+    with pytest.raises(CheckpointError, match=r"manifest\.json is unreadable"):
+        read_checkpoint(path)
+
+
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = write(tmp_path, 3)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    forge(path, files={**files, "learner.safetensors": {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}})
+    for name, said in (("learner.safetensors", "no regular file"), ("manifest.json", "unreadable")):
+        (path / name).unlink()
+        os.mkfifo(path / name)
+        with pytest.raises(CheckpointError, match=said):
+            read_checkpoint(path)
+
+
+def test_a_state_that_is_none_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
+    path = write(tmp_path, 3)
+    (path / "state.json").write_text("[]", encoding="utf-8")
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    forge(path, files={**files, "state.json": {"bytes": 2, "sha256": hashlib.sha256(b"[]").hexdigest()}})
+    with pytest.raises(CheckpointError, match="holds no state"):
         read_checkpoint(path)
 
 

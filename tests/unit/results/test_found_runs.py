@@ -104,6 +104,19 @@ def test_a_strangers_record_is_taken_for_nothing_that_it_is_not(tmp_path: Path) 
     assert [trial.path.name for trial in found_at(path)] == ["00000-DQN-CartPole-v1"]
 
 
+def test_pipes_in_the_place_of_files_keep_nobody_waiting(tmp_path: Path) -> None:
+    path = run(tmp_path / "pong")
+    for file in (path / "run.json", next(path.glob("00000*/params.json"))):
+        file.unlink()
+        os.mkfifo(file)
+    (path / "resolved.yaml").touch()
+    assert [found.status for found in found_at(tmp_path)] == [DAMAGED]
+    record = json.loads((run(tmp_path / "other") / "run.json").read_text())
+    (path / "run.json").unlink()
+    (path / "run.json").write_text(json.dumps(record))
+    assert [found.agents for found in found_at(path)] == [(), ("DQN",)]
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     assert found_at(tmp_path) == []
     for wrong in ("nowhere", "a" * 5000):

@@ -1,0 +1,41 @@
+"""A file that is to hold JSON is read, or is an error at once: it keeps nobody waiting and fills no memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlexp import json_file
+from rlexp.json_file import read_json
+
+
+def test_what_a_file_says(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text('{"a": [1, null]}', encoding="utf-8")
+    (tmp_path / "link").symlink_to("file")
+    assert read_json(tmp_path / "file") == read_json(tmp_path / "link") == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":' * 10**5, f"[{'9' * 5000}]", "\0"])
+def test_what_is_no_json_is_an_error_of_one_kind(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"."):
+        read_json(tmp_path / "file")
+
+
+def test_pipes_devices_and_directories_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path / "endless"):
+        with pytest.raises(ValueError, match="no regular file"):
+            read_json(path)
+    with pytest.raises(OSError, match="directory"):
+        read_json(tmp_path)
+
+
+def test_a_file_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_file, "_MOST_BYTES", 10)
+    (tmp_path / "file").write_text("[1, 2, 3, 4]", encoding="utf-8")
+    with pytest.raises(ValueError, match="more than"):
+        read_json(tmp_path / "file")
