@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS, film_with
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
-from rlexp.checkpoint import Checkpoint, read_checkpoint
+from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within
+from rlexp.checkpoint.manifest import MANIFEST
 from rlexp.config.dialect_table import renamed_keys
 from rlexp.config.experiment import Experiment
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
@@ -51,8 +52,8 @@ def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
     finally:
         env.close()
     interval = bootstrap_interval(returns, np.random.default_rng(seed))
-    iteration = player.checkpoint.state["iteration"]
-    return Evaluation(path, player.experiment.run, player.experiment.env, iteration, returns, lengths, interval)
+    experiment, iteration = player.experiment, player.checkpoint.sequence
+    return Evaluation(path, experiment.run, experiment.env, iteration, returns, lengths, interval)
 
 
 def film_checkpoint(path: Path, seed: int) -> tuple[Iterator[Array], float]:
@@ -78,8 +79,11 @@ class _Player:
     @staticmethod
     def load(path: Path) -> _Player:
         checkpoint = read_checkpoint(path)
-        experiment = _experiment_of(checkpoint, path)
-        imports = tuple(checkpoint.metadata.get("imports", ()))
+        experiment, imports = _training_of(checkpoint, path)
+        if imports or ":" in experiment.env:  # whoever can write these names could have us import anything
+            for place in (path.resolve(), path / MANIFEST):
+                refuse_foreign(place)
+            refuse_modules_within(path.resolve().parent.parent)
         return _Player(checkpoint, experiment, env_config_of(experiment.env, experiment.config, imports))
 
     def policy(self, env: VectorEnv[Any, Any, Any]) -> Acting:
@@ -87,15 +91,20 @@ class _Player:
         config, arrays = self.experiment.config, self.checkpoint.arrays
         observation_space, action_space = env.single_observation_space, env.single_action_space
         policy = AGENTS[self.experiment.run].make_policy(config, observation_space, action_space)
-        policy.set_weights(arrays["weights"])
+        try:
+            policy.set_weights(arrays["weights"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{self.checkpoint.path} holds no weights of its own network: {error}") from error
         return ObservationFilters(config, observation_space, arrays).applied_to(policy)
 
 
-def _experiment_of(checkpoint: Checkpoint, path: Path) -> Experiment:
-    adapter: TypeAdapter[Experiment] = TypeAdapter(Experiment)
+def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment that a checkpoint is of, and the modules that register its env."""
+    experiment: TypeAdapter[Experiment] = TypeAdapter(Experiment)
     try:
-        return adapter.validate_python(_by_current_names(checkpoint.metadata["experiment"]))
-    except (KeyError, ValidationError) as error:
+        imports = TypeAdapter(tuple[str, ...]).validate_python(checkpoint.metadata.get("imports", ()))
+        return experiment.validate_python(_by_current_names(checkpoint.metadata["experiment"])), imports
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
 
 

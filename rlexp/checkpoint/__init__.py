@@ -6,6 +6,7 @@ directory gets its name after that. Agents write and read them; Tune only learns
 """
 
 from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
+from rlexp.checkpoint.ownership import refuse_foreign, refuse_modules_within
 from rlexp.checkpoint.read import Checkpoint, read_checkpoint
 from rlexp.checkpoint.trial import (
     checkpoint_directory,
@@ -28,6 +29,8 @@ __all__ = [
     "newest_manifest",
     "newest_with_damaged_aside",
     "read_checkpoint",
+    "refuse_foreign",
+    "refuse_modules_within",
     "remove_checkpoint",
     "remove_leftovers",
     "set_aside",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rlexp.checkpoint import newest_checkpoint
 from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
-from rlexp.tuning.run_record import RUN_FILE, TrialRecord, read_run_record
+from rlexp.tuning.run_record import RUN_FILE, TrialRecord, is_in_run, read_run_record
 
 MANIFEST = "manifest.json"
 
@@ -38,6 +39,8 @@ def starting_point(trial: Trial) -> Path | None:
 
 
 def _best(run: Path, trials: list[TrialRecord]) -> Path:
+    for trial in trials:
+        _refuse_elsewhere(run, trial)
     known = [trial for trial in trials if trial.best_checkpoint is not None]
     if known:
         best = max(known, key=lambda trial: _reward(trial.best_checkpoint_reward))
@@ -51,5 +54,16 @@ def _best(run: Path, trials: list[TrialRecord]) -> Path:
     )
 
 
-def _reward(reward: float | None) -> float:
-    return float("-inf") if reward is None else reward
+def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
+    """Raise ResumeError where a trial or its best checkpoint would not lie in the run: it may be a stranger's."""
+    if not is_in_run(trial.directory):
+        raise ResumeError(f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is no directory of a trial")
+    if trial.best_checkpoint is None:
+        return
+    directory, _, name = str(trial.best_checkpoint).partition("/")
+    if directory != trial.directory or not is_in_run(name):
+        raise ResumeError(f"{run / RUN_FILE} leads elsewhere: {trial.best_checkpoint!r} is no checkpoint of its trial")
+
+
+def _reward(reward: Any) -> float:
+    return reward if isinstance(reward, int | float) else float("-inf")

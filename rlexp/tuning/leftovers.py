@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,15 @@ def find_leftovers() -> list[Leftover]:
     folders = [
         path
         for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")
-        if (path / LOCK_FILE).is_file() and path.stat().st_uid == os.geteuid() and not is_in_use(path)
+        if (path / LOCK_FILE).is_file() and _is_own_folder(path) and not is_in_use(path)
     ]
     return [Leftover(folder, _size(folder), tuple(processes_of(folder))) for folder in sorted(folders)]
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Tell whether this user made a folder: everybody may put a link to one of theirs beside it."""
+    about = path.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
 
 
 def _size(folder: Path) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +25,7 @@ from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_resume import is_sweep, resume_sweep
 from rlexp.tuning.trial_feed import FixedTrials
+from rlexp.tuning.trust import refuse_untrusted
 
 
 def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:
@@ -37,7 +36,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     damaged or in use, or where something else would be another one than in the checkpoints.
     """
     record = read_run_record(path)
-    _refuse_foreign(path)
+    refuse_untrusted(path, record)
     if is_sweep(path):
         return resume_sweep(path, record, overrides, display, debug)
     plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
@@ -109,12 +108,3 @@ def _refuse_other_keys(trial: Trial, directory: Path) -> None:
             f"{trial.name} was trained with other keys: {'; '.join(others)}",
             "stop, checkpoint_freq and keys of resources may change; rlexp run starts anew with anything else",
         )
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Raise ResumeError for the run of another user, or one that every user may write: its modules are imported."""
-    about = path.stat()
-    if about.st_uid != os.geteuid():
-        raise ResumeError(f"{path} belongs to another user", "a run imports modules: copy it if you trust it")
-    if about.st_mode & stat.S_IWOTH:
-        raise ResumeError(f"{path} may be written by every user", f"chmod o-w {path}, if you trust what is in it")

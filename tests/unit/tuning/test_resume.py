@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.load import load_plan, resolved_yaml
-from rlexp.errors import ResumeError
+from rlexp.errors import ResumeError, UsageError
 from rlexp.tuning.display import QuietDisplay
 from rlexp.tuning.resume import recorded_trials, resume_run
 from rlexp.tuning.run_directory import RunDirectory
@@ -80,6 +80,58 @@ def test_one_of_another_user(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(ResumeError, match="belongs to another user"):
         resume(run, "stop.timesteps_total=1000")
+
+
+def test_one_with_a_link_where_it_would_write(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    for path in (run / "rlexp.lock", next(run.glob("*/result.json"))):
+        kept = path.read_bytes()
+        path.unlink()
+        path.symlink_to(tmp_path / "precious")
+        with pytest.raises(ResumeError, match="is a link"):
+            resume(run, "stop.timesteps_total=1000")
+        path.unlink()
+        path.write_bytes(kept)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_one_with_a_pipe_that_nobody_writes_to(run: Path) -> None:
+    (run / "resolved.yaml").unlink()
+    os.mkfifo(run / "resolved.yaml")
+    with pytest.raises(ResumeError, match="neither a file nor a directory"):
+        resume(run, "stop.timesteps_total=1000")
+
+
+def test_one_with_a_file_that_every_user_may_write(run: Path) -> None:
+    (run / "run.json").chmod(0o666)
+    with pytest.raises(ResumeError, match=r"run\.json may be written by every user"):
+        resume(run, "stop.timesteps_total=1000")
+
+
+@pytest.mark.parametrize(
+    "change", [{"directory": "../other"}, {"name": "../../other"}, {"name": "\x1b[2J"}, {"name": 3}]
+)
+def test_one_whose_record_leads_elsewhere(run: Path, change: dict[str, Any]) -> None:
+    record = json.loads((run / "run.json").read_text())
+    record["trials"][0] |= change
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(ResumeError, match="leads elsewhere"):
+        resume(run, "stop.timesteps_total=1000")
+
+
+@pytest.mark.parametrize("imports", [["..evil"], [""]])
+def test_names_that_are_no_modules(run: Path, imports: list[str]) -> None:
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"imports": imports}))
+    with pytest.raises(UsageError, match="cannot be imported"):
+        resume(run, "stop.timesteps_total=1000")
+
+
+def test_modules_in_a_run_that_it_is_started_in(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "evil.py").touch()
+    monkeypatch.chdir(run)
+    with pytest.raises(ResumeError, match="would be imported from here"):
+        resume(Path(), "stop.timesteps_total=1000")
 
 
 def test_one_whose_every_checkpoint_is_damaged(run: Path) -> None:

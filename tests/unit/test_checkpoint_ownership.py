@@ -1,0 +1,50 @@
+"""Who may tell us which modules to import: nobody but the user who runs the command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlexp.checkpoint import refuse_foreign, refuse_modules_within
+from rlexp.errors import ResumeError
+
+
+def test_ones_own_is_fine(tmp_path: Path) -> None:
+    refuse_foreign(tmp_path)
+
+
+def test_what_every_user_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o707)
+    with pytest.raises(ResumeError, match="may be written by every user"):
+        refuse_foreign(tmp_path)
+
+
+def test_what_is_another_users_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    somebody = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: somebody)
+    with pytest.raises(ResumeError, match="belongs to another user"):
+        refuse_foreign(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ray.py", "torch.so", "evil.pyc", "numpy/__init__.py"])
+@pytest.mark.parametrize("below", ["", "trial"])
+def test_modules_in_a_run_that_a_command_is_started_in(
+    name: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "run" / below
+    (here / name).parent.mkdir(parents=True)
+    (here / name).touch()
+    monkeypatch.chdir(here)
+    with pytest.raises(ResumeError, match="would be imported from here"):
+        refuse_modules_within(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    refuse_modules_within(tmp_path / "run")
+
+
+def test_a_run_without_modules_may_be_resumed_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").touch()
+    (tmp_path / "00000-DQN").mkdir()
+    monkeypatch.chdir(tmp_path)
+    refuse_modules_within(tmp_path)
