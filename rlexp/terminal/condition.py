@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rlexp import __version__
 from rlexp.machine import Machine
-from rlexp.terminal.paint import aligned
+from rlexp.terminal.paint import aligned, visible
 from rlexp.tuning.leftovers import Leftover
 
 _PACKAGES = ("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML", "ale-py", "tensorboard", "optuna")
@@ -52,8 +52,8 @@ def _leftover_lines(leftovers: Sequence[Leftover], cleaned: bool) -> Iterator[st
         else "killed commands left (rlexp doctor --clean removes it):"
     )
     for each in leftovers:
-        count = len(each.processes)
-        yield f"  {each.folder}  {each.bytes / 2**20:.1f} MiB, {count} {'process' if count == 1 else 'processes'}"
+        count, folder = len(each.processes), visible(str(each.folder))
+        yield f"  {folder}  {each.bytes / 2**20:.1f} MiB, {count} {'process' if count == 1 else 'processes'}"
 
 
 def _version(package: str) -> str | None:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlexp.terminal.paint import visible
+
 if TYPE_CHECKING:  # the agents import torch, which most commands do without
     from rlexp.agents.evaluation import Evaluation
 
@@ -17,7 +19,7 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
         return
     returns, lengths = evaluation.returns, evaluation.lengths
     low, high = evaluation.interval
-    print(f"{evaluation.run} on {evaluation.env}, {evaluation.checkpoint}")
+    print(visible(f"{evaluation.run} on {evaluation.env}, {evaluation.checkpoint}"))
     print(f"episodes  {len(returns)}")
     print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f}), deviation {returns.std():.2f}")
     print(f"          min {returns.min():.2f}, max {returns.max():.2f}")

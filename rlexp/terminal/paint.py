@@ -15,6 +15,16 @@ def painted(text: str, colour: str, stream: TextIO) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m" if stream.isatty() and not os.environ.get("NO_COLOR") else text
 
 
+def visible(text: str) -> str:
+    """Return text with what could move the cursor, change colours or turn text round spelt out, as Python does.
+
+    Names, tags and messages may come from files that are anybody's. Ends of lines stay.
+    """
+    return "".join(
+        character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
+    )
+
+
 def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int] = ()) -> Iterator[str]:
     """Yield the rows as lines, their columns below one another; those numbered in ``to_the_right`` end there."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -13,6 +13,8 @@ from rlexp.sample_batch import Array
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 24, 10, 42
 _X_TICKS, _Y_TICKS = 9, 6
+_BESIDE_ONE_VALUE = 1e-6
+"""The room around a single value, as a share of it: half a unit is nothing beside a very large one."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ def limits(arrays: Iterable[Array], room: float = 0.0) -> tuple[float, float]:
     """Return the lowest and highest value, with ``room`` (a share of their distance) around; apart where equal."""
     values = np.concatenate([np.ravel(each) for each in arrays])
     low, high = float(values.min()), float(values.max())
-    slack = (high - low) * room if high > low else 0.5
+    slack = high * room - low * room if high > low else max(0.5, abs(high) * _BESIDE_ONE_VALUE)
     return low - slack, high + slack
 
 
 def _placed(values: Array | float, limits: tuple[float, float], ends: tuple[float, float]) -> Array:
-    share = (np.asarray(values) - limits[0]) / (limits[1] - limits[0])
+    low, high = limits
+    share = (np.asarray(values) / 2 - low / 2) / (high / 2 - low / 2)  # halves: the difference of all floats is none
     return np.asarray(ends[0] + share * (ends[1] - ends[0]))

@@ -140,8 +140,9 @@ def test_metrics_of_evaluations_need_evaluations(write: Write) -> None:
     assert load_plan([write(text + "  config: {evaluation_interval: 2}\n")]).trials
 
 
-def test_a_name_that_is_no_folder(write: Write) -> None:
-    where, message, _ = problems(write(MINIMAL.replace("a:", "../../x:", 1)))[0]
+@pytest.mark.parametrize("name", ["../../x", ".", "'..'", '"\\e[2J"', '"\\x9b31m"', '"\\u202egnp"'])
+def test_a_name_that_is_no_folder(name: str, write: Write) -> None:
+    where, message, _ = problems(write(MINIMAL.replace("a:", f"{name}:", 1)))[0]
     assert where == "f.yaml:1:1"
     assert message.startswith("name becomes a folder")
 
