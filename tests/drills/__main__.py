@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import tests.drills
-from tests.drills import files, resuming, signals, sweeps, workers  # noqa: F401 - each registers its drills
+from tests.drills import endurance, files, malice, resuming, signals, sweeps, workers  # noqa: F401 - each registers its drills
 from tests.drills.registry import DRILLS, Drill
 from tests.drills.scene import Scene
 
@@ -41,20 +41,22 @@ def main() -> int:
     commands.add_parser("list", help="what there is")
     run = commands.add_parser("run", help="run some of them")
     run.add_argument("names", nargs="*", metavar="NAME", help="which")
-    run.add_argument("--all", action="store_true", help="every one")
-    run.add_argument("--fast", action="store_true", help="of all only those for every test run")
+    run.add_argument("--all", action="store_true", help="every one that takes a minute at most")
+    run.add_argument("--fast", action="store_const", dest="pace", const="fast", help="only those for every test run")
+    run.add_argument("--long", action="store_const", dest="pace", const="long", help="only those that take minutes")
     run.add_argument("--twice", action="store_true", help="and all of them again")
     args = parser.parse_args()
     drills = sorted(DRILLS.values(), key=lambda drill: drill.number)
     if args.command == "list":
         for drill in drills:
-            print(f"{drill.number:>2} {drill.name:<20} {'fast' if drill.fast else '':<5} {drill.about}")
+            print(f"{drill.number:>2} {drill.name:<20} {drill.pace:<6} {drill.about}")
         return 0
     if unknown := set(args.names) - set(DRILLS):
         parser.error(f"there is no drill {', '.join(sorted(unknown))}")
     if bool(args.names) == args.all:
         parser.error("name drills, or say --all")
-    chosen = [drill for drill in drills if drill.name in args.names or (args.all and (drill.fast or not args.fast))]
+    paces = {args.pace} if args.pace else {"fast", "minute"}
+    chosen = [drill for drill in drills if drill.name in args.names or (args.all and drill.pace in paces)]
     failed = sum(not play(drill) for drill in chosen * (2 if args.twice else 1))
     print(f"{failed} of {len(chosen) * (2 if args.twice else 1)} failed")
     return min(failed, 1)

@@ -43,6 +43,33 @@ drill:
     min_iter_time_s: {min_iter_time_s}
     model: {{fcnet_hiddens: [32]}}
 """
+CARTPOLE = """
+drill:
+  run: APEX
+  env: CartPole-v1
+  stop: {timesteps_total: 1000000000}
+  checkpoint_freq: 2
+  keep_checkpoints_num: 3
+  max_failures: -1
+  config:
+    seed: 0
+    num_workers: 2
+    num_cpus_per_worker: 0.5
+    num_envs_per_worker: 8
+    n_step: 3
+    lr: 1e-3
+    train_batch_size: 256
+    target_network_update_freq: 12800
+    learning_starts: 1000
+    buffer_size: 100000
+    training_intensity: 5
+    timesteps_per_iteration: 1000
+    min_iter_time_s: 1
+    replay_storage: actors
+    hiddens: [64]
+    model: {fcnet_hiddens: [64, 64], fcnet_activation: relu}
+    optimizer: {num_replay_buffer_shards: 2, max_weight_sync_delay: 400}
+"""
 NEVER = 10**9
 
 
@@ -77,3 +104,8 @@ def dqn(
         checkpoint_freq=checkpoint_freq,
         min_iter_time_s=min_iter_time_s,
     )
+
+
+def cartpole() -> str:
+    """Return an Ape-X experiment that learns CartPole, and goes on when it has."""
+    return CARTPOLE

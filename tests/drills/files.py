@@ -22,7 +22,7 @@ def refused(scene: Scene, code: int, said: str, *arguments: object) -> str:
     return command.stderr.strip().splitlines()[0]
 
 
-@drill(17, "yaml-unknown-key", fast=True)
+@drill(17, "yaml-unknown-key", pace="fast")
 def yaml_unknown_key(scene: Scene) -> str:
     """Two keys with a typo; both are told, with their places."""
     text = apex().replace("num_workers", "num_wokers").replace("fcnet_hiddens", "fcnet_hidden")
@@ -32,7 +32,7 @@ def yaml_unknown_key(scene: Scene) -> str:
     return line
 
 
-@drill(18, "yaml-dup-key", fast=True)
+@drill(18, "yaml-dup-key", pace="fast")
 def yaml_dup_key(scene: Scene) -> str:
     """A key that stands there twice."""
     text = apex().replace("    seed: 0\n", "    seed: 0\n    seed: 1\n")
@@ -55,14 +55,14 @@ def two_runs_one_dir(scene: Scene) -> str:
     return while_running
 
 
-@drill(26, "infeasible", fast=True)
+@drill(26, "infeasible", pace="fast")
 def infeasible(scene: Scene) -> str:
     """More CPUs than the machine has."""
     text = apex(workers=500).replace("num_cpus_per_worker: 0", "num_cpus_per_worker: 1")
     return refused(scene, 4, "CPUs", "run", scene.write("drill.yaml", text), "--out", scene.out)
 
 
-@drill(36, "readonly-out", fast=True)
+@drill(36, "readonly-out", pace="fast")
 def readonly_out(scene: Scene) -> str:
     """An output folder that cannot be one: a file is in the way."""
     (scene.folder / "file").write_text("", encoding="utf-8")
@@ -82,7 +82,7 @@ def token_perms(scene: Scene) -> str:
     return f"{len(tokens)} token, -rw-------"
 
 
-@drill(47, "path-traversal", fast=True)
+@drill(47, "path-traversal", pace="fast")
 def path_traversal(scene: Scene) -> str:
     """A name that would lead out of the output folder."""
     before = set(scene.folder.iterdir())
@@ -94,7 +94,7 @@ def path_traversal(scene: Scene) -> str:
     return line
 
 
-@drill(19, "yaml-types", fast=True)
+@drill(19, "yaml-types", pace="fast")
 def yaml_types(scene: Scene) -> str:
     """Numbers that YAML 1.1 takes for something else are read as they are meant, or refused."""
     good = apex().replace("    seed: 0\n", "    seed: 0\n    lr: 1e-4\n")
@@ -134,14 +134,14 @@ def yaml_bomb(scene: Scene) -> str:
     return f"{len(bombs)} files, exit 2 each, the slowest after {slowest:.1f} s"
 
 
-@drill(28, "stop-key-typo", fast=True)
+@drill(28, "stop-key-typo", pace="fast")
 def stop_key_typo(scene: Scene) -> str:
     """A ``stop`` that no result will ever have."""
     text = apex().replace("timesteps_total", "timestep_total")
     return refused(scene, 2, "timesteps_total", "run", scene.write("drill.yaml", text), "--out", scene.out)
 
 
-@drill(16, "bad-shape", fast=True)
+@drill(16, "bad-shape", pace="fast")
 def bad_shape(scene: Scene) -> str:
     """An env whose observations are not what its space says."""
     file = scene.write("drill.yaml", dqn(env="tests.drills.envs:WrongShape"))
@@ -150,7 +150,7 @@ def bad_shape(scene: Scene) -> str:
     return line
 
 
-@drill(21, "oom-shard", fast=True)
+@drill(21, "oom-shard", pace="fast")
 def oom_shard(scene: Scene) -> str:
     """Replay that this machine's memory could not hold."""
     text = dqn().replace("buffer_size: 5000", "buffer_size: 100000000000")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from tests.drills.scene import Scene
 
 Play = Callable[[Scene], str]
+Pace = Literal["fast", "minute", "long"]
+"""Seconds, and part of ``make test``; a minute at most; several minutes."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Drill:
     """In the design's list."""
     name: str
     about: str
-    fast: bool
+    pace: Pace
     play: Play
     """Breaks it, checks what comes of it, and returns the evidence; raises DrillError."""
 
@@ -26,11 +29,11 @@ class Drill:
 DRILLS: dict[str, Drill] = {}
 
 
-def drill(number: int, name: str, fast: bool = False) -> Callable[[Play], Play]:
+def drill(number: int, name: str, pace: Pace = "minute") -> Callable[[Play], Play]:
     """Register a function as a drill; its docstring says what it is about."""
 
     def register(play: Play) -> Play:
-        DRILLS[name] = Drill(number, name, (play.__doc__ or "").strip().splitlines()[0], fast, play)
+        DRILLS[name] = Drill(number, name, (play.__doc__ or "").strip().splitlines()[0], pace, play)
         return play
 
     return register

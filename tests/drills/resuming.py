@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import pickle
-import random
 import shutil
 import signal
 import time
@@ -19,17 +18,12 @@ from rlexp.checkpoint import read_checkpoint
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
 from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice, checkpoints_of, rows_of, stop, stopped_run, trial_of
+from tests.drills.runs import check_no_step_twice, checkpoints_of, iteration_of, rows_of, stop, stopped_run, trial_of
 from tests.drills.scene import Scene, check
 from tests.forged import Bomb, forge
 
 SEED = 7
 LEAST_ITERATIONS = 3
-
-
-def iteration_of(checkpoint: Path) -> int:
-    """Return the iteration in a checkpoint's name."""
-    return int(checkpoint.name.split("_")[1])
 
 
 def resumed(scene: Scene, run: Path, iterations: int = 2) -> list[dict[str, Any]]:
@@ -106,27 +100,6 @@ def resume_bitwise(scene: Scene) -> str:
     updates = rows_of(scene.out / "halves")[-1]["info"]["num_updates"]
     count = sum(len(named) for named in whole.arrays.values())
     return f"{updates} updates; {count} arrays in {', '.join(sorted(groups))} are the same, bit by bit"
-
-
-@drill(23, "ckpt-kill-mid-write")
-def ckpt_kill_mid_write(scene: Scene) -> str:
-    """Killed with -9 at random moments of a run that writes a checkpoint every few milliseconds."""
-    moments, rng = 5, random.Random(SEED)
-    file = scene.write("drill.yaml", dqn(checkpoint_freq=1))
-    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "keep_checkpoints_num=3")
-    for _ in range(moments):
-        command.wait_for_result()
-        time.sleep(rng.uniform(0, 1))  # the moment is what is random
-        command.process.kill()
-        command.process.wait()
-        scene.lingering()
-        newest = iteration_of(checkpoints_of(scene.out / "drill")[-1])
-        command = scene.start("resume", scene.out / "drill", "--json")
-        row = command.wait_for_result()
-        check(row["training_iteration"] == newest + 1, f"checkpoint {newest}, went on with {row['training_iteration']}")
-    stop(command)
-    check_no_step_twice(scene.out / "drill")
-    return f"{moments} of {moments} went on from the newest checkpoint"
 
 
 @drill(7, "trunc-ckpt")

@@ -33,6 +33,11 @@ def checkpoints_of(run: Path) -> list[Path]:
     return sorted(path for path in trial_of(run).glob("checkpoint_*") if path.name[-1].isdigit())
 
 
+def iteration_of(checkpoint: Path) -> int:
+    """Return the iteration in a checkpoint's name."""
+    return int(checkpoint.name.split("_")[1])
+
+
 def check_no_step_twice(run: Path) -> None:
     """Check that result.json, progress.csv and TensorBoard have every iteration once, in order."""
     rows = rows_of(run)

@@ -173,7 +173,7 @@ class Scene:
         return command
 
     def processes(self, kind: str | tuple[str, ...] = "") -> list[psutil.Process]:
-        """Return the drill's processes that are alive, or those whose command line begins with ``kind``, or with one of them."""
+        """Return the drill's processes that are alive; only those whose command line begins with (one of) ``kind``."""
         return [process for process in self._marked() if _command_line(process).startswith(kind)]
 
     def one(self, kind: str | tuple[str, ...]) -> psutil.Process:

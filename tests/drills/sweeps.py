@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SWEEP = """
     hiddens: [8]
     model: {{fcnet_hiddens: [8]}}
 """
+INTERRUPTED = 130
 OVER = {"TERMINATED", "PRUNED", "ERROR"}
 LONGEST_S = 150.0
 """Bound of a sweep of eight trials, each with a process of its own, where others use the machine as well."""
@@ -133,6 +135,27 @@ def optuna_crash(scene: Scene) -> str:
     points = {each["point"]["lr"] for each in configurations}
     check(len(configurations) == len(points) == 6, f"{len(configurations)} configurations at {len(points)} points")
     return f"{len(tried)} were being tried and began first; 6 configurations, 6 points"
+
+
+@drill(66, "sweep-ctrl-c")
+def sweep_ctrl_c(scene: Scene) -> str:
+    """SIGINT just when a trial of a population is paused to take over another one; ``rlexp resume`` goes on."""
+    search = "scheduler: pbt, searcher: grid, pbt: {perturbation_interval: 80, resample_probability: 0}"
+    searched = "lr: {grid_search: [1e-3, 1e-4]}\n    horizon: {grid_search: [10, 2]}"
+    command = started(scene, "drill", search, searched, "-o", "stop.timesteps_total=400")
+    exploit = command.wait_for_note("takes over")
+    command.process.send_signal(signal.SIGINT)
+    code = command.end()
+    check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")
+    resumed(scene)
+    configurations = content(scene.out / "drill/sweep.json")["configurations"]
+    statuses = [each["status"] for each in configurations]
+    check(statuses == ["TERMINATED"] * 4, f"configurations end as {statuses}")
+    for each in configurations:
+        (trial,) = each["trials"]
+        rows = (scene.out / "drill" / trial["name"] / "result.json").read_text(encoding="utf-8").splitlines()
+        check(json.loads(rows[-1])["timesteps_total"] >= 400, f"{trial['name']} ended before its time")
+    return f"interrupted when {exploit.split(',')[0]}; all four trained to their end"
 
 
 def trials_begun(scene: Scene) -> list[str]:

@@ -9,7 +9,7 @@ from tests.drills.registry import DRILLS
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("name", [drill.name for drill in DRILLS.values() if drill.fast])
+@pytest.mark.parametrize("name", [drill.name for drill in DRILLS.values() if drill.pace == "fast"])
 def test_a_fast_drill_passes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     passed = play(DRILLS[name])
     assert passed, capsys.readouterr().out

@@ -1,0 +1,205 @@
+"""What a run directory can try on whoever reads it or goes on with it; each attack yields once for every command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.drills.files import refused
+from tests.drills.runs import checkpoints_of, trial_of
+from tests.drills.scene import Command, Scene, check
+from tests.forged import forge
+
+NOBODY = 65534
+"""A user that is not root."""
+ESCAPES = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e"
+"""Changes a terminal's title, clears it, colours it, and turns round what follows."""
+MARKUP = "<script>alert(1)</script>"
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+HUGE = "9" * 4000
+
+
+def check_clean(command: Command) -> str:
+    """Check that a command has printed no traceback, no warning of Python's and nothing that a terminal obeys."""
+    said = "\n".join([command.stderr, *command.output])
+    check("Traceback" not in said and "Warning" not in said, said[-300:])
+    obeyed = {character for character in said if not character.isprintable() and character not in "\n\t"}
+    check(not obeyed, f"it printed {obeyed}: {said[-300:]!r}")
+    return said
+
+
+def copied(scene: Scene, run: Path, change: Callable[[Path], object]) -> Path:
+    """Return a copy of a run with a change."""
+    copy = scene.folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(run, copy, symlinks=True)
+    change(copy)
+    return copy
+
+
+def record_changed(run: Path, **changes: object) -> None:
+    """Change ``run.json``, and what it says of the trial where the trial has such a key."""
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    trial = record["trials"][0]
+    for key, value in changes.items():
+        (trial if key in trial else record)[key] = value
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def manifest_changed(run: Path, **metadata: object) -> Path:
+    """Change what the checkpoint says of its training; return it."""
+    (checkpoint,) = run.glob("*/checkpoint_*")
+    manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+    forge(checkpoint, metadata={**manifest["metadata"], **metadata})
+    return checkpoint
+
+
+def modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """The run names a module beside it, and somebody else can write there."""
+
+    def names_module(copy: Path) -> None:
+        record_changed(copy, imports=["evil"])
+        manifest_changed(copy, imports=["evil"])
+
+    def for_all(copy: Path) -> None:
+        names_module(copy)
+        for path in (copy, *copy.glob("*/checkpoint_*")):
+            path.chmod(0o777)
+
+    def of_nobody(copy: Path) -> None:
+        names_module(copy)
+        for path in (copy, *copy.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+
+    said = {for_all: "may be written by every user"}
+    if os.geteuid() == 0:
+        said[of_nobody] = "belongs to another user"
+    for change, reason in said.items():
+        copy = copied(scene, run, change)
+        for command in at_once(scene, ("resume", copy), ("evaluate", copy), PYTHONPATH=str(copy)):
+            yield check_refused(command, 3, reason)
+
+
+def at_once(scene: Scene, *commands: tuple[object, ...], **environment: str) -> list[Command]:
+    """Run commands at the same time; return them when all have ended."""
+    started = [scene.start(*words, **environment) for words in commands]
+    for command in started:
+        command.end()
+    return started
+
+
+def check_refused(command: Command, code: int, reason: str) -> None:
+    """Check that a command has ended with a code and a reason."""
+    ended = command.process.returncode
+    check(ended == code, f"exit {ended}, not {code}: {command.stderr[-300:]}")
+    check(reason in check_clean(command), f"{reason!r} is not in {command.stderr[-300:]!r}")
+
+
+def elsewhere(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """Names of trials, checkpoints and their files lead out of the run."""
+    directory = f"../{outside.name}"
+    best = f"{directory}/{checkpoints_of(run)[-1].name}"
+    copy = copied(scene, run, lambda copy: record_changed(copy, directory=directory, best_checkpoint=best))
+    for command in at_once(scene, ("evaluate", copy), ("resume", copy)):
+        yield check_refused(command, 3, "leads elsewhere")
+    copy = copied(scene, run, lambda copy: None)
+    (checkpoint,) = copy.glob("*/checkpoint_*")
+    files = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["files"]
+    forge(checkpoint, files={**files, "../../../outside/precious": {"bytes": 8, "sha256": ""}})
+    yield refused(scene, 3, "is no file of a checkpoint", "evaluate", copy)
+
+
+def links(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """Links stand where a resumed run writes."""
+    trial = trial_of(run).name
+    targets = {
+        f"{trial}/result.json": outside / "precious",
+        trial: outside,
+    }
+    for name, target in targets.items():
+        copy = copied(scene, run, lambda copy: replaced(copy / name).symlink_to(target))  # noqa: B023
+        yield refused(scene, 3, "is a link", "resume", copy)
+
+
+def replaced(path: Path) -> Path:
+    """Remove what is at a path; return the path."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def pipes(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """Pipes that nobody writes to, and devices that never end, stand in the place of files."""
+    trial = trial_of(run)
+    (events,) = trial.glob("events.out.*")
+    names = ["resolved.yaml", "search.jsonl", "sweep.json"]
+    names += [f"{trial.name}/{name}" for name in ("params.json", "result.json", events.name)]
+    copy = copied(scene, run, lambda copy: [os.mkfifo(replaced(copy / name)) for name in names])
+    words = ("ls", "logs", "compare", "resume")
+    for command, code in zip(at_once(scene, *((word, copy) for word in words)), (0, 2, 2, 3), strict=True):
+        yield check_refused(command, code, "")
+    manifest = checkpoints_of(run)[-1].relative_to(run) / "manifest.json"
+    copy = copied(scene, run, lambda copy: replaced(copy / manifest).symlink_to("/dev/zero"))
+    yield refused(scene, 3, "is damaged", "evaluate", copy)
+    for replace in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        copy = copied(scene, run, lambda copy: replace(replaced(copy / "run.json")))  # noqa: B023
+        yield check("DAMAGED" in "".join(scene.run("ls", copy).output), "ls takes it for good")
+
+
+def nonsense(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """What would be objects, is nested beyond all bounds, or is not what should stand there."""
+    touch = f"e: !!python/object/apply:os.system ['touch {scene.folder / 'sentinel'}']\n"
+    copy = copied(scene, run, lambda copy: (copy / "resolved.yaml").write_text(touch, encoding="utf-8"))
+    yield refused(scene, 2, "resolved.yaml:1:4", "resume", copy)
+    yield check_refused(scene.run("compare", copy), 0, "")
+    names = ["run.json", *(f"{trial_of(run).name}/{name}" for name in ("params.json", "result.json"))]
+    copy = copied(scene, run, lambda copy: [(copy / name).write_text(DEEP + "\n") for name in names])
+    words = ("ls", "compare", "evaluate", "resume")
+    for command, code in zip(at_once(scene, *((word, copy) for word in words)), (0, 2, 3, 3), strict=True):
+        yield check_refused(command, code, "")
+    for line in (DEEP, '{"format": 1, "axes": ["\\u001b[2J"], "experiment": {}, "allow_failures": 0}'):
+        copy = copied(scene, run, lambda copy: (copy / "search.jsonl").write_text(line + "\n"))  # noqa: B023
+        yield check_refused(scene.run("resume", copy), 3, "")
+    training = {"run": ESCAPES, "config": {}}
+    copy = copied(scene, run, lambda copy: manifest_changed(copy, experiment=training))
+    yield check_refused(scene.run("evaluate", copy), 3, "does not say how it was trained")
+
+
+def shown(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """Names, notes and numbers that a terminal or a browser would obey, or that no column can hold."""
+    name = f"00000-{ESCAPES}{MARKUP.replace('/', '')}"
+
+    def adorned(copy: Path) -> None:
+        trial = trial_of(copy).rename(copy / name)
+        error = {"summary": ESCAPES + MARKUP, "traceback": None}
+        record_changed(copy, name=name, directory=name, error=error, varied={ESCAPES: MARKUP}, host=MARKUP)
+        parameters = {"run": ESCAPES, "env": ESCAPES + MARKUP, "lr": MARKUP, ESCAPES: MARKUP}
+        (trial / "params.json").write_text(json.dumps(parameters), encoding="utf-8")
+        rows = (trial / "result.json").read_text(encoding="utf-8").splitlines()
+        last = {**json.loads(rows[-1]), "episode_reward_mean": -1e308, "timesteps_total": 1e308}
+        strange = [json.dumps(last), '{"timesteps_total": NaN}', f'{{"timesteps_total": {HUGE}}}', ESCAPES]
+        (trial / "result.json").write_text("\n".join([*rows, *strange]) + "\n", encoding="utf-8")
+
+    copy = copied(scene, run, adorned)
+    report = scene.folder / "report.html"
+    commands = (
+        ("ls", copy),
+        ("ls", scene.folder),
+        ("logs", copy),
+        ("compare", copy, "--html", report),
+        ("resume", copy),
+    )
+    for command, words in zip(at_once(scene, *commands), commands, strict=True):
+        yield check_refused(command, 3 if words[0] == "resume" else 0, "")
+    page = report.read_text(encoding="utf-8")
+    check("<script" not in page and "&lt;script" in page, "the report has a script")
+    numbers = copied(scene, run, lambda copy: record_changed(copy, timesteps_total=10**300, iterations=float("nan")))
+    yield check_clean(scene.run("ls", numbers))
+
+
+ATTACKS = (modules, elsewhere, links, pipes, nonsense, shown)

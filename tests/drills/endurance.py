@@ -1,0 +1,207 @@
+"""Drills that break the same thing again and again, and count what is lost and how long it takes to mend."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tests.drills.experiments import apex, cartpole, dqn
+from tests.drills.registry import drill
+from tests.drills.runs import check_no_step_twice, checkpoints_of, iteration_of, rows_of, stop, trial_of
+from tests.drills.scene import Command, Scene, check
+from tests.drills.workers import SHARD, TRIAL, WORKER, replaced_in
+
+SEED = 11
+SOAK_S, EVERY_S = 600.0, 15.0
+UNDISTURBED_S = 120.0
+REWARD = 475.0
+LEAST_THROUGHPUT = 0.7
+"""Of the undisturbed run's env steps per second."""
+MOST_MEMORY = 1.3
+"""Times what all processes of the run had in the beginning; replay is full by then."""
+REPLACEMENTS = 36
+LONGEST_P50_S, LONGEST_P99_S = 3.0, 6.0
+COMMAND = "command"
+
+
+def percentiles(seconds: Sequence[float]) -> str:
+    """Return how long something took, as it is told."""
+    if not seconds:
+        return "no time, as it was never killed"
+    p50, p99 = np.percentile(seconds, [50, 99])
+    return f"p50 {p50:.1f} s, p99 {p99:.1f} s of {len(seconds)}"
+
+
+def follow(command: Command, until_s: float) -> None:
+    """Take in what a run says until a moment has passed."""
+    while time.monotonic() < until_s:
+        command.wait_for("event", lambda event: True)
+
+
+def memory_of(scene: Scene) -> int:
+    """Return the bytes that all processes of a drill hold for themselves alone."""
+    total = 0
+    for process in scene.processes():
+        try:
+            total += process.memory_full_info().uss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def throughput_of(run: Path, seconds: float, since_steps: int) -> float:
+    """Return the env steps per second of what a run has kept."""
+    return float(rows_of(run)[-1]["timesteps_total"] - since_steps) / seconds
+
+
+def kill_at_random_moments(scene: Scene, moments: int) -> str:
+    """Kill a run that writes a checkpoint every few milliseconds, and its resumes, every other one while it starts."""
+    rng, run, redone = random.Random(SEED), scene.out / "drill", 0
+    file = scene.write("drill.yaml", dqn(checkpoint_freq=1))
+    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "keep_checkpoints_num=3")
+    command.wait_for_result()
+    for moment in range(moments):
+        time.sleep(rng.uniform(0, 5 if moment % 2 else 1))  # the moment is what is random
+        command.process.kill()
+        command.process.wait()
+        check(not scene.lingering(), f"still there: {scene.lingering()}")
+        newest = iteration_of(checkpoints_of(run)[-1])
+        reported = (trial_of(run) / "result.json").read_text(encoding="utf-8").count("\n")  # the last line may be half
+        redone = max(redone, reported - newest)
+        command = scene.start("resume", run, "--json")
+        if moment % 2:
+            first = command.wait_for_result()["training_iteration"]
+            check(first == newest + 1, f"checkpoint {newest}, went on with {first}")
+    stop(command)
+    check_no_step_twice(run)
+    return f"{moments} of {moments} went on from the newest checkpoint, at most {redone} iterations were done again"
+
+
+@drill(23, "ckpt-kill-mid-write")
+def ckpt_kill_mid_write(scene: Scene) -> str:
+    """Killed with -9 at six random moments of a run that writes a checkpoint every few milliseconds."""
+    return kill_at_random_moments(scene, 6)
+
+
+@drill(63, "ckpt-kill-fifty", pace="long")
+def ckpt_kill_fifty(scene: Scene) -> str:
+    """Killed with -9 at fifty random moments of such a run."""
+    return kill_at_random_moments(scene, 50)
+
+
+@drill(64, "worker-recovery", pace="long")
+def worker_recovery(scene: Scene) -> str:
+    """One worker after the other is killed with -9, each of them nine times."""
+    command = scene.start("run", scene.write("drill.yaml", apex(workers=4)), "--out", scene.out, "--json")
+    command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    follow(command, time.monotonic() + 10)
+    rng, seconds = random.Random(SEED), []
+    for _ in range(REPLACEMENTS):
+        oldest = sorted(scene.processes(WORKER), key=lambda process: process.create_time())
+        rng.choice(oldest[:2]).kill()
+        seconds.append(replaced_in(command.wait_for_note(r"^worker \d was lost.*replaced in")))
+        follow(command, time.monotonic() + 4)
+    stop(command)
+    p50, p99 = np.percentile(seconds, [50, 99])
+    check(p50 <= LONGEST_P50_S and p99 <= LONGEST_P99_S, percentiles(seconds))
+    return f"replaced in {percentiles(seconds)}"
+
+
+class Soak:
+    """A run of which something is killed now and then, and what was seen of it; goes on with ``rlexp resume``."""
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        self.scene = scene
+        self.run = scene.out / name
+        self.kills: Counter[str] = Counter()
+        self.seconds: dict[str, list[float]] = {COMMAND: [], "trial": [], "worker": []}
+        self.best = 0.0
+        file = scene.write(f"{name}.yaml", cartpole())
+        self._seen = 0
+        self.command = scene.start("run", file, "--out", scene.out, "--name", name, "--json")
+        self.command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+
+    def victims(self) -> list[tuple[str, psutil.Process]]:
+        """Return the processes of the run that are ours; Ray's own are the drill ray-gone's."""
+        kinds = {"trial": TRIAL, "worker": WORKER, "shard": SHARD}
+        found = [(name, process) for name, kind in kinds.items() for process in self.scene.processes(kind)]
+        return [(COMMAND, psutil.Process(self.command.process.pid)), *found]
+
+    def kill(self, kind: str, process: psutil.Process) -> None:
+        """Kill a process with -9; where it is the command, resume its run as soon as it is gone."""
+        self.look()
+        self.kills[kind] += 1
+        killed_s = time.monotonic()
+        process.kill()
+        if kind == COMMAND:
+            self.command.process.wait()
+            self.command, self._seen = self.scene.start("resume", self.run, "--json"), 0
+        elif kind == "trial":
+            self.command.wait_for("second start", lambda event: event["event"] == "trial_start")
+        else:
+            return
+        self.command.wait_for_result()
+        self.seconds[kind].append(time.monotonic() - killed_s)
+
+    def look(self) -> None:
+        """Take in what was said since the last look."""
+        new, self._seen = self.command.events[self._seen :], len(self.command.events)
+        for event in new:
+            if event["event"] == "result":
+                self.best = max(self.best, event["result"]["episode_reward_mean"] or 0.0)
+            elif event["event"] == "note" and "replaced in" in event["text"]:
+                self.seconds["worker"].append(replaced_in(event["text"]))
+
+
+def undisturbed(scene: Scene) -> float:
+    """Return the env steps per second of a run to which nothing happens."""
+    soak = Soak(scene, "undisturbed")
+    first, started_s = soak.command.wait_for_result()["timesteps_total"], time.monotonic()
+    follow(soak.command, started_s + UNDISTURBED_S)
+    seconds = time.monotonic() - started_s
+    rate = throughput_of(soak.run, seconds, first)
+    stop(soak.command)
+    return rate
+
+
+@drill(59, "soak-chaos", pace="long")
+def soak_chaos(scene: Scene) -> str:
+    """For ten minutes some process of a run is killed with -9 every fifteen seconds."""
+    shared, rng = set(os.listdir("/dev/shm")), random.Random(SEED)
+    expected = undisturbed(scene)
+    soak = Soak(scene, "soak")
+    first, started_s = soak.command.wait_for_result()["timesteps_total"], time.monotonic()
+    memory = []
+    for count in range(1, int(SOAK_S / EVERY_S) + 1):
+        follow(soak.command, started_s + count * EVERY_S)
+        memory.append(memory_of(scene))
+        soak.kill(*rng.choice(soak.victims()))
+    follow(soak.command, started_s + SOAK_S + EVERY_S)
+    rate = throughput_of(soak.run, time.monotonic() - started_s, first)
+    stop(soak.command)
+    soak.look()
+    check_no_step_twice(soak.run)
+    early, late = np.median(memory[4:12]), np.median(memory[-8:])
+    told = (
+        f"{dict(soak.kills)}; command back in {percentiles(soak.seconds[COMMAND])}, trial in"
+        f" {percentiles(soak.seconds['trial'])}, worker in {percentiles(soak.seconds['worker'])}; best mean return"
+        f" {soak.best:.0f}; {rate:.0f} steps/s of {expected:.0f} ({rate / expected:.0%}); memory"
+        f" {early / 1e6:.0f} to {late / 1e6:.0f} MB"
+    )
+    check(soak.best >= REWARD, f"did not reach {REWARD:g}: {told}")
+    check(rate >= LEAST_THROUGHPUT * expected, told)
+    check(late <= MOST_MEMORY * early, told)
+    check(not scene.lingering(), f"still there: {scene.lingering()}")
+    more = {name for name in set(os.listdir("/dev/shm")) - shared if "ray" in name or "rlexp" in name}
+    check(not more, f"in /dev/shm: {more}")
+    scene.run("doctor", "--clean")
+    left = sorted(path.name for path in scene.folder.iterdir() if path.suffix != ".yaml" and path.name != "out")
+    check(not left, f"left after doctor --clean: {left}")
+    return told
