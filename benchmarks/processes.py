@@ -21,7 +21,7 @@ from rlexp.tuning.ray_session import set_ray_environment
 P = ParamSpec("P")
 R = TypeVar("R")
 
-RLEXP = (sys.executable, "-m", "rlexp.cli")
+RLEXP = (sys.executable, "-m", "rlexp")
 END_TIMEOUT_S = 30.0
 """How long a command may take to end after SIGTERM: it saves a checkpoint and ends its Ray."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import traceback
 from typing import Annotated
@@ -15,6 +16,8 @@ from rlexp.errors import RlexpError
 from rlexp.terminal import print_error
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_ANSWER_SIGNALS = {"run", "sweep", "resume"}
+"""Commands that create nothing before they have handlers of their own: Ctrl-C ends them at once until then."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -44,11 +47,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def rlexp(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Reinforcement-learning experiments in YAML: Ape-X and DQN."""
+    if context.invoked_subcommand not in _ANSWER_SIGNALS and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 for command in (

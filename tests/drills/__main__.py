@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -46,6 +47,8 @@ def main() -> int:
     run.add_argument("--long", action="store_const", dest="pace", const="long", help="only those that take minutes")
     run.add_argument("--twice", action="store_true", help="and all of them again")
     args = parser.parse_args()
+    # A shell lets what runs in the background ignore SIGINT, and commands would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     drills = sorted(DRILLS.values(), key=lambda drill: drill.number)
     if args.command == "list":
         for drill in drills:

@@ -149,13 +149,13 @@ class Scene:
 
     def start(self, *arguments: object, **environment: str) -> Command:
         """Start ``rlexp ARGUMENTS``."""
-        return self._started((sys.executable, "-m", "rlexp.cli", *map(str, arguments)), environment)
+        return self._started((sys.executable, "-m", "rlexp", *map(str, arguments)), environment)
 
     def run_with_small_disk(self, disk: Path, size: str, *arguments: object, **environment: str) -> Command:
         """Run ``rlexp ARGUMENTS`` and wait for its end; it sees an empty file system of ``size`` at ``disk``."""
         disk.mkdir()
         script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
-        words = ("unshare", "-rm", "sh", "-c", script, disk, sys.executable, "-m", "rlexp.cli", *arguments)
+        words = ("unshare", "-rm", "sh", "-c", script, disk, sys.executable, "-m", "rlexp", *arguments)
         command = self._started(tuple(map(str, words)), environment)
         command.end()
         return command

@@ -1,0 +1,57 @@
+"""Ctrl-C before a command is ready to answer it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 30.0
+STUBBORN = """
+import time
+try:
+    print("importing", flush=True)
+    time.sleep(600)
+except BaseException:  # as libraries do around what they could do without
+    pass
+time.sleep(600)
+"""
+EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, config: {num_workers: 0}}\n"
+
+
+@pytest.mark.parametrize("command", [["run"], ["sweep", "--sweep", "lr=1e-3,1e-4"]])
+def test_ctrl_c_ends_a_command_that_imports_whatever_the_module_does(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    (tmp_path / "a.yaml").write_text(EXPERIMENT)
+    words = [sys.executable, "-m", "rlexp", *command, "a.yaml", "--import", "stubborn", "--out", "out"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "importing\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT  # for a shell that is 130
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_sigint_stays_ignored_where_a_shell_has_it_ignored() -> None:
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "sys.argv = ['rlexp', 'schema']\n"
+        "from rlexp.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.stderr == "True\n"
