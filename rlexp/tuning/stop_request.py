@@ -45,6 +45,10 @@ class StopRequest:
         self._held_back = True
         try:
             yield
+        except SystemExit as end:  # Ray's own handler of SIGTERM, which it puts in the place of ours first of all
+            if end.code != signal.SIGTERM:
+                raise
+            self.signal = self.signal or signal.SIGTERM
         finally:
             self._held_back = False
             self._install()

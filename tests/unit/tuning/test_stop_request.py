@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,27 @@ def test_a_signal_that_is_held_back_interrupts_afterwards(number: int, exit_code
             body(request)
         assert request.exit_code == exit_code
     assert reached
+
+
+def test_sigterm_that_another_handler_takes_for_an_exit_counts_as_well() -> None:
+    def body(request: StopRequest) -> None:
+        with request.held_back():
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray's start does
+            send(signal.SIGTERM)
+
+    with StopRequest(lambda: None) as request:
+        with pytest.raises(KeyboardInterrupt):
+            body(request)
+        assert request.exit_code == 143
+
+
+def test_other_exits_pass() -> None:
+    def body(request: StopRequest) -> None:
+        with request.held_back():
+            sys.exit(3)
+
+    with StopRequest(lambda: None) as request, pytest.raises(SystemExit, match="3"):
+        body(request)
 
 
 def test_a_second_signal_is_never_held_back() -> None:
