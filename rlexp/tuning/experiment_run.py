@@ -137,8 +137,8 @@ def run_feed(
 
 def _interrupted(directory: RunDirectory, request: StopRequest) -> int:
     """End a run that was interrupted at once: before any trial could save, or by a second Ctrl-C."""
-    if any(trial.iterations for trial in directory.record.trials):
-        directory.finish(Status.STOPPED)
-    else:
+    if directory.is_new and not any(trial.iterations for trial in directory.record.trials):
         directory.discard()
+    else:
+        directory.finish(Status.STOPPED)
     return request.exit_code

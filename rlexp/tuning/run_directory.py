@@ -37,9 +37,11 @@ class RunDirectory:
     The command that runs or resumes an experiment has one, as a context manager, for as long as it lives.
     """
 
-    def __init__(self, path: Path, lock: RunLock, record: RunRecord) -> None:
+    def __init__(self, path: Path, lock: RunLock, record: RunRecord, is_new: bool) -> None:
         """Use :meth:`create` or :meth:`open`."""
         self.path = path
+        self.is_new = is_new
+        """Whether this command has made it; if not, it is somebody's work."""
         self.record = record
         self._lock = lock
         self._written = 0.0
@@ -64,13 +66,13 @@ class RunDirectory:
             cpus=os.cpu_count() or 1,
             started=now(),
         )
-        return cls(path, lock, record)
+        return cls(path, lock, record, is_new=True)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """Lock the run at ``path`` to go on with it; raises ResumeError when it is foreign, damaged or in use."""
         record = read_run_record(path)
-        return cls(path, RunLock(path), record)
+        return cls(path, RunLock(path), record, is_new=False)
 
     def write_experiments(self, texts: Sequence[str], resolved: str) -> None:
         """Keep the experiment files as given and ``resolved.yaml``.

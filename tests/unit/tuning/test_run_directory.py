@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,8 +16,12 @@ import pytest
 
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError, UsageError
+from rlexp.tuning.display import choose_display
+from rlexp.tuning.experiment_run import run_feed
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status, TrialError, read_run_record
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.trial_feed import FixedTrials
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]
@@ -268,6 +273,33 @@ def test_an_opened_run_is_the_one_that_was_left(tmp_path: Path, make_trial: Make
         run.finish(Status.STOPPED)
     with RunDirectory.open(run.path) as opened:
         assert opened.record == run.record
+
+
+class Interrupted:
+    """A Ray during whose start Ctrl-C comes."""
+
+    def __enter__(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError
+
+
+def interrupted(run: RunDirectory) -> int:
+    display = choose_display(io.StringIO(), io.StringIO(), {}, json=False, quiet=True)
+    with StopRequest(lambda: None) as request:
+        return run_feed(FixedTrials([]), [], run, display, request, Interrupted())  # type: ignore[arg-type]
+
+
+def test_ctrl_c_before_anything_has_begun_removes_a_new_run_but_no_other(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        assert interrupted(run) == 130
+        assert not run.path.exists()
+    with created(tmp_path) as run:
+        run.finish(Status.ERROR)
+    with RunDirectory.open(run.path) as opened:
+        assert interrupted(opened) == 130
+    assert read_run_record(run.path).status is Status.STOPPED
 
 
 @pytest.mark.parametrize(
