@@ -14,11 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS, film_with
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
-from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within
+from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within, run_of
 from rlexp.checkpoint.manifest import MANIFEST
 from rlexp.config.dialect_table import renamed_keys
 from rlexp.config.experiment import Experiment
-from rlexp.envs import EnvConfig, env_config_of, make_vector_env
+from rlexp.envs import EnvConfig, env_config_of, look_for_modules_here, make_vector_env, modules_of
 from rlexp.errors import CheckpointError
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import Acting, play_episodes
@@ -80,10 +80,12 @@ class _Player:
     def load(path: Path) -> _Player:
         checkpoint = read_checkpoint(path)
         experiment, imports = _training_of(checkpoint, path)
-        if imports or ":" in experiment.env:  # whoever can write these names could have us import anything
+        modules = [*imports, *modules_of(experiment.env)]
+        if modules:  # whoever can write these names could have us import anything
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
-            refuse_modules_within(path.resolve().parent.parent)
+            refuse_modules_within(run_of(path), modules)
+            look_for_modules_here()
         return _Player(checkpoint, experiment, env_config_of(experiment.env, experiment.config, imports))
 
     def policy(self, env: VectorEnv[Any, Any, Any]) -> Acting:

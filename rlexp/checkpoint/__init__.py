@@ -6,7 +6,7 @@ directory gets its name after that. Agents write and read them; Tune only learns
 """
 
 from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
-from rlexp.checkpoint.ownership import refuse_foreign, refuse_modules_within
+from rlexp.checkpoint.ownership import refuse_foreign, refuse_modules_within, run_of
 from rlexp.checkpoint.read import Checkpoint, read_checkpoint
 from rlexp.checkpoint.trial import (
     checkpoint_directory,
@@ -33,6 +33,7 @@ __all__ = [
     "refuse_modules_within",
     "remove_checkpoint",
     "remove_leftovers",
+    "run_of",
     "set_aside",
     "verify_checkpoint",
     "write_checkpoint",

@@ -28,7 +28,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 def _folder_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name.strip(". ") == "" or not name.isprintable():
         raise PydanticCustomError(
-            RULE, "becomes a folder: 1 to 100 characters, none of them a slash or a control character"
+            RULE, "becomes a folder: 1 to 100 characters, none of them a slash or an invisible character"
         )
     return name
 

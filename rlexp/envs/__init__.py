@@ -4,6 +4,7 @@ from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
+from rlexp.envs.registry import look_for_modules_here, modules_of
 from rlexp.envs.spaces import check_reset, check_spaces, observation_bytes
 
 __all__ = [
@@ -16,8 +17,10 @@ __all__ = [
     "check_spaces",
     "env_config_of",
     "is_atari",
+    "look_for_modules_here",
     "make_env",
     "make_filmed_env",
     "make_vector_env",
+    "modules_of",
     "observation_bytes",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +20,13 @@ Env = gym.Env[Any, Any]
 WHERE_MODULES_ARE = "it is looked for in the folder where rlexp is started and among the installed packages"
 
 
+def look_for_modules_here() -> None:
+    """Let modules be found where the command was started, as a console script does not by itself."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def import_modules(names: Iterable[str]) -> None:
     """Import modules that register envs; raises UsageError where one cannot be imported."""
     for name in names:
@@ -25,6 +34,12 @@ def import_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and none at all
             raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
+
+
+def modules_of(env: str) -> tuple[str, ...]:
+    """Return the modules that are imported for the name of an env: that of ``package.module:Class``, or none."""
+    module, colon, _ = env.partition(":")
+    return (module,) if colon else ()
 
 
 def find_class(name: str) -> type[Env] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rlexp.envs import (
     check_reset,
     check_spaces,
     env_config_of,
+    look_for_modules_here,
     make_env,
     make_filmed_env,
     observation_bytes,
@@ -67,9 +67,7 @@ def check_envs(trials: Sequence[Trial], imports: tuple[str, ...], machine: Machi
 
     That is UsageError, or ResourceError for the memory.
     """
-    folder = str(Path.cwd())
-    if folder not in sys.path:  # a console script does not look for modules where it is started
-        sys.path.insert(0, folder)
+    look_for_modules_here()
     sizes: list[tuple[EnvConfig, int]] = []
     for trial in trials:
         env_config = env_config_of(trial.experiment.env, trial.experiment.config, imports)

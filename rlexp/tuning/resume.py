@@ -25,7 +25,7 @@ from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_resume import is_sweep, resume_sweep
 from rlexp.tuning.trial_feed import FixedTrials
-from rlexp.tuning.trust import refuse_untrusted
+from rlexp.tuning.trust import refuse_own_modules, refuse_untrusted
 
 
 def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:
@@ -40,6 +40,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     if is_sweep(path):
         return resume_sweep(path, record, overrides, display, debug)
     plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
+    refuse_own_modules(path, plan.everything)
     if plan.sweeps:  # without any of the files by which it would have been known
         return resume_sweep(path, record, overrides, display, debug)
     trials = [

@@ -65,11 +65,16 @@ def _taken(run_directory: Path) -> BaseFileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise ResumeError(
-            f"{run_directory} is in use by {_holder(path)}",
-            "wait for it or stop it, or give this run another --name",
-        ) from None
+        raise in_use(run_directory) from None
     return lock
+
+
+def in_use(run_directory: Path) -> ResumeError:
+    """Return the error of a run that another process has, which names it."""
+    holder = _holder(run_directory / LOCK_FILE)
+    return ResumeError(
+        f"{run_directory} is in use by {holder}", "wait for it or stop it, or give this run another --name"
+    )
 
 
 def _holder(path: Path) -> str:

@@ -31,6 +31,7 @@ from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_run import capacity
 from rlexp.tuning.takeover import adopt_checkpoint
+from rlexp.tuning.trust import refuse_own_modules
 
 _MAY_CHANGE = "search.num_samples, max_concurrent and time_budget_s, checkpoint_freq and keys of resources may change"
 
@@ -50,6 +51,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     _refuse_other_space(overrides, heading)
     plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
     sweep = same_sweep(plan, heading, path)
+    refuse_own_modules(path, plan.everything)
     require_sweep_extra(sweep)
     machine = machine_for(plan.everything, plan.imports, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlexp.checkpoint import refuse_foreign, refuse_modules_within
+from rlexp.config.trial import Trial
+from rlexp.envs import modules_of
 from rlexp.errors import ResumeError
+from rlexp.tuning.run_lock import in_use, is_in_use
 from rlexp.tuning.run_name import derived_name
 from rlexp.tuning.run_record import RUN_FILE, RunRecord
 
@@ -15,19 +19,34 @@ from rlexp.tuning.run_record import RUN_FILE, RunRecord
 def refuse_untrusted(run: Path, record: RunRecord) -> None:
     """Raise ResumeError where to go on with ``run`` could run or overwrite what is not its own.
 
-    All of it belongs to this user alone, its trials lie in it, and it is made of files and directories: a link would
-    be written through, and a pipe would keep its reader waiting.
+    All of it belongs to this user and not every other may write it, its trials lie in it, and it is made of files and
+    directories: a link would be written through, and a pipe would keep its reader waiting.
     """
+    if is_in_use(run):
+        raise in_use(run)  # and its files come and go
     for path in (run.resolve(), *_below(run)):
-        refuse_foreign(path)
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            what = "a link" if path.is_symlink() else "neither a file nor a directory"
-            raise ResumeError(f"{path} is {what}", "resume writes into a run: put files in its place if you trust it")
+        try:
+            refuse_foreign(path)
+            _refuse_no_file(path)
+        except FileNotFoundError:
+            continue
     for trial in record.trials:
         if not str(trial.name).isprintable() or trial.directory != derived_name(str(trial.name)):
             message = f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is no directory of {trial.name!r}"
             raise ResumeError(message, "restore the file from a copy")
-    refuse_modules_within(run)
+    refuse_modules_within(run, record.imports)
+
+
+def refuse_own_modules(run: Path, trials: Iterable[Trial]) -> None:
+    """Raise ResumeError where the class of a trial's env would come from ``run`` itself."""
+    refuse_modules_within(run, (name for trial in trials for name in modules_of(trial.experiment.env)))
+
+
+def _refuse_no_file(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a directory"
+        raise ResumeError(f"{path} is {what}", "resume writes into a run: put files in its place if you trust it")
 
 
 def _below(run: Path) -> Iterator[Path]:

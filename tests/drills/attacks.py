@@ -33,7 +33,7 @@ def check_clean(command: Command) -> str:
 
 def copied(scene: Scene, run: Path, change: Callable[[Path], object]) -> Path:
     """Return a copy of a run with a change."""
-    copy = scene.folder / "copy"
+    copy = scene.folder / "handed_over"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy, symlinks=True)
     change(copy)
@@ -55,6 +55,18 @@ def manifest_changed(run: Path, **metadata: object) -> Path:
     manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
     forge(checkpoint, metadata={**manifest["metadata"], **metadata})
     return checkpoint
+
+
+def names_own(run: Path, module: str | None, env: str | None) -> None:
+    """Let a run name a module that lies in it, by the name that it has from the folder around it."""
+    imports = [module] if module else []
+    record_changed(run, imports=imports)
+    (checkpoint,) = run.glob("*/checkpoint_*")
+    experiment = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["metadata"]["experiment"]
+    manifest_changed(run, imports=imports, experiment={**experiment, **({"env": env} if env else {})})
+    if env:
+        text = (run / "resolved.yaml").read_text(encoding="utf-8")
+        (run / "resolved.yaml").write_text(text.replace("CartPole-v1", env), encoding="utf-8")
 
 
 def modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
@@ -81,6 +93,14 @@ def modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
         copy = copied(scene, run, change)
         for command in at_once(scene, ("resume", copy), ("evaluate", copy), PYTHONPATH=str(copy)):
             yield check_refused(command, 3, reason)
+
+
+def own_modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """The run names a module that lies in it, which is found from the folder around it."""
+    for name, env in (("handed_over.evil", None), (None, "handed_over.evil:Env")):
+        copy = copied(scene, run, lambda copy: names_own(copy, name, env))  # noqa: B023
+        for command in at_once(scene, ("resume", copy), ("evaluate", copy), PYTHONPATH=str(copy.parent)):
+            yield check_refused(command, 3, "lies in it")
 
 
 def at_once(scene: Scene, *commands: tuple[object, ...], **environment: str) -> list[Command]:
@@ -202,4 +222,4 @@ def shown(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     yield check_clean(scene.run("ls", numbers))
 
 
-ATTACKS = (modules, elsewhere, links, pipes, nonsense, shown)
+ATTACKS = (modules, own_modules, elsewhere, links, pipes, nonsense, shown)

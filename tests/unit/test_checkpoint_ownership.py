@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.checkpoint import refuse_foreign, refuse_modules_within
+from rlexp.checkpoint import refuse_foreign, refuse_modules_within, run_of
 from rlexp.errors import ResumeError
 
 
@@ -38,13 +38,47 @@ def test_modules_in_a_run_that_a_command_is_started_in(
     (here / name).touch()
     monkeypatch.chdir(here)
     with pytest.raises(ResumeError, match="would be imported from here"):
-        refuse_modules_within(tmp_path / "run")
+        refuse_modules_within(tmp_path / "run", ())
     monkeypatch.chdir(tmp_path)
-    refuse_modules_within(tmp_path / "run")
+    refuse_modules_within(tmp_path / "run", ())
 
 
 def test_a_run_without_modules_may_be_resumed_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.json").touch()
     (tmp_path / "00000-DQN").mkdir()
     monkeypatch.chdir(tmp_path)
-    refuse_modules_within(tmp_path)
+    refuse_modules_within(tmp_path, ["numpy", "elsewhere.module"])
+
+
+@pytest.mark.parametrize(
+    ("here", "name", "file"),
+    [
+        ("", "run.evil", "evil.py"),
+        ("", "run.trial.evil", "trial/evil.so"),
+        ("", "run.evil.deeper", "evil/deeper.py"),
+        ("run", "evil.deeper", "evil/deeper.py"),
+        ("run", "evil", "evil.py"),
+    ],
+)
+def test_a_module_that_a_run_names_may_not_lie_in_it(
+    here: str, name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run" / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    monkeypatch.chdir(tmp_path / here)
+    with pytest.raises(ResumeError, match="lies in it"):
+        refuse_modules_within(tmp_path / "run", [name])
+
+
+def test_modules_beside_a_run_and_a_copied_checkpoint_are_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "copies" / "checkpoint_000001"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "my_env.py").touch()
+    monkeypatch.chdir(tmp_path)
+    refuse_modules_within(run_of(checkpoint), ["my_env"])
+    assert run_of(checkpoint) == checkpoint
+    (tmp_path / "run.json").touch()
+    assert run_of(checkpoint) == tmp_path
