@@ -6,12 +6,14 @@ other yet; a trial's process may go on writing meanwhile, beside the one that re
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from rlexp.tuning.session_processes import kill_processes_of
+import rlexp
+from rlexp.tuning.session_processes import SESSION, kill_processes_of
 
 DISMISSAL = b"."
 END_TIMEOUT_S = 10.0
@@ -22,10 +24,15 @@ class Guard:
 
     def __init__(self, folder: Path) -> None:
         """Watch over the session in ``folder``."""
+        # It is none of the processes that it would end, nor of those that an outer command would.
+        environment = {name: value for name, value in os.environ.items() if name != SESSION}
+        paths = [str(Path(rlexp.__file__).parents[1]), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         # In a session of its own, where Ctrl-C in the terminal does not reach it. Nobody else has the pipe's other
         # end, so that it is closed when, and only when, this process ends.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(folder)],  # -P: nothing is imported from where the command runs
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

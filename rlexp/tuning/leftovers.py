@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,9 +47,16 @@ def find_leftovers() -> list[Leftover]:
 
 def _is_own_folder(path: Path) -> bool:
     """Tell whether this user made a folder: everybody may put a link to one of theirs beside it."""
-    about = path.lstat()
+    try:
+        about = path.lstat()
+    except FileNotFoundError:  # its command has just ended
+        return False
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
 
 
 def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total

@@ -13,7 +13,7 @@ from types import TracebackType
 from rlexp.errors import ResourceError
 from rlexp.tuning.guard import Guard
 from rlexp.tuning.run_lock import RunLock
-from rlexp.tuning.session_processes import SESSION, kill_processes_of
+from rlexp.tuning.session_processes import SESSION, family_of, kill, kill_processes_of
 
 FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
@@ -114,11 +114,13 @@ class RaySession:
     def _stop(self) -> None:
         import ray
 
+        family = family_of(self._folder) if self._folder is not None else []
         ray.shutdown()
         os.environ.pop(SESSION, None)
         if self._folder is not None:
             # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
             kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
+            kill(family)  # whose parents are gone, and whose environment is another
             if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
                 del os.environ["RAY_AUTH_TOKEN_PATH"]
             shutil.rmtree(self._folder, ignore_errors=True)

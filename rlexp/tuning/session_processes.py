@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -26,17 +28,33 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def family_of(folder: Path) -> list[psutil.Process]:
+    """Return them and all their children, as one may have been given another environment: a simulator of an env's."""
+    found: dict[int, psutil.Process] = {}
+    for process in processes_of(folder):
+        found[process.pid] = process
+        with suppress(psutil.NoSuchProcess):
+            found.update((child.pid, child) for child in process.children(recursive=True))
+    return list(found.values())
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill those that are still there."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def kill_processes_of(folder: Path, timeout_s: float) -> None:
-    """Kill them until two looks in a row find none, as one that just starts may not be seen, or for ``timeout_s``."""
+    """Kill them and their children until two looks in a row find none, or for ``timeout_s``.
+
+    Two, as a process that just starts may not be seen.
+    """
     deadline = time.monotonic() + timeout_s
     looks_in_vain = 0
     while looks_in_vain < 2 and time.monotonic() < deadline:
-        found = processes_of(folder)
-        for process in found:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
+        found = family_of(folder)
+        kill(found)
         psutil.wait_procs(found, timeout=_LOOK_AGAIN_S)
         looks_in_vain = 0 if found else looks_in_vain + 1
         if not found:

@@ -26,8 +26,9 @@ import os, subprocess, sys
 from pathlib import Path
 from rlexp.tuning.guard import Guard
 folder = Path(sys.argv[1])
+os.environ["RLEXP_SESSION"] = str(folder)
 guard = Guard(folder)
-child = subprocess.Popen(sys.argv[2:], env={**os.environ, "RLEXP_SESSION": str(folder)}, start_new_session=True)
+child = subprocess.Popen(sys.argv[2:], start_new_session=True)
 print(guard._process.pid, child.pid, flush=True)
 child.wait()
 """
@@ -72,6 +73,18 @@ def test_a_guard_ends_the_processes_of_a_command_that_was_killed_and_removes_its
     assert not folder.exists()
 
 
+def test_children_with_another_environment_are_ended_too(folder: Path) -> None:
+    parent = "import subprocess, sys; c = subprocess.Popen(sys.argv[1:], env={}); print(c.pid, flush=True); c.wait()"
+    words = [sys.executable, "-c", parent, *SLEEP]
+    environment = {**os.environ, SESSION: str(folder)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        kill_processes_of(folder, TIMEOUT_S)
+    psutil.wait_procs([child], timeout=TIMEOUT_S)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_guard_that_is_dismissed_touches_nothing(folder: Path, start: Start) -> None:
     guard, process = Guard(folder), start(folder)
     guard.dismiss()
@@ -84,7 +97,7 @@ def test_processes_of_other_sessions_are_left_alone(folder: Path, tmp_path: Path
     mine, other = start(folder), start(tmp_path)
     kill_processes_of(folder, TIMEOUT_S)
     assert processes_of(folder) == []
-    assert not mine.is_running()
+    mine.wait(TIMEOUT_S)
     assert processes_of(tmp_path) == [other]
 
 
