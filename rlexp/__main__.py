@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 
@@ -11,7 +12,8 @@ def main() -> None:
     Python would raise KeyboardInterrupt in the middle of an import, where a library may take it for a failure of
     its own and go on.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell lets it be ignored
+    # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from rlexp.cli import main as run_command
 

@@ -74,7 +74,3 @@ for command in (
     explaining.doctor,
 ):
     app.command()(command)
-
-
-if __name__ == "__main__":
-    main()

@@ -179,7 +179,7 @@ def test_what_a_module_registers_trains_in_other_processes_resumes_and_is_evalua
     file.write_text(IMPORTING, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     run = tmp_path / "out" / "run"
-    command = [sys.executable, "-m", "rlexp.cli", "run", file, "--import", registering_module]
+    command = [sys.executable, "-m", "rlexp", "run", file, "--import", registering_module]
     command += ["--out", run.parent, "--name", run.name]
     done = subprocess.run(
         [*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False

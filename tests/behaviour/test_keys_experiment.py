@@ -215,7 +215,7 @@ def test_trials_that_fail_start_again_as_often_as_they_may(tmp_path: Path) -> No
     }
     text = PROCESSES.format(flag=tmp_path / "failed").replace("SMALL", json.dumps(small)[1:-1])
     (tmp_path / "failing.yaml").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "rlexp.cli", "run", str(tmp_path / "failing.yaml"), "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "rlexp", "run", str(tmp_path / "failing.yaml"), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 1, done.stderr
     run = json.loads((tmp_path / "failing" / "run.json").read_text())

@@ -21,7 +21,7 @@ cartpole:
 
 def rlexp(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
-    command = [sys.executable, "-m", "rlexp.cli", *arguments]
+    command = [sys.executable, "-m", "rlexp", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
 
@@ -143,7 +143,7 @@ def test_colours_only_on_a_terminal(path: Path) -> None:
 def on_terminal(path: Path, environ: dict[str, str]) -> bytes:
     """Return what the command prints to a pseudo-terminal."""
     mine, theirs = os.openpty()
-    command = [sys.executable, "-m", "rlexp.cli", "check", str(path), "-o", "lr=0"]
+    command = [sys.executable, "-m", "rlexp", "check", str(path), "-o", "lr=0"]
     subprocess.run(command, stderr=theirs, stdout=theirs, env={**os.environ, **environ}, timeout=60, check=False)
     os.close(theirs)
     printed = os.read(mine, 65536)

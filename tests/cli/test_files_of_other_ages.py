@@ -24,7 +24,7 @@ pong:
 
 def rlexp(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
-    command = [sys.executable, "-m", "rlexp.cli", *arguments]
+    command = [sys.executable, "-m", "rlexp", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
 

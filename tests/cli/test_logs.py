@@ -18,7 +18,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from tests.unit.results.event_writing import frames, histogram, scalar, start, write
 
-COMMAND = [sys.executable, "-m", "rlexp.cli", "logs"]
+COMMAND = [sys.executable, "-m", "rlexp", "logs"]
 
 
 def environment(**environ: str) -> dict[str, str]:

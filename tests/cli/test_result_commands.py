@@ -20,7 +20,7 @@ from tests.unit.results.run_folders import MadeTrial, make_run, row
 def rlexp(*arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "80", "LINES": "24", **environ}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    command = [sys.executable, "-m", "rlexp.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "rlexp", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=60, check=False)
 
 
@@ -127,7 +127,7 @@ def test_tensorboard_serves_this_machine_and_ends_with_all_it_started(run: Path,
     recorder = TensorBoardRecorder(run / "00000-DQN-CartPole-v1", {})
     recorder.record(row(1, 5.0))
     recorder.close()
-    command = [sys.executable, "-m", "rlexp.cli", "tensorboard", str(run), "--port", "0"]
+    command = [sys.executable, "-m", "rlexp", "tensorboard", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

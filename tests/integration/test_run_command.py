@@ -51,7 +51,7 @@ single:
 
 def rlexp(*arguments: object, timeout: float = 150) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "rlexp.cli", *map(str, arguments)],
+        [sys.executable, "-m", "rlexp", *map(str, arguments)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -108,7 +108,7 @@ def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on
     file = tmp_path / "endless.yaml"
     endless = NINE_TRIALS[NINE_TRIALS.index("single:") :].replace("training_iteration: 2", "training_iteration: 100000")
     file.write_text(endless.replace("min_iter_time_s: 0", "min_iter_time_s: 0.2"))
-    command = [sys.executable, "-m", "rlexp.cli", "run", str(file), "--out", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "rlexp", "run", str(file), "--out", str(tmp_path), "--json"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -115,7 +115,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     """Nothing that is over runs again, all eight are ranked, and what was over still counts at its rungs."""
     (tmp_path / "sweep.yaml").write_text(EIGHT)
     path, ended = tmp_path / "out", []
-    command = [sys.executable, "-m", "rlexp.cli", "sweep", tmp_path / "sweep.yaml", "--out", tmp_path, "--name", "out"]
+    command = [sys.executable, "-m", "rlexp", "sweep", tmp_path / "sweep.yaml", "--out", tmp_path, "--name", "out"]
     with subprocess.Popen([*map(str, command), "--json"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -11,7 +11,7 @@ TIMEOUT_S = 600
 def rlexp(*arguments: object, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run a command from the repository's root, where the modules of tests are found; return what became of it."""
     return subprocess.run(
-        [sys.executable, "-m", "rlexp.cli", *map(str, arguments)],
+        [sys.executable, "-m", "rlexp", *map(str, arguments)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
