@@ -7,7 +7,7 @@ SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward
 
-.PHONY: install run test test-learning drills format lint type keys corpus bench bench-peers clean
+.PHONY: install run test test-learning drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -30,6 +30,10 @@ test: install
 # Everything that can go wrong on purpose, a quarter of an hour; some: .venv/bin/python -m tests.drills run NAME...
 drills: install
 	$(BIN)/python -m tests.drills run --all
+
+# The same things broken again and again for 25 minutes: fifty kills, thirty-six workers, ten minutes of soak.
+drills-long: install
+	$(BIN)/python -m tests.drills run --all --long
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900

@@ -18,7 +18,7 @@ class Drill:
     """Something that is broken on purpose."""
 
     number: int
-    """In the design's list."""
+    """By which it is listed."""
     name: str
     about: str
     pace: Pace
