@@ -101,8 +101,8 @@ def seconds_to_die(scene: Scene, command: Command) -> float:
 
 @drill(23, "ckpt-kill-mid-write")
 def ckpt_kill_mid_write(scene: Scene) -> str:
-    """Killed with -9 at four random moments of a run that writes a checkpoint every few milliseconds."""
-    return kill_at_random_moments(scene, 4)
+    """Killed with -9 at three random moments of a run that writes a checkpoint every few milliseconds."""
+    return kill_at_random_moments(scene, 3)
 
 
 @drill(63, "ckpt-kill-fifty", pace="long")

@@ -60,7 +60,7 @@ def signal_during_init(scene: Scene) -> str:
         # What is not ready to answer is ended by the signal itself: a shell calls that by the same number.
         check(code in (128 + number, -number), f"exit {code} after {delay_s} s: {command.stderr[-300:]}")
         check("Traceback" not in command.stderr, command.stderr[-300:])
-        if not any(event["event"] == "trial_start" for event in command.events):
+        if not any(event["event"] == "stopping" for event in command.events):  # then trials are asked to save
             check(not list(scene.out.glob("*")), f"left: {list(scene.out.glob('*'))}")
     return "exit 130 and 143 within " + ", ".join(f"{each:.1f} s" for each in seconds)
 
