@@ -36,7 +36,7 @@ def in_own_process(timeout_s: float, work: Callable[P, R], *args: P.args, **kwar
 
     Raises what it raises, and ``multiprocessing.TimeoutError`` after ``timeout_s`` seconds.
     """
-    set_ray_environment()
+    set_ray_environment(debug=False)
     with get_context("spawn").Pool(1) as pool:
         return pool.apply_async(work, args, kwargs).get(timeout_s)
 
