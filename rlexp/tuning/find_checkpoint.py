@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.checkpoint import newest_checkpoint
+from rlexp.checkpoint.manifest import MANIFEST
 from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.tuning.run_record import RUN_FILE, TrialRecord, is_in_run, read_run_record
-
-MANIFEST = "manifest.json"
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -40,9 +40,9 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     if is_sweep(path):
         return resume_sweep(path, record, overrides, display, debug)
     plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
-    refuse_own_modules(path, plan.everything)
     if plan.sweeps:  # without any of the files by which it would have been known
         return resume_sweep(path, record, overrides, display, debug)
+    refuse_own_modules(path, plan.trials)
     trials = [
         trial
         for trial in recorded_trials(path, plan, record)
