@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.whole_episodes import refuse_endless_waiting
+from rlexp.rollout.whole_episodes import refuse_too_much_waiting
 from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, num_frames
 
 ENV_BITS = 40
@@ -27,7 +27,9 @@ class FramePacker:
     n-step rows are folded of numbers ``[T + 1, M, K]`` instead of observations.
     """
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, sends_whole_episodes: bool) -> None:
+        """Number the frames of ``num_envs`` envs; with ``sends_whole_episodes`` they wait for an episode's end."""
+        self._sends_whole_episodes = sends_whole_episodes
         # Random, so that frames of another worker, or of the one before it, have other numbers.
         self._first = secrets.randbits(61)
         self._streams = [FrameStream(self._first + (env << ENV_BITS)) for env in range(num_envs)]
@@ -40,7 +42,7 @@ class FramePacker:
     def pack(self, fragment: Fragment) -> Fragment:
         """Return ``fragment`` with numbers; raises TrialError where too many frames wait to be sent."""
         numbers = [stream.extend(fragment.obs[:, env]) for env, stream in enumerate(self._streams)]
-        refuse_endless_waiting(self.nbytes)
+        refuse_too_much_waiting(self.nbytes, whole_episodes=self._sends_whole_episodes)
         return replace(fragment, obs=np.stack(numbers, axis=1))
 
     def stacks(self, batch: SampleBatch) -> SampleBatch:

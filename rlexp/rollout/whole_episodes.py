@@ -14,7 +14,7 @@ from rlexp.rollout.n_step import n_step_transitions
 from rlexp.sample_batch import Array, SampleBatch
 
 MAX_WAITING_BYTES = 2**31
-"""Observations that may wait in a worker: its bound where neither the env nor ``horizon`` ends an episode."""
+"""Observations that may wait in a worker."""
 
 
 class EpisodeAccumulator:
@@ -42,7 +42,7 @@ class EpisodeAccumulator:
         self._waiting.append(fragment)
         self._count(fragment)
         batch = self._send() if self._finished_steps >= self._min_steps else None
-        refuse_endless_waiting(self._waiting_bytes)
+        refuse_too_much_waiting(self._waiting_bytes, whole_episodes=True)
         return batch
 
     def state(self) -> dict[str, Any]:
@@ -73,14 +73,20 @@ class EpisodeAccumulator:
         return n_step_transitions(sent, int(per_env.max()), self._n_step, self._gamma)
 
 
-def refuse_endless_waiting(num_bytes: int) -> None:
-    """Raise TrialError where the observations that wait are more than MAX_WAITING_BYTES."""
-    if num_bytes > MAX_WAITING_BYTES:
+def refuse_too_much_waiting(num_bytes: int, *, whole_episodes: bool) -> None:
+    """Raise TrialError where observations that a worker has not sent yet take more than MAX_WAITING_BYTES.
+
+    ``whole_episodes``: they wait for the end of their episode; else they are those of one fragment.
+    """
+    if num_bytes <= MAX_WAITING_BYTES:
+        return
+    held = f"a rollout worker holds {num_bytes / 1e9:.1f} GB of observations"
+    if whole_episodes:
         raise TrialError(
-            f"batch_mode complete_episodes holds {num_bytes / 1e9:.1f} GB of steps back in a worker, "
-            "because their episodes do not end",
+            f"{held} of episodes that have not ended (batch_mode: complete_episodes)",
             "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
         )
+    raise TrialError(f"{held} for one fragment", "lower sample_batch_size or num_envs_per_worker")
 
 
 def before_last_end(fragment: Fragment) -> tuple[Array, Array]:

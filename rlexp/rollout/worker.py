@@ -107,7 +107,7 @@ class RolloutWorker:
         self._policy = make_policy()
         env = make_env()
         self._accumulator = _make_accumulator(config, env.num_envs)
-        self._packer = _make_packer(env, row_writer)
+        self._packer = _make_packer(env, config, row_writer)
         # A policy is never shared between threads: the one that records ahead acts with a policy of its own.
         self._policy_acts = not config.sample_async
         acting_policy = self._policy if self._policy_acts else make_policy()
@@ -196,11 +196,15 @@ class RolloutWorker:
         )
 
 
-def _make_packer(env: VectorEnv[Any, Any, Any], row_writer: RowWriter | None) -> FramePacker | None:
+def _make_packer(
+    env: VectorEnv[Any, Any, Any], config: RolloutConfig, row_writer: RowWriter | None
+) -> FramePacker | None:
     """Return what makes frames of large observations; a ring of shared memory takes them whole."""
     space = env.single_observation_space
     is_large = space.shape is not None and space.dtype is not None and has_frames(space.shape, np.dtype(space.dtype))
-    return FramePacker(env.num_envs) if is_large and row_writer is None else None
+    if not is_large or row_writer is not None:
+        return None
+    return FramePacker(env.num_envs, config.batch_mode == "complete_episodes")
 
 
 def _make_accumulator(config: RolloutConfig, num_envs: int) -> Accumulator:

@@ -99,7 +99,7 @@ def test_horizon_ends_the_episodes_that_are_waited_for() -> None:
 @pytest.mark.key("batch_mode")
 def test_steps_whose_episodes_never_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 10_000)
-    with pytest.raises(TrialError, match="their episodes do not end"):
+    with pytest.raises(TrialError, match="episodes that have not ended"):
         sample(1, ENDLESS_ENV, batch_mode="complete_episodes")
 
 

@@ -104,7 +104,7 @@ def accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumulato
 def test_rows_are_those_of_whole_observations(
     lengths: list[int], num_envs: int, n_step: int, channels: int, overlap: bool, complete: bool
 ) -> None:
-    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs)
+    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, sends_whole_episodes=False)
     plain, framed = accumulators(n_step, num_envs, complete)
     for length in lengths:
         fragment = recorder.record(length)
@@ -118,7 +118,7 @@ def test_rows_are_those_of_whole_observations(
 
 
 def sent_fragments(recorder: Recorder, num_envs: int, count: int, steps: int, n_step: int = 3) -> list[FrameRows]:
-    packer, accumulator = FramePacker(num_envs), NStepAccumulator(n_step, GAMMA)
+    packer, accumulator = FramePacker(num_envs, sends_whole_episodes=False), NStepAccumulator(n_step, GAMMA)
     return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
 
 
@@ -139,7 +139,7 @@ def test_frames_that_later_rows_show_again_keep_their_numbers() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_how_many_channels_a_step_brings_is_seen_and_not_told(channels: int) -> None:
     recorder = Recorder(2, channels)
-    packed = FramePacker(2).pack(recorder.record(200))
+    packed = FramePacker(2, sends_whole_episodes=False).pack(recorder.record(200))
     moved_on = [
         len(set(after.tolist()) - set(before.tolist()))
         for before, after, is_step in zip(packed.obs[:-1, 0], packed.obs[1:, 0], packed.valid[:, 0], strict=True)
@@ -159,12 +159,12 @@ def test_frames_of_two_workers_have_different_numbers() -> None:
 def test_an_episodes_first_frame_is_sent_once_although_it_fills_a_stack() -> None:
     recorder = Recorder(1)
     fragment = recorder.record(1)
-    packed = FramePacker(1).pack(fragment)
+    packed = FramePacker(1, sends_whole_episodes=False).pack(fragment)
     assert len(set(packed.obs[0, 0].tolist())) == 1
 
 
 def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
-    recorder, packer, accumulator = Recorder(2), FramePacker(2), NStepAccumulator(3, GAMMA)
+    recorder, packer, accumulator = Recorder(2), FramePacker(2, sends_whole_episodes=False), NStepAccumulator(3, GAMMA)
     held = []
     for _ in range(20):
         packer.send(accumulator.push(packer.pack(recorder.record(20))))
@@ -172,19 +172,32 @@ def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
     assert max(held) <= 2 * (3 + STACKED + 1) * SIDE * SIDE
 
 
-def test_too_many_frames_that_wait_for_their_episodes_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
-    recorder, packer, accumulator = Recorder(1), FramePacker(1), EpisodeAccumulator(3, GAMMA, 10)
+    recorder, packer, accumulator = (
+        Recorder(1),
+        FramePacker(1, sends_whole_episodes=True),
+        EpisodeAccumulator(3, GAMMA, 10),
+    )
     never = np.zeros((50, 1), bool)
     for _ in range(2):
         accumulator.push(packer.pack(replace(recorder.record(50), terminated=never, truncated=never)))
     fragment = recorder.record(50)
-    with pytest.raises(TrialError, match="of steps back in a worker"):
+    with pytest.raises(TrialError, match="episodes that have not ended") as caught:
         packer.pack(fragment)
+    assert "horizon" in str(caught.value.hint)
+
+
+def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    recorder, packer = Recorder(1), FramePacker(1, sends_whole_episodes=False)
+    with pytest.raises(TrialError, match="for one fragment") as caught:
+        packer.pack(recorder.record(150))
+    assert caught.value.hint == "lower sample_batch_size or num_envs_per_worker"
 
 
 def test_a_fragment_without_rows_is_sent_without_frames() -> None:
-    packer, accumulator = FramePacker(1), NStepAccumulator(5, GAMMA)
+    packer, accumulator = FramePacker(1, sends_whole_episodes=False), NStepAccumulator(5, GAMMA)
     sent = packer.send(accumulator.push(packer.pack(Recorder(1).record(2))))
     assert len(sent) == 0
     assert sent.frames.shape == (0, SIDE, SIDE, 1)

@@ -62,7 +62,7 @@ def test_memory_is_bounded_even_while_other_envs_send(monkeypatch: pytest.Monkey
     accumulator = EpisodeAccumulator(1, 0.9, 1)
     for t in range(0, 8, 2):
         assert accumulator.push(make_fragment(envs, t, t + 2)) is not None
-    with pytest.raises(TrialError, match=r"because their episodes do not end"):
+    with pytest.raises(TrialError, match=r"episodes that have not ended"):
         accumulator.push(make_fragment(envs, 8, 40))
 
 
