@@ -85,7 +85,7 @@ class CommonConfig(KeyGroup):
     """How Atari games are prepared: ``deepmind`` (Mnih et al. 2015: grey 84x84 frames, no-op starts, the maximum of two
     frames, a life as an episode), ``rllib`` (scaled and centred frames, nothing else), null (as the env gives them).
 
-    Images of other envs are scaled to ``model.dim``, unless null.
+    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null.
     """
 
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"

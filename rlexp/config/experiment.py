@@ -121,7 +121,7 @@ class CommonExperiment(KeyGroup):
         """Yield convolutions for Atari frames of another size; that of other images is known when a run begins."""
         config, model = self.config, self.config.model
         scaled = config.preprocessor_pref is not None and is_atari(self.env)
-        found = misfit(model.dim, model.dim, model.conv_filters) if scaled and model.conv_filters else None
+        found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
         if found is not None:
             message, hint = found
             yield Conflict(("config.model.conv_filters", "config.model.dim"), f"config.{message}", hint)

@@ -7,6 +7,9 @@ from typing import Literal
 from rlexp.config.fields import Count, KeyGroup, LayerSizes
 from rlexp.config.structured_fields import ConvFilters
 
+ATARI_DIM = 84
+"""Side in pixels of scaled Atari frames, as in Mnih et al. 2015."""
+
 Activation = Literal["tanh", "relu", "elu", "swish", "linear"]
 
 
@@ -36,9 +39,11 @@ class ModelConfig(KeyGroup):
     post_fcnet_activation: Activation = "relu"
     """Activation after each of the ``post_fcnet_hiddens`` layers."""
 
-    dim: Count = 84
-    """Height and width in pixels that Atari frames and other images (bytes, [height, width, channels]) are scaled to;
-    with ``preprocessor_pref: null`` they keep their size."""
+    dim: Count | None = None
+    """Height and width in pixels that images (bytes, [height, width, channels]) are scaled to.
+
+    Null: 84 for Atari frames, other images keep their size. With ``preprocessor_pref: null`` all images keep it.
+    """
 
     grayscale: bool = False
     """With ``preprocessor_pref: rllib``: make frames grey. ``deepmind`` always does so with Atari."""
@@ -48,6 +53,11 @@ class ModelConfig(KeyGroup):
 
     zero_mean: bool = True
     """With ``preprocessor_pref: rllib``: pixels lie between -1 and 1; else between 0 and 1."""
+
+    @property
+    def atari_dim(self) -> int:
+        """``dim`` for Atari frames."""
+        return ATARI_DIM if self.dim is None else self.dim
 
 
 class ActorCriticModelConfig(ModelConfig):

@@ -43,7 +43,7 @@ def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules) -> Env:
         env = SkippedFrames(env, rules.skip)
     scores = GameScores(env if rules.max_steps is None else TimeLimit(env, rules.max_steps))
     env = LifeEpisodes(scores, NOOP if fire is None else fire)
-    env = ScaledFrames(env, frames.dim, grayscale=True)
+    env = ScaledFrames(env, (frames.atari_dim, frames.atari_dim), grayscale=True)
     return ReportedGames(StackedFrames(env) if frames.framestack else env, scores)
 
 

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from rlexp.config.common import CommonConfig
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.env_ids import is_atari
+from rlexp.config.model import ATARI_DIM
 
+ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
 """What files of RLlib 2 pass to Atari games: Gym's registry knew it, no game was changed by it, ale-py refuses it."""
 
@@ -18,17 +20,36 @@ FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
 class FrameConfig:
     """How the frames of envs that show images, bytes ``[H, W, C]``, are prepared.
 
-    Atari games under ``deepmind`` get all of :mod:`rlexp.envs.atari`. Any other image is scaled to ``dim``,
-    and made grey under ``rllib`` if asked for. What bytes mean to the network is the torso's affair.
+    Atari games under ``deepmind`` get all of :mod:`rlexp.envs.atari`. Other Atari frames are scaled, other images
+    only to a given ``dim``; both are made grey under ``rllib`` where asked for. The torso scales the bytes to numbers.
     """
 
     preprocessing: Literal["deepmind", "rllib"]
-    dim: int
-    """Height and width in pixels."""
+    dim: int | None
+    """Height and width in pixels of all images; None: ATARI_DIM for Atari frames, other images keep their size."""
     grayscale: bool
     """Make frames grey; for ``rllib``, ``deepmind`` always makes Atari frames grey."""
     framestack: bool
     """Show the last 4 frames; for Atari under ``deepmind``."""
+
+    @property
+    def makes_grey(self) -> bool:
+        """Whether images of envs without all of the Atari preparation become grey."""
+        return self.grayscale and self.preprocessing == "rllib"
+
+    @property
+    def atari_dim(self) -> int:
+        """Height and width of Atari frames."""
+        return ATARI_DIM if self.dim is None else self.dim
+
+    def size_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return height and width to which images ``[H, W, C]`` of ``shape`` are scaled.
+
+        As in RLlib, unscaled Atari frames are known by their shape.
+        """
+        if self.dim is None and shape != ATARI_FRAME_SHAPE:
+            return shape[0], shape[1]
+        return self.atari_dim, self.atari_dim
 
 
 @dataclass(frozen=True)

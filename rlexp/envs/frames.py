@@ -24,20 +24,20 @@ def is_image(space: gym.Space[Any]) -> bool:
 
 
 class ScaledFrames(gym.ObservationWrapper[Any, Any, Any]):
-    """Scales images ``[H, W, C]``, or grey ones ``[H, W]``, to ``[dim, dim, C]``; grey ones have one channel.
+    """Scales images ``[H, W, C]``, or grey ones ``[H, W]``, to another height and width; grey ones have one channel.
 
     Each pixel is the mean of the area that it covers, columns first: bit by bit what OpenCV's ``INTER_AREA``
     computes, which scales the frames of the Arcade Learning Environment's own vector env.
     """
 
-    def __init__(self, env: Env, dim: int, *, grayscale: bool) -> None:
+    def __init__(self, env: Env, size: tuple[int, int], *, grayscale: bool) -> None:
         super().__init__(env)
         shape = env.observation_space.shape
         assert shape is not None
         self._grayscale = grayscale and len(shape) == 3 and shape[2] == len(LUMA)
-        self._scale_rows, self._scale_columns = AreaMean(shape[0], dim), AreaMean(shape[1], dim)
+        self._scale_rows, self._scale_columns = AreaMean(shape[0], size[0]), AreaMean(shape[1], size[1])
         channels = 1 if self._grayscale or len(shape) == 2 else shape[2]
-        self._shape = (dim, dim, channels)
+        self._shape = (*size, channels)
         self.observation_space = Box(0, 255, self._shape, np.uint8)
 
     def observation(self, observation: Frame) -> Frame:

@@ -15,7 +15,7 @@ from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari import deepmind_env
 from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
 from rlexp.envs.discrete_actions import DiscreteActions
-from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.native_atari import can_be_native, make_native_games
 from rlexp.envs.registry import find_class, find_spec, import_modules
@@ -105,11 +105,9 @@ def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str,
 def _prepared(env: Env, config: EnvConfig) -> Env:
     """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
     check_layout(config.env, env.observation_space)
-    if config.frames is not None and is_image(env.observation_space):
-        grayscale = config.frames.grayscale and config.frames.preprocessing == "rllib"
-        dim = config.frames.dim
-        if grayscale or env.observation_space.shape[:2] != (dim, dim):  # type: ignore[index]
-            env = ScaledFrames(env, dim, grayscale=grayscale)
+    if config.frames is not None and _changes_images(env.observation_space, config.frames):
+        size = config.frames.size_of(env.observation_space.shape or ())
+        env = ScaledFrames(env, size, grayscale=config.frames.makes_grey)
     if config.discretize_actions is not None and isinstance(env.action_space, Box):
         env = DiscreteActions(env, config.env, config.discretize_actions)
     return env
@@ -142,8 +140,14 @@ def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
 
 
 def _needs_preparing(vector: Vector, config: EnvConfig) -> bool:
-    scaled = config.frames is not None and is_image(vector.single_observation_space)
-    return scaled or (config.discretize_actions is not None and isinstance(vector.single_action_space, Box))
+    changed = config.frames is not None and _changes_images(vector.single_observation_space, config.frames)
+    return changed or (config.discretize_actions is not None and isinstance(vector.single_action_space, Box))
+
+
+def _changes_images(space: gym.Space[Any], frames: FrameConfig) -> bool:
+    if not is_image(space) or space.shape is None:
+        return False
+    return frames.makes_grey or space.shape[:2] != frames.size_of(space.shape)
 
 
 def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:

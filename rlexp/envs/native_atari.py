@@ -60,8 +60,8 @@ def make_native_games(rules: AtariRules, frames: FrameConfig, num_envs: int, num
         **{name: value for name, value in rules.env_arguments.items() if name in SAME_ARGUMENTS},
         frameskip=rules.skip,
         max_num_frames_per_episode=ENDLESS,
-        img_height=frames.dim,
-        img_width=frames.dim,
+        img_height=frames.atari_dim,
+        img_width=frames.atari_dim,
         stack_num=1,
         noop_max=MAX_NOOPS + 1,
         reward_clipping=False,
@@ -83,16 +83,16 @@ class NativeGames(VectorEnv[Array, Array, Array]):
         self._max_steps = ENDLESS if max_steps is None else max_steps
         self._first_action = first_action
         self._stacked = frames.framestack
-        channels = STACKED_FRAMES if frames.framestack else 1
+        channels, dim = STACKED_FRAMES if frames.framestack else 1, frames.atari_dim
         self.num_envs = native.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.single_observation_space = Box(0, 255, (frames.dim, frames.dim, channels), np.uint8)
+        self.single_observation_space = Box(0, 255, (dim, dim, channels), np.uint8)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.single_action_space, self.action_space = native.single_action_space, native.action_space
         self._ended, self._over, self._cut = (np.zeros(self.num_envs, bool) for _ in range(3))
         self._scores, self._steps = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         self._lives = np.zeros(self.num_envs, np.int32)
-        self._stacks = np.zeros((self.num_envs, frames.dim, frames.dim), np.uint32)
+        self._stacks = np.zeros((self.num_envs, dim, dim), np.uint32)
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         frames, infos = self._native.reset(seed=_ale_seeds(seed, self.num_envs))

@@ -24,7 +24,7 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
     config = experiment.config
     if not isinstance(config, DQNConfig) or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
         return None
-    frame, stacked = config.model.dim**2, _STACKED if config.model.framestack else 1
+    frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
     if keeps_whole_observations(config):
         return _BESIDE_OBSERVATIONS + 2 * stacked * frame
     packed = _PACKED_SHARE if config.compress_observations else 1.0

@@ -75,6 +75,7 @@ def test_dim_is_the_side_of_a_games_frames(dim: int, shape: tuple[int, ...]) -> 
 @pytest.mark.parametrize(("preference", "side"), [("deepmind", 24), ("rllib", 24), (None, 10)])
 def test_dim_is_the_side_of_any_image_unless_it_is_to_stay_as_it_is(preference: str | None, side: int) -> None:
     assert observed(PIXEL_ENV, {"dim": 24}, preprocessor_pref=preference) == (side, side, 3)
+    assert observed(PIXEL_ENV, preprocessor_pref=preference) == (10, 10, 3), "without dim nothing is scaled"
 
 
 @pytest.mark.key("model.grayscale")

@@ -14,7 +14,7 @@ from rlexp.envs.frames import AreaMean, ScaledFrames, StackedFrames
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, PixelEnv
 
 
-def frames(preprocessing: str, dim: int = 4, grayscale: bool = False) -> FrameConfig:
+def frames(preprocessing: str, dim: int | None = 4, grayscale: bool = False) -> FrameConfig:
     return FrameConfig(preprocessing, dim, grayscale, framestack=True)  # type: ignore[arg-type]
 
 
@@ -32,7 +32,7 @@ def test_a_scaled_pixel_is_the_mean_of_what_it_covers(values: list[int], dim: in
 
 
 def test_rows_and_columns_are_scaled_and_channels_stay_apart() -> None:
-    env = ScaledFrames(PixelEnv(size=8), dim=4, grayscale=False)
+    env = ScaledFrames(PixelEnv(size=8), size=(4, 4), grayscale=False)
     obs, _ = env.reset(seed=0)
     assert env.observation_space == Box(0, 255, (4, 4, 3), np.uint8)
     assert obs.dtype == np.uint8
@@ -42,12 +42,12 @@ def test_rows_and_columns_are_scaled_and_channels_stay_apart() -> None:
 
 
 def test_a_size_that_is_no_divisor_mixes_neighbours() -> None:
-    obs, _ = ScaledFrames(PixelEnv(size=2), dim=3, grayscale=False).reset(seed=0)
+    obs, _ = ScaledFrames(PixelEnv(size=2), size=(3, 3), grayscale=False).reset(seed=0)
     assert sorted(obs[0, :, 0].tolist()) == [0, 100, 200]
 
 
 def test_grey_weighs_the_colours() -> None:
-    obs, _ = ScaledFrames(PixelEnv(size=4), dim=4, grayscale=True).reset(seed=0)
+    obs, _ = ScaledFrames(PixelEnv(size=4), size=(4, 4), grayscale=True).reset(seed=0)
     assert obs.shape == (4, 4, 1)
     assert set(obs.reshape(-1).tolist()) == {0, round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)}
 
@@ -88,16 +88,40 @@ def test_a_stack_holds_the_last_four_frames_and_begins_with_the_first_one() -> N
         (frames("deepmind", dim=6, grayscale=True), (6, 6, 3)),
         (frames("rllib", dim=6), (6, 6, 3)),
         (frames("rllib", dim=6, grayscale=True), (6, 6, 1)),
+        (frames("deepmind", dim=None), (10, 10, 3)),
+        (frames("rllib", dim=None), (10, 10, 3)),
+        (frames("rllib", dim=None, grayscale=True), (10, 10, 1)),
         (None, (10, 10, 3)),
     ],
 )
-def test_images_of_other_envs_are_scaled(config: FrameConfig | None, shape: tuple[int, ...]) -> None:
+def test_images_of_other_envs_are_scaled_only_where_dim_gives_a_size(
+    config: FrameConfig | None, shape: tuple[int, ...]
+) -> None:
     single = make_env(EnvConfig(PIXEL_ENV, {}, None, frames=config))
     vector = make_vector_env(EnvConfig(PIXEL_ENV, {}, None, frames=config), 2)
     obs, _ = vector.reset(seed=0)
     assert single.observation_space.shape == vector.single_observation_space.shape == shape
     assert obs.shape == (2, *shape)
     assert obs.dtype == np.uint8
+
+
+class AtariLikeEnv(PixelEnv):
+    """Shows frames of the size of an unprepared Atari game."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (210, 160, 3), np.uint8)
+
+    def _draw(self) -> np.ndarray:
+        return np.zeros((210, 160, 3), np.uint8)
+
+
+@pytest.mark.parametrize("preprocessing", ["deepmind", "rllib"])
+def test_atari_frames_of_an_env_of_another_name_are_scaled(preprocessing: str) -> None:
+    name = "tests.unit.envs.test_frames:AtariLikeEnv"
+    env = make_env(EnvConfig(name, {}, None, frames=frames(preprocessing, dim=None)))
+    assert env.observation_space.shape == (84, 84, 3)
+    assert env.reset(seed=0)[0].shape == (84, 84, 3)
 
 
 def test_what_is_no_image_is_left_alone() -> None:
