@@ -5,7 +5,7 @@ from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
 from rlexp.envs.registry import look_for_modules_here, modules_of
-from rlexp.envs.spaces import check_reset, check_spaces, observation_bytes
+from rlexp.envs.spaces import check_reset, check_spaces, is_byte_vector, observation_bytes
 
 __all__ = [
     "GAME_OVER",
@@ -17,6 +17,7 @@ __all__ = [
     "check_spaces",
     "env_config_of",
     "is_atari",
+    "is_byte_vector",
     "look_for_modules_here",
     "make_env",
     "make_filmed_env",

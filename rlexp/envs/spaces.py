@@ -71,6 +71,13 @@ def check_reset(env_id: str, env: gym.Env[Any, Any]) -> None:
         raise UsageError(f"env {env_id} was reset to an observation of {shown}, its space is {space}", "mend either")
 
 
+def is_byte_vector(space: Space[Any]) -> bool:
+    """Return whether observations are vectors of bytes that use the whole range, as the memory of an Atari game."""
+    if not isinstance(space, Box) or len(space.shape) != 1 or space.dtype != np.uint8:
+        return False
+    return bool((space.low == 0).all() and (space.high == np.iinfo(np.uint8).max).all())
+
+
 def observation_bytes(observation_space: Space[Any]) -> int:
     """Return the bytes of one observation as the agents see it: an image, or else a vector."""
     flat = flatten_space(observation_space)

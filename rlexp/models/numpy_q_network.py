@@ -9,6 +9,7 @@ from itertools import chain, repeat
 import numpy as np
 
 from rlexp.models.q_network_config import QNetworkConfig
+from rlexp.models.torso_config import BYTE_CENTER
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -43,6 +44,7 @@ class NumpyQNetwork:
             *repeat(ACTIVATIONS[torso.post_fcnet_activation], len(torso.post_fcnet_hiddens)),
         )
         self._num_head_layers = len(config.head.hiddens) + 1
+        self._centers_bytes = config.sees_byte_vectors
         self._layers: tuple[Linear, ...] = ()
 
     def load(self, weights: Mapping[str, Array]) -> None:
@@ -52,7 +54,8 @@ class NumpyQNetwork:
         advantage = tuple(_layers(weights, "advantage_head", head_activations))
         if "value_head.0.weight" in weights:
             advantage = tuple(_dueling(advantage, tuple(_layers(weights, "value_head", head_activations))))
-        self._layers = tuple(chain(torso, advantage))
+        first, *others = chain(torso, advantage)
+        self._layers = (_with_centered_bytes(first) if self._centers_bytes else first, *others)
 
     def outputs(self, obs: Array) -> Array:
         """Return the action values ``[B, A]`` (float32) of observations ``[B, N]``."""
@@ -106,6 +109,11 @@ def _layers(weights: Mapping[str, Array], prefix: str, activations: Sequence[Act
     for index, activation in enumerate(activations):
         name = f"{prefix}.{2 * index}"
         yield Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), activation)
+
+
+def _with_centered_bytes(layer: Linear) -> Linear:
+    """Return a layer that computes of bytes x what ``layer`` computes of (x - 128) / 128."""
+    return Linear(layer.weight / BYTE_CENTER, layer.bias - layer.weight.sum(axis=0), layer.activation)
 
 
 def _dueling(advantage: Sequence[Linear], value: Sequence[Linear]) -> Iterator[Linear]:

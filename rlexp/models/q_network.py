@@ -27,7 +27,7 @@ class QNetwork(nn.Module):
         super().__init__()
         head = config.head
         self.num_actions, self.num_atoms = config.num_actions, head.num_atoms
-        self.torso = make_torso(config.observation_shape, config.torso)
+        self.torso = make_torso(config.observation_shape, config.torso, config.sees_byte_vectors)
         self.advantage_head = _head(self.torso.num_features, head, config.num_actions * head.num_atoms)
         self.value_head = _head(self.torso.num_features, head, head.num_atoms) if head.dueling else None
         support = torch.linspace(head.v_min, head.v_max, head.num_atoms)

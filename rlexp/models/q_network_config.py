@@ -35,3 +35,5 @@ class QNetworkConfig:
     num_actions: int
     torso: TorsoConfig
     head: HeadConfig
+    sees_byte_vectors: bool = False
+    """Whether observations are vectors of bytes, 0 to 255, which it sees as (x - 128) / 128: RAM of Atari games."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from rlexp.config.common import CommonConfig
 from rlexp.config.structured_fields import ConvFilter
 
+BYTE_CENTER = 128
+"""The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""
+
 
 @dataclass(frozen=True)
 class TorsoConfig:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlexp.config.convolutions import misfit
 from rlexp.config.structured_fields import ConvFilter
 from rlexp.errors import UsageError
-from rlexp.models.torso_config import TorsoConfig
+from rlexp.models.torso_config import BYTE_CENTER, TorsoConfig
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -28,15 +28,20 @@ LARGEST_SMALL_IMAGE = 42
 class VectorTorso(nn.Sequential):
     """Fully connected layers that see vectors ``[B, N]`` of any number type."""
 
-    def __init__(self, size: int, config: TorsoConfig) -> None:
+    def __init__(self, size: int, config: TorsoConfig, centers_bytes: bool) -> None:
+        """With ``centers_bytes`` the layers see (x - 128) / 128."""
         sizes = (size, *config.fcnet_hiddens)
         behind = (sizes[-1], *config.post_fcnet_hiddens)
         super().__init__(*mlp(sizes, config.fcnet_activation), *mlp(behind, config.post_fcnet_activation))
         self.num_features = behind[-1]
+        self._centers_bytes = centers_bytes
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``[B, num_features]``."""
-        features: Tensor = super().forward(obs.to(torch.float32))  # type: ignore[no-untyped-call]
+        seen = obs.to(torch.float32)
+        if self._centers_bytes:
+            seen = (seen - BYTE_CENTER) / BYTE_CENTER
+        features: Tensor = super().forward(seen)  # type: ignore[no-untyped-call]
         return features
 
 
@@ -67,13 +72,17 @@ class ImageTorso(nn.Module):
     def _scaled(self, obs: Tensor) -> Tensor:
         if obs.dtype != torch.uint8:
             return obs.to(torch.float32)
-        return (obs.to(torch.float32) - 128) / 128 if self._zero_mean else obs.to(torch.float32) / 255
+        pixels = obs.to(torch.float32)
+        return (pixels - BYTE_CENTER) / BYTE_CENTER if self._zero_mean else pixels / 255
 
 
-def make_torso(shape: tuple[int, ...], config: TorsoConfig) -> VectorTorso | ImageTorso:
+def make_torso(
+    shape: tuple[int, ...], config: TorsoConfig, sees_byte_vectors: bool = False
+) -> VectorTorso | ImageTorso:
     """Return the torso for observations of ``shape``: ``(N,)`` or, for images, ``(H, W, C)``.
 
-    Raises UsageError where the convolutions of ``config`` do not fit.
+    ``sees_byte_vectors`` is that of a network's config. Raises UsageError where the convolutions of ``config`` do not
+    fit.
     """
     if len(shape) == 3:
         height, width, channels = shape
@@ -81,7 +90,7 @@ def make_torso(shape: tuple[int, ...], config: TorsoConfig) -> VectorTorso | Ima
     if config.conv_filters is not None:
         message = f"model.conv_filters see images, but an observation is a vector of {shape[0]} numbers"
         raise UsageError(message, "leave conv_filters out; fcnet_hiddens see vectors")
-    return VectorTorso(shape[0], config)
+    return VectorTorso(shape[0], config, sees_byte_vectors)
 
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.evaluation import evaluate_checkpoint
@@ -19,6 +20,8 @@ from rlexp.config.model import ModelConfig
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
+from rlexp.models.q_network import QNetwork
+from rlexp.sample_batch import OBS
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning.display.quiet import QuietDisplay
 from rlexp.tuning.resume import resume_run
@@ -76,6 +79,27 @@ def test_dim_is_the_side_of_a_games_frames(dim: int, shape: tuple[int, ...]) -> 
 def test_dim_is_the_side_of_any_image_unless_it_is_to_stay_as_it_is(preference: str | None, side: int) -> None:
     assert observed(PIXEL_ENV, {"dim": 24}, preprocessor_pref=preference) == (side, side, 3)
     assert observed(PIXEL_ENV, preprocessor_pref=preference) == (10, 10, 3), "without dim nothing is scaled"
+
+
+@pytest.mark.key("observation_filter")
+@pytest.mark.parametrize(("observation_filter", "centered"), [("NoFilter", True), ("MeanStdFilter", False)])
+def test_memory_of_a_game_reaches_the_network_around_zero(observation_filter: str, centered: bool) -> None:
+    agent = make_agent(
+        "Pong-v4", env_config={"obs_type": "ram"}, observation_filter=observation_filter, sample_batch_size=50
+    )
+    network = QNetwork(agent.network_config())
+    saturated: list[float] = []
+    first = next(layer for layer in network.torso.modules() if isinstance(layer, torch.nn.Tanh))
+    first.register_forward_hook(
+        lambda layer, given, gives: saturated.append((gives.abs() > 0.99).float().mean().item())
+    )
+    (sample,) = agent.source.poll(0)
+    obs = torch.from_numpy(agent.pool.get(sample.batch, 1.0)[OBS])
+    network(obs)
+    agent.stop()
+    assert agent.network_config().sees_byte_vectors is centered
+    assert obs.dtype == (torch.uint8 if centered else torch.float32)
+    assert saturated[0] < 0.1, "97 % of the units would be saturated by bytes as they are"
 
 
 @pytest.mark.key("model.grayscale")

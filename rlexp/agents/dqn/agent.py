@@ -14,7 +14,7 @@ from rlexp.agents.dqn.acting_network import PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
-from rlexp.envs import is_atari, make_vector_env
+from rlexp.envs import is_atari, is_byte_vector, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing
@@ -237,7 +237,13 @@ def q_network_config(
         v_min=config.v_min,
         v_max=config.v_max,
     )
-    return QNetworkConfig(observation_space.shape, int(action_space.n), torso_config_of(config), head)
+    return QNetworkConfig(
+        observation_shape=observation_space.shape,
+        num_actions=int(action_space.n),
+        torso=torso_config_of(config),
+        head=head,
+        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
+    )
 
 
 def _device(num_gpus: float) -> str:

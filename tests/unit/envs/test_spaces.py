@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Sequence
 
-from rlexp.envs import EnvConfig, FrameConfig, check_spaces, make_env, make_vector_env
+from rlexp.envs import EnvConfig, FrameConfig, check_spaces, is_byte_vector, make_env, make_vector_env
 from rlexp.errors import UsageError
 from tests.envs import IMAGE_ENV, ImageEnv
 
@@ -55,6 +55,20 @@ def test_images_with_their_channels_first_are_refused(frames: FrameConfig | None
 def test_observations_without_a_fixed_size_are_refused(observation_space: gym.Space[object]) -> None:
     with pytest.raises(UsageError, match=r"env Maze-v0 .* cannot be laid out as a vector"):
         check_spaces("Maze-v0", observation_space, Discrete(2))
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (Box(0, 255, (128,), np.uint8), True),
+        (Box(0, 1, (128,), np.uint8), False),
+        (Box(0, 255, (128,), np.float32), False),
+        (Box(0, 255, (84, 84, 3), np.uint8), False),
+        (Discrete(5), False),
+    ],
+)
+def test_byte_vectors_are_bytes_of_the_whole_range(space: gym.Space[object], expected: bool) -> None:
+    assert is_byte_vector(space) is expected
 
 
 def test_discrete_observations_become_one_hot() -> None:

@@ -46,6 +46,16 @@ def test_has_the_values_of_torch(dueling: bool, hiddens: tuple[int, ...], fcnet_
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("fcnet_hiddens", [(), (8, 5)])
+def test_numpy_and_torch_see_byte_vectors_around_zero(fcnet_hiddens: tuple[int, ...]) -> None:
+    plain = config_of(fcnet_hiddens=fcnet_hiddens)
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 3), dtype=np.uint8)
+    centered = (pixels.astype(np.float32) - 128) / 128
+    expected, _ = both(plain, centered)
+    for found in both(dataclasses.replace(plain, sees_byte_vectors=True), pixels):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", sorted(TORCH_ACTIVATIONS))
 def test_has_every_activation(activation: str) -> None:
     config = config_of(
