@@ -14,6 +14,7 @@ from rlexp.agents.dqn.agent import q_network_config
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.apex import ApexConfig
+from rlexp.config.user_modules import UserModules
 from rlexp.envs import env_config_of, is_atari, make_vector_env
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
@@ -38,7 +39,7 @@ class Pieces:
 
     def vector_env(self) -> VectorEnv:
         """Return the envs of one worker."""
-        return make_vector_env(env_config_of(self.env, self.config, ()), self.config.num_envs_per_worker)
+        return make_vector_env(env_config_of(self.env, self.config, UserModules()), self.config.num_envs_per_worker)
 
     def network(self) -> QNetworkConfig:
         """Return the network's shape."""

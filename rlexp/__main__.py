@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -12,12 +13,20 @@ def main() -> None:
     Python would raise KeyboardInterrupt in the middle of an import, where a library may take it for a failure of
     its own and go on.
     """
+    _leave_current_folder()
     # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from rlexp.cli import main as run_command
 
     run_command()
+
+
+def _leave_current_folder() -> None:
+    """Undo that ``python -m`` searches the current folder for every module, except where rlexp itself lies in it."""
+    here = os.getcwd()
+    if sys.path[:1] == [here] and not os.path.samefile(here, os.path.dirname(os.path.dirname(__file__))):
+        del sys.path[0]
 
 
 if __name__ == "__main__":

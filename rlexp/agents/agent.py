@@ -21,6 +21,7 @@ from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.array_file import AnyArray
 from rlexp.checkpoint.state_tree import put_together, taken_apart
 from rlexp.config.common import CommonConfig
+from rlexp.config.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
@@ -61,14 +62,14 @@ class Agent(ABC, Generic[ConfigT]):
         pool: TaskPool,
         seed: int,
         checkpoint: Checkpoint | None = None,
-        imports: tuple[str, ...] = (),
+        modules: UserModules = NO_MODULES,
     ) -> None:
         """Place everything and publish the first weights, those of ``checkpoint`` where one is given.
 
-        Every process that makes envs imports the modules ``imports`` first.
+        Every process that makes envs may import the user's ``modules``.
         """
         self.config = config
-        self.env_config = env_config_of(env, config, imports)
+        self.env_config = env_config_of(env, config, modules)
         self.pool = pool
         self.seed = self.stream_seed = seed
         if checkpoint is not None:

@@ -18,7 +18,8 @@ from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse
 from rlexp.checkpoint.manifest import MANIFEST
 from rlexp.config.dialect_table import renamed_keys
 from rlexp.config.experiment import Experiment
-from rlexp.envs import EnvConfig, env_config_of, look_for_modules_here, make_vector_env, modules_of
+from rlexp.config.user_modules import UserModules, modules_of, with_current_folder
+from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import Acting, play_episodes
@@ -79,14 +80,13 @@ class _Player:
     @staticmethod
     def load(path: Path) -> _Player:
         checkpoint = read_checkpoint(path)
-        experiment, imports = _training_of(checkpoint, path)
-        modules = [*imports, *modules_of(experiment.env)]
-        if modules:  # whoever can write these names could have us import anything
+        experiment, modules = _training_of(checkpoint, path)
+        named = (*modules.imports, *modules_of(experiment.env))
+        if named:  # whoever can write these names could have us import anything
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
-            refuse_modules_within(run_of(path), modules)
-            look_for_modules_here()
-        return _Player(checkpoint, experiment, env_config_of(experiment.env, experiment.config, imports))
+            refuse_modules_within(run_of(path), UserModules(named, modules.folders))
+        return _Player(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
 
     def policy(self, env: VectorEnv[Any, Any, Any]) -> Acting:
         """Return the checkpoint's greedy policy for ``env``'s spaces."""
@@ -100,12 +100,15 @@ class _Player:
         return ObservationFilters(config, observation_space, arrays).applied_to(policy)
 
 
-def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment that a checkpoint is of, and the modules that register its env."""
+def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserModules]:
+    """Return the experiment that a checkpoint is of, and the user's modules that it may import."""
     experiment: TypeAdapter[Experiment] = TypeAdapter(Experiment)
+    strings = TypeAdapter(tuple[str, ...])
     try:
-        imports = TypeAdapter(tuple[str, ...]).validate_python(checkpoint.metadata.get("imports", ()))
-        return experiment.validate_python(_by_current_names(checkpoint.metadata["experiment"])), imports
+        imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
+        folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
+        modules = UserModules(imports, with_current_folder(folders))
+        return experiment.validate_python(_by_current_names(checkpoint.metadata["experiment"])), modules
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
 

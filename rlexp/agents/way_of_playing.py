@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rlexp.config.common import CommonConfig
+from rlexp.config.user_modules import NO_MODULES
 from rlexp.envs import EnvConfig
 from rlexp.json_file import plain
 
@@ -20,6 +21,6 @@ KEYS: Final = {
 def way_of_playing(env_config: EnvConfig, config: CommonConfig) -> dict[str, Any]:
     """Return the env and the keys by which workers play, as JSON has them."""
     # Where it is imported from, and how many threads step it, changes nothing in an env.
-    env = asdict(replace(env_config, imports=(), num_threads=1))
+    env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
     told: dict[str, Any] = plain({"env": env, "config": config.model_dump(mode="json", include=KEYS)})
     return told

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rlexp.config.user_modules import UserModules
 from rlexp.errors import ResumeError
 
 _MODULES: Final = (".py", ".pyc", ".so")
@@ -30,13 +31,13 @@ def run_of(checkpoint: Path) -> Path:
     return run if (run / _RUN_FILE).is_file() else checkpoint.resolve()
 
 
-def refuse_modules_within(path: Path, names: Iterable[str]) -> None:
-    """Raise ResumeError where one of the modules in ``names``, or any that is imported later, may lie in ``path``.
+def refuse_modules_within(path: Path, modules: UserModules) -> None:
+    """Raise ResumeError where one of ``modules.imports``, or any that is imported later, may lie in ``path``.
 
     No run of rlexp has any, so whoever handed it over put them there. Python looks where it is started, too.
     """
-    for name in names:
-        for place in _places(name):
+    for name in modules.imports:
+        for place in _places(name, modules.folders):
             if place.parent.resolve().is_relative_to(path.resolve()) and _is_module(place):
                 raise ResumeError(
                     f"the module {name} that {path} names lies in it: {place}",
@@ -52,10 +53,10 @@ def refuse_modules_within(path: Path, names: Iterable[str]) -> None:
         )
 
 
-def _places(name: str) -> Iterator[Path]:
+def _places(name: str, folders: tuple[str, ...]) -> Iterator[Path]:
     """Yield where a module and the packages around it would be, without a suffix."""
     parts = [part for part in name.split(".") if part]
-    for folder in {Path.cwd(), *map(Path, sys.path)}:
+    for folder in {Path.cwd(), *map(Path, (*sys.path, *folders))}:
         yield from (folder.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
 
 

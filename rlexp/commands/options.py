@@ -40,9 +40,9 @@ def load_options(
     """Return how files are to be read; ``fit`` scales their experiments to this machine."""
     machine = this_machine() if fit else None
     return LoadOptions(
-        tuple(imports or ()),
-        allow_unknown,
-        is_sweep,
-        flags,
+        imports=tuple(imports or ()),
+        allow_unknown=allow_unknown,
+        is_sweep=is_sweep,
+        flags=flags,
         adjust=partial(fitted, machine=machine) if machine else None,
     )

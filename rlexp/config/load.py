@@ -14,6 +14,7 @@ from rlexp.config.nodes import Finding, Node, Place, shown_key
 from rlexp.config.overrides import parse_overrides
 from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
 from rlexp.config.search_space import MAX_TRIALS
+from rlexp.config.user_modules import UserModules, folders_for
 from rlexp.config.yaml_text import read_text
 from rlexp.errors import ConfigError
 
@@ -46,7 +47,9 @@ def load_plan(
 
     """
     drafts = load_drafts(paths, overrides, seed, options)
-    return planned(drafts, tuple(Path(path) for path in paths), options.imports, fresh_seed)
+    files = tuple(Path(path) for path in paths)
+    folders = folders_for(files) if options.module_folders is None else options.module_folders
+    return planned(drafts, files, UserModules(options.imports, folders), fresh_seed)
 
 
 def load_drafts(

@@ -29,6 +29,8 @@ class LoadOptions:
 
     imports: tuple[str, ...] = ()
     """Modules that register environments: ids that are known to nobody else may be theirs."""
+    module_folders: tuple[str, ...] | None = None
+    """Where the user's modules are looked for. None: in the current folder and those of the files."""
     allow_unknown: bool = False
     """Leave unknown keys out, with a notice each, instead of refusing them."""
     is_sweep: bool = False

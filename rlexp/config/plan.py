@@ -14,6 +14,7 @@ from rlexp.config.nodes import Finding
 from rlexp.config.search_space import SEARCH, line_of
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial, sample_seed, trial_name
+from rlexp.config.user_modules import NO_MODULES, UserModules
 from rlexp.config.yaml_writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
@@ -40,8 +41,8 @@ class Plan:
     notices: tuple[Notice, ...]
     sources: tuple[Path, ...]
     """The files read."""
-    imports: tuple[str, ...] = ()
-    """Modules to be imported, in every process, before an environment is made: they register some."""
+    modules: UserModules = NO_MODULES
+    """The user's own modules, which every process that makes an environment may import."""
     sweeps: tuple[Sweep, ...] = ()
     """The experiments with a ``search`` section."""
 
@@ -58,7 +59,7 @@ class Plan:
 
 
 def planned(
-    drafts: Sequence[Draft], sources: tuple[Path, ...], imports: tuple[str, ...], fresh_seed: Callable[[], int]
+    drafts: Sequence[Draft], sources: tuple[Path, ...], modules: UserModules, fresh_seed: Callable[[], int]
 ) -> Plan:
     """Give every trial its seed and name; an experiment without a seed gets one from ``fresh_seed``."""
     experiments: list[PlannedExperiment] = []
@@ -74,7 +75,7 @@ def planned(
         else:
             trials.extend(_trials(draft, seeded, len(trials)))
     notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
-    return Plan(tuple(experiments), tuple(trials), notices, sources, imports, tuple(sweeps))
+    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps))
 
 
 def refuse_untrainable(plan: Plan) -> None:

@@ -4,7 +4,6 @@ from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
-from rlexp.envs.registry import look_for_modules_here, modules_of
 from rlexp.envs.spaces import check_reset, check_spaces, is_byte_vector, observation_bytes
 
 __all__ = [
@@ -18,10 +17,8 @@ __all__ = [
     "env_config_of",
     "is_atari",
     "is_byte_vector",
-    "look_for_modules_here",
     "make_env",
     "make_filmed_env",
     "make_vector_env",
-    "modules_of",
     "observation_bytes",
 ]

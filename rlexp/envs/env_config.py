@@ -10,6 +10,7 @@ from rlexp.config.common import CommonConfig
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.env_ids import is_atari
 from rlexp.config.model import ATARI_DIM
+from rlexp.config.user_modules import NO_MODULES, UserModules
 
 ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
@@ -62,8 +63,8 @@ class EnvConfig:
     """Keyword arguments of the env."""
     horizon: int | None
     """Steps after which an episode is cut (a truncation); never longer than the env's own limit."""
-    imports: tuple[str, ...] = ()
-    """Modules to import first: they register envs."""
+    modules: UserModules = NO_MODULES
+    """The user's own modules: which to import first, and where they and the env's class are looked for."""
     frames: FrameConfig | None = None
     """How images are prepared; None: as the env gives them."""
     discretize_actions: int | None = None
@@ -78,8 +79,8 @@ class EnvConfig:
         return deepmind and is_atari(self.env) and self.env_config.get("obs_type") != "ram"
 
 
-def env_config_of(env: str, config: CommonConfig, imports: tuple[str, ...]) -> EnvConfig:
-    """Return how ``env`` is made for an experiment with ``config`` that imports the modules ``imports``.
+def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvConfig:
+    """Return how ``env`` is made for an experiment with ``config`` that may import ``modules``.
 
     A vector env gets as many threads as the process that steps it has CPUs.
     """
@@ -94,7 +95,7 @@ def env_config_of(env: str, config: CommonConfig, imports: tuple[str, ...]) -> E
         env=env,
         env_config=arguments,
         horizon=config.horizon,
-        imports=imports,
+        modules=modules,
         frames=frames,
         discretize_actions=config.discretize_actions if isinstance(config, DQNConfig) else None,
         num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),

@@ -18,7 +18,7 @@ from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.native_atari import can_be_native, make_native_games
-from rlexp.envs.registry import find_class, find_spec, import_modules
+from rlexp.envs.registry import find_class, find_spec, prepare_imports
 from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
 from rlexp.errors import UsageError
 
@@ -35,7 +35,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 
     Its images and actions are prepared as ``config`` says, whoever plays it.
     """
-    import_modules(config.imports)
+    prepare_imports(config.env, config.modules)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
     try:
         if config.frames is not None and config.is_deepmind_atari:
@@ -62,7 +62,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     Where an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]``
     under GAME_OVER, GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
     """
-    import_modules(config.imports)
+    prepare_imports(config.env, config.modules)
     vector = _native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,32 +12,27 @@ from gymnasium.envs.registration import EnvSpec
 
 from rlexp.config.env_ids import is_known
 from rlexp.config.env_names import GYMNASIUM_IDS
+from rlexp.config.user_modules import UserModules, modules_of
 from rlexp.errors import UsageError
 
 Env = gym.Env[Any, Any]
-WHERE_MODULES_ARE = "it is looked for in the folder where rlexp is started and among the installed packages"
+WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
 
 
-def look_for_modules_here() -> None:
-    """Let modules be found where the command was started, as a console script does not by itself."""
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+def prepare_imports(env: str, modules: UserModules) -> None:
+    """Let the module of ``env`` be found, and import those of ``modules``; raises UsageError where one cannot be.
 
-
-def import_modules(names: Iterable[str]) -> None:
-    """Import modules that register envs; raises UsageError where one cannot be imported."""
-    for name in names:
+    Folders come last in Python's search path, and only where a module is named: a file there can neither take the
+    place of an installed module nor be imported by accident.
+    """
+    if not modules.imports and not modules_of(env):
+        return
+    sys.path += [folder for folder in modules.folders if folder not in sys.path]
+    for name in modules.imports:
         try:
             importlib.import_module(name)
         except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and none at all
             raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
-
-
-def modules_of(env: str) -> tuple[str, ...]:
-    """Return the modules that are imported for the name of an env: that of ``package.module:Class``, or none."""
-    module, colon, _ = env.partition(":")
-    return (module,) if colon else ()
 
 
 def find_class(name: str) -> type[Env] | None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from rlexp.agents.measured_replay import check_replay_fits
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
+from rlexp.config.user_modules import UserModules
 from rlexp.envs import (
     EnvConfig,
     check_reset,
     check_spaces,
     env_config_of,
-    look_for_modules_here,
     make_env,
     make_filmed_env,
     observation_bytes,
@@ -49,7 +49,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = machine_for(plan.trials, plan.imports, options.debug)
+    machine = machine_for(plan.trials, plan.modules, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
     with (
@@ -57,20 +57,19 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
     ):
         directory.write_experiments(texts, resolved_yaml(plan))
-        directory.start(plan.trials, plan.imports)
+        directory.start(plan.trials, plan.modules)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
         return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
 
 
-def check_envs(trials: Sequence[Trial], imports: tuple[str, ...], machine: Machine) -> None:
+def check_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine) -> None:
     """Raise where an env cannot be made, its agent cannot play it or memory cannot hold its replay.
 
     That is UsageError, or ResourceError for the memory.
     """
-    look_for_modules_here()
     sizes: list[tuple[EnvConfig, int]] = []
     for trial in trials:
-        env_config = env_config_of(trial.experiment.env, trial.experiment.config, imports)
+        env_config = env_config_of(trial.experiment.env, trial.experiment.config, modules)
         size = next((size for seen, size in sizes if seen == env_config), None)
         if size is None:
             size = _observation_bytes_of(env_config)
@@ -91,13 +90,13 @@ def _observation_bytes_of(env_config: EnvConfig) -> int:
         env.close()
 
 
-def machine_for(trials: Sequence[Trial], imports: tuple[str, ...], debug: bool) -> Machine:
+def machine_for(trials: Sequence[Trial], modules: UserModules, debug: bool) -> Machine:
     """Return this machine; raises where it cannot hold a trial, or the trial's env or starting point is not there."""
     set_ray_environment(debug)  # before an env is made: its module may import ray
     refuse_full_disk()
     machine = this_machine()
     check_fits(trials, machine)
-    check_envs(trials, imports, machine)
+    check_envs(trials, modules, machine)
     for trial in trials:
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):

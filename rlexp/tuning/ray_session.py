@@ -9,11 +9,15 @@ import shutil
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rlexp.errors import ResourceError
 from rlexp.tuning.guard import Guard
 from rlexp.tuning.run_lock import RunLock
 from rlexp.tuning.session_processes import SESSION, family_of, kill, kill_processes_of
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
 
 FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
@@ -101,6 +105,7 @@ class RaySession:
                 logging_level=logging.INFO if self._debug else logging.CRITICAL,
                 log_to_driver=self._debug,
                 _temp_dir=str(self._folder / "ray"),
+                job_config=job_without_folders(),
             )
         except BaseException:
             self._stop()
@@ -128,6 +133,22 @@ class RaySession:
             self._lock.release()
         if self._guard is not None:
             self._guard.dismiss()
+
+
+def job_without_folders() -> JobConfig:
+    """Return a job whose processes search Python's own path only.
+
+    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. Where the
+    user's modules lie travels with the envs that need them.
+    """
+    from ray.job_config import JobConfig
+
+    class JobWithoutFolders(JobConfig):
+        def _serialize(self) -> str:
+            self._py_driver_sys_path = []
+            return super()._serialize()
+
+    return JobWithoutFolders()
 
 
 def _use_own_token(folder: Path) -> None:

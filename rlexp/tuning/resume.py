@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.checkpoint import newest_manifest
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError
 from rlexp.json_file import to_json
@@ -18,7 +18,7 @@ from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import machine_for, run_feed
 from rlexp.tuning.last_row import last_row
 from rlexp.tuning.ray_session import RaySession
-from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
+from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, read_run_record
 from rlexp.tuning.secrets import masked
 from rlexp.tuning.stop_condition import reached
@@ -39,10 +39,10 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     refuse_untrusted(path, record)
     if is_sweep(path):
         return resume_sweep(path, record, overrides, display, debug)
-    plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
+    plan = load_recorded_plan(path, record, overrides)
     if plan.sweeps:  # without any of the files by which it would have been known
         return resume_sweep(path, record, overrides, display, debug)
-    refuse_own_modules(path, plan.trials)
+    refuse_own_modules(path, plan.trials, plan.modules.folders)
     trials = [
         trial
         for trial in recorded_trials(path, plan, record)
@@ -53,7 +53,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
-    machine = machine_for(trials, plan.imports, debug)
+    machine = machine_for(trials, plan.modules, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
             directory.write_resolved(resolved_yaml(plan))

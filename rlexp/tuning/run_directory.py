@@ -11,7 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.config.trial import Trial
+from rlexp.config.user_modules import NO_MODULES, UserModules, with_current_folder
 from rlexp.json_file import replace_json, replace_text
 from rlexp.tuning.new_directory import make_run_directory
 from rlexp.tuning.provenance import git_commit, versions
@@ -89,9 +91,9 @@ class RunDirectory:
         """Keep what a resumed run goes by."""
         replace_text(self.path / RESOLVED_FILE, resolved)
 
-    def start(self, trials: Sequence[Trial], imports: Sequence[str] = ()) -> None:
-        """Make the trials' directories and write the first ``run.json``; ``imports`` are what registers their envs."""
-        self.record.imports = list(imports)
+    def start(self, trials: Sequence[Trial], modules: UserModules = NO_MODULES) -> None:
+        """Make the trials' directories and write the first ``run.json``; ``modules`` are those of their envs."""
+        self.record.imports, self.record.module_folders = list(modules.imports), list(modules.folders)
         for trial in trials:
             self._make(trial)
         self.write()
@@ -174,6 +176,13 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def load_recorded_plan(path: Path, record: RunRecord, overrides: Sequence[str]) -> Plan:
+    """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError."""
+    folders = with_current_folder(record.module_folders)
+    options = LoadOptions(imports=tuple(record.imports), module_folders=folders)
+    return load_plan([path / RESOLVED_FILE], overrides, options=options)
 
 
 def trial_parameters(trial: Trial) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.user_modules import UserModules
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json, replace_json
 
@@ -94,8 +95,15 @@ class RunRecord:
     ended: str | None = None
     imports: list[str] = field(default_factory=list)
     """Modules that register its envs."""
+    module_folders: list[str] = field(default_factory=list)
+    """Where these and the modules of its env classes were looked for: the current folder then, and its files'."""
     status: Status = Status.RUNNING
     trials: list[TrialRecord] = field(default_factory=list)
+
+    @property
+    def modules(self) -> UserModules:
+        """The user's own modules, as of when it began."""
+        return UserModules(tuple(self.imports), tuple(self.module_folders))
 
     def trial(self, name: str) -> TrialRecord:
         """Return the record of the trial called ``name``; raises KeyError where the run has none."""
@@ -142,8 +150,8 @@ def now() -> str:
 
 def _record(content: dict[str, Any]) -> RunRecord:
     content.pop("seeds", None)
-    if not all(isinstance(name, str) for name in content.get("imports", [])):
-        raise TypeError("imports are names of modules")
+    if not all(isinstance(name, str) for key in ("imports", "module_folders") for name in content.get(key, [])):
+        raise TypeError("imports and module_folders are lists of strings")
     trials = [_trial_record(trial) for trial in content.pop("trials")]
     return RunRecord(**{**content, "status": Status(content["status"])}, trials=trials)
 

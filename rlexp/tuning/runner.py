@@ -76,7 +76,7 @@ def assignment_of(trial: Trial, directory: RunDirectory, feed: TrialFeed) -> Ass
     return Assignment(
         trial=trial,
         directory=directory.trial_directory(trial).resolve(),
-        imports=tuple(directory.record.imports),
+        modules=directory.record.modules,
         restore=starting_point(trial),
         deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
         milestones=feed.milestones,

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from rlexp.checkpoint import Manifest, newest_checkpoint, newest_manifest
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
@@ -18,7 +18,7 @@ from rlexp.tuning.experiment_run import EXIT_CODES, machine_for, run_feed
 from rlexp.tuning.last_row import last_row
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.recorders import TrialRecorder
-from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory
+from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, TrialError
 from rlexp.tuning.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
 from rlexp.tuning.search.record import BEST_FILE, SWEEP_FILE
@@ -49,11 +49,11 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     """
     heading = read_heading(path)
     _refuse_other_space(overrides, heading)
-    plan = load_plan([path / RESOLVED_FILE], overrides, options=LoadOptions(imports=tuple(record.imports)))
+    plan = load_recorded_plan(path, record, overrides)
     sweep = same_sweep(plan, heading, path)
-    refuse_own_modules(path, plan.everything)
+    refuse_own_modules(path, plan.everything, plan.modules.folders)
     require_sweep_extra(sweep)
-    machine = machine_for(plan.everything, plan.imports, debug)
+    machine = machine_for(plan.everything, plan.modules, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         past = restored(sweep, path)
         refuse_unresumable(past, directory)

@@ -30,7 +30,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     """
     sweep = the_sweep(plan)
     require_sweep_extra(sweep)
-    machine = machine_for(plan.everything, plan.imports, options.debug)
+    machine = machine_for(plan.everything, plan.modules, options.debug)
     stem = plan.sources[0].stem
     with (
         StopRequest(display.on_stop_request) as request,
@@ -57,7 +57,7 @@ def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> J
     journal = Journal(directory.path)
     experiment = masked(plan.experiments[0].resolved)
     journal.head(Heading(list(the_sweep(plan).space.keys), experiment, allow_failures))
-    directory.start([], plan.imports)
+    directory.start([], plan.modules)
     return journal
 
 

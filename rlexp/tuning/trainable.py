@@ -16,6 +16,7 @@ from ray.exceptions import RayTaskError
 from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
 from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
+from rlexp.config.user_modules import UserModules
 from rlexp.errors import RlexpError
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.milestones import Milestones
@@ -43,8 +44,8 @@ class Assignment:
     trial: Trial
     directory: Path
     """The trial's own directory; absolute, and on storage that driver and trial share."""
-    imports: tuple[str, ...]
-    """Modules that register envs."""
+    modules: UserModules
+    """The user's own modules."""
     restore: Path | None
     """A checkpoint to start from where the trial has none of its own."""
     deadline_s: float | None
@@ -123,7 +124,7 @@ class ExperimentTrainable(tune.Trainable):
             self._progress = checkpoint.metadata.get("metrics", {}).get(milestones.metric, 0.0)
         make_agent = AGENTS[self._experiment.run]
         return make_agent(
-            self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.imports
+            self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
         )
 
     def _passes_milestone(self, row: dict[str, Any]) -> bool:
@@ -144,7 +145,8 @@ class ExperimentTrainable(tune.Trainable):
         directory = checkpoint_directory(self._directory, iteration)
         metadata = {
             "experiment": experiment.model_dump(mode="json"),
-            "imports": list(self._assignment.imports),
+            "imports": list(self._assignment.modules.imports),
+            "module_folders": list(self._assignment.modules.folders),
             "metrics": row,
         }
         path = self._agent.save(directory, metadata)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlexp.checkpoint import refuse_foreign, refuse_modules_within
 from rlexp.config.trial import Trial
-from rlexp.envs import modules_of
+from rlexp.config.user_modules import UserModules, modules_of
 from rlexp.errors import ResumeError
 from rlexp.tuning.run_lock import in_use, is_in_use
 from rlexp.tuning.run_name import derived_name
@@ -34,12 +34,13 @@ def refuse_untrusted(run: Path, record: RunRecord) -> None:
         if not str(trial.name).isprintable() or trial.directory != derived_name(str(trial.name)):
             message = f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is no directory of {trial.name!r}"
             raise ResumeError(message, "restore the file from a copy")
-    refuse_modules_within(run, record.imports)
+    refuse_modules_within(run, record.modules)
 
 
-def refuse_own_modules(run: Path, trials: Iterable[Trial]) -> None:
+def refuse_own_modules(run: Path, trials: Iterable[Trial], folders: tuple[str, ...]) -> None:
     """Raise ResumeError where the class of a trial's env would come from ``run`` itself."""
-    refuse_modules_within(run, (name for trial in trials for name in modules_of(trial.experiment.env)))
+    names = dict.fromkeys(name for trial in trials for name in modules_of(trial.experiment.env))
+    refuse_modules_within(run, UserModules(tuple(names), folders))
 
 
 def _refuse_no_file(path: Path) -> None:

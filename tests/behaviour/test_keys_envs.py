@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.evaluation import evaluate_checkpoint
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
+from rlexp.config.user_modules import UserModules, folders_for
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
@@ -165,14 +167,39 @@ def registering_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_modules_are_imported_before_an_env_is_made(registering_module: str) -> None:
     config = DQNConfig()
     with pytest.raises(UsageError, match="Registered-v0 is not known"):
-        make_env(env_config_of("Registered-v0", config, ()))
-    make_vector_env(env_config_of("Registered-v0", config, (registering_module,)), 1).close()
+        make_env(env_config_of("Registered-v0", config, UserModules()))
+    make_vector_env(env_config_of("Registered-v0", config, UserModules((registering_module,))), 1).close()
 
 
 def test_a_module_that_cannot_be_imported_is_named() -> None:
     with pytest.raises(UsageError, match="--import no_such_module") as caught:
-        make_env(EnvConfig("CartPole-v1", {}, None, imports=("no_such_module",)))
+        make_env(EnvConfig("CartPole-v1", {}, None, modules=UserModules(("no_such_module",))))
     assert caught.value.exit_code == 2
+
+
+@pytest.fixture
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with an env's module, and one that has the name of a module that is not loaded yet."""
+    (tmp_path / "downloaded_env.py").write_text("from tests.envs import CountingEnv as Env\n", encoding="utf-8")
+    (tmp_path / "colorsys.py").write_text("is_poisoned = True\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("downloaded_env", "colorsys"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def test_env_module_is_found_beside_the_experiment_file(downloads: Path) -> None:
+    config = DQNConfig()
+    with pytest.raises(UsageError, match="downloaded_env cannot be imported"):
+        make_env(env_config_of("downloaded_env:Env", config, UserModules()))
+    modules = UserModules(folders=folders_for([downloads / "experiment.yaml"]))
+    make_env(env_config_of("downloaded_env:Env", config, modules)).close()
+    assert not hasattr(importlib.import_module("colorsys"), "is_poisoned"), "installed modules come first"
+
+
+def test_module_folders_are_not_searched_where_no_module_is_named(downloads: Path) -> None:
+    make_env(env_config_of("CartPole-v1", DQNConfig(), UserModules(folders=(str(downloads),)))).close()
+    assert str(downloads) not in sys.path
 
 
 IMPORTING = """

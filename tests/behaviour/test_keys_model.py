@@ -13,6 +13,7 @@ from torch import Tensor
 from rlexp.agents.dqn.agent import DQNAgent, q_network_config
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
+from rlexp.config.user_modules import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import UsageError
 from rlexp.models.q_network import QNetwork
@@ -26,7 +27,7 @@ FILTERS = ((4, (4, 4), 2), (5, (5, 5), 1))
 def network_for(env: str, preprocessor_pref: Literal["deepmind", "rllib"] | None = None, **model: Any) -> QNetwork:
     """Return the network that an agent's learner and policies have, with weights that depend on their shapes only."""
     config = DQNConfig(preprocessor_pref=preprocessor_pref, hiddens=(8,), model=ModelConfig(**model))
-    vector = make_vector_env(env_config_of(env, config, ()), 1)
+    vector = make_vector_env(env_config_of(env, config, UserModules()), 1)
     torch.manual_seed(0)
     network = QNetwork(q_network_config(config, vector.single_observation_space, vector.single_action_space))
     vector.close()

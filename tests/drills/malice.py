@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.drills.attacks import ATTACKS, check_clean, record_changed
-from tests.drills.experiments import dqn
+from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
 from tests.drills.registry import drill
 from tests.drills.runs import checkpoints_of, stopped_run, trial_of
@@ -83,6 +83,40 @@ def evil_yaml(scene: Scene) -> str:
     check(not sentinel.exists(), "something was run")
     check(not scene.out.exists(), "something was created")
     return f"{len(lines)} attempts, each with its line, in four commands; {len(ENVS)} envs that are none"
+
+
+POISONED = (
+    *("ray", "torch", "numpy", "gymnasium", "yaml", "pydantic", "typer", "click", "rich", "psutil", "lz4", "filelock"),
+    *("tensorboard", "tensorboardX", "safetensors", "optuna", "matplotlib", "ale_py", "json", "random", "secrets"),
+    *("colorsys", "rlexp"),
+)
+"""Modules that rlexp, its libraries or Python itself import, or may look for."""
+
+
+@drill(65, "poisoned-folder")
+def poisoned_folder(scene: Scene) -> str:
+    """Every command is started in a folder where files have the names of Python's modules."""
+    folder, sentinel = scene.folder / "downloads", scene.folder / "sentinel"
+    folder.mkdir()
+    for name in POISONED:
+        (folder / f"{name}.py").write_text(f"open({str(sentinel)!r}, 'a').write({name!r})\n", encoding="utf-8")
+    (folder / "drill.yaml").write_text(dqn(steps=400), encoding="utf-8")
+    (folder / "workers.yaml").write_text(apex(steps=400, workers=1), encoding="utf-8")
+    (folder / "sweep.yaml").write_text(dqn(steps=400, lr="{grid_search: [1e-3]}"), encoding="utf-8")
+    run = Path("out") / "drill"
+    commands: tuple[tuple[object, ...], ...] = (
+        *(("check", "drill.yaml"), ("explain", "lr"), ("schema",), ("convert", "drill.yaml"), ("doctor",)),
+        *(("run", name, "--out", "out", "--name", Path(name).stem, "-q") for name in ("drill.yaml", "workers.yaml")),
+        ("resume", run, "-o", "stop.timesteps_total=800", "-q"),
+        *(("ls", "out"), ("evaluate", run, "--episodes", 1), ("logs", run), ("compare", run)),
+        ("sweep", "sweep.yaml", "--out", "out", "-q"),
+        ("train", "-f", "drill.yaml", "--out", "again"),
+    )
+    for words in commands:
+        command = scene.run_in(folder, *words)
+        check(command.process.returncode == 0, f"{words}: exit {command.process.returncode}: {command.stderr[-500:]}")
+        check(not sentinel.exists(), f"{words} has imported {sentinel.read_text() if sentinel.exists() else ''}")
+    return f"{len(commands)} commands beside {len(POISONED)} modules, none of them imported"
 
 
 def attempts(sentinel: Path) -> tuple[str, dict[str, int]]:

@@ -101,7 +101,7 @@ class Command:
             reader.join(DEADLINE_S)
         while (line := self._lines.get()) is not None:
             self.output.append(line)
-            if line.startswith("{"):
+            if line.startswith('{"event"'):
                 self.events.append(_parsed(line))
         self._lines.put(None)
         return code
@@ -157,6 +157,14 @@ class Scene:
         script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
         words = ("unshare", "-rm", "sh", "-c", script, disk, sys.executable, "-m", "rlexp", *arguments)
         command = self._started(tuple(map(str, words)), environment)
+        command.end()
+        return command
+
+    def run_in(self, folder: Path, *arguments: object) -> Command:
+        """Run the installed script ``rlexp ARGUMENTS`` in a folder and wait for its end."""
+        script = Path(sys.executable).with_name("rlexp")
+        words = ("sh", "-c", 'cd "$0" && exec "$@"', folder, script, *arguments)
+        command = self._started(tuple(map(str, words)), {})
         command.end()
         return command
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.checkpoint import refuse_foreign, refuse_modules_within, run_of
+from rlexp.config.user_modules import UserModules
 from rlexp.errors import ResumeError
 
 
@@ -38,16 +39,16 @@ def test_modules_in_a_run_that_a_command_is_started_in(
     (here / name).touch()
     monkeypatch.chdir(here)
     with pytest.raises(ResumeError, match="would be imported from here"):
-        refuse_modules_within(tmp_path / "run", ())
+        refuse_modules_within(tmp_path / "run", UserModules())
     monkeypatch.chdir(tmp_path)
-    refuse_modules_within(tmp_path / "run", ())
+    refuse_modules_within(tmp_path / "run", UserModules())
 
 
 def test_a_run_without_modules_may_be_resumed_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.json").touch()
     (tmp_path / "00000-DQN").mkdir()
     monkeypatch.chdir(tmp_path)
-    refuse_modules_within(tmp_path, ["numpy", "elsewhere.module"])
+    refuse_modules_within(tmp_path, UserModules(("numpy", "elsewhere.module")))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,14 @@ def test_a_module_that_a_run_names_may_not_lie_in_it(
     path.touch()
     monkeypatch.chdir(tmp_path / here)
     with pytest.raises(ResumeError, match="lies in it"):
-        refuse_modules_within(tmp_path / "run", [name])
+        refuse_modules_within(tmp_path / "run", UserModules((name,)))
+
+
+def test_module_folder_that_a_run_records_may_not_be_its_own(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "evil.py").touch()
+    with pytest.raises(ResumeError, match="lies in it"):
+        refuse_modules_within(tmp_path / "run", UserModules(("evil",), (str(tmp_path / "run"),)))
 
 
 def test_modules_beside_a_run_and_a_copied_checkpoint_are_ones_own(
@@ -78,7 +86,7 @@ def test_modules_beside_a_run_and_a_copied_checkpoint_are_ones_own(
     checkpoint.mkdir(parents=True)
     (tmp_path / "my_env.py").touch()
     monkeypatch.chdir(tmp_path)
-    refuse_modules_within(run_of(checkpoint), ["my_env"])
+    refuse_modules_within(run_of(checkpoint), UserModules(("my_env",)))
     assert run_of(checkpoint) == checkpoint
     (tmp_path / "run.json").touch()
     assert run_of(checkpoint) == tmp_path

@@ -102,7 +102,7 @@ def test_ids_that_nobody_knows(load: Load, env: str, message: str, hint: str) ->
 def test_an_imported_module_may_register_any(load: Load) -> None:
     plan = load("flatland_sparse", imports=("flatland.envs",))
     assert plan.trials[0].experiment.env == "flatland_sparse"
-    assert plan.imports == ("flatland.envs",)
+    assert plan.modules.imports == ("flatland.envs",)
 
 
 @pytest.mark.parametrize(

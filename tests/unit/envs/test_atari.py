@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.config.dqn import DQNConfig
+from rlexp.config.user_modules import UserModules
 from rlexp.envs import (
     GAME_OVER,
     GAME_SCORE,
@@ -287,9 +288,9 @@ def test_rewards_are_those_of_deepmind_where_frames_are() -> None:
 
 def test_what_only_the_registry_of_gym_knew_reaches_no_game() -> None:
     config = DQNConfig(env_config={"nondeterministic": False, "frameskip": 3})
-    assert env_config_of("ALE/Pong-v5", config, ()).env_config == {"frameskip": 3}
-    assert env_config_of("tests.envs:ImageEnv", config, ()).env_config == config.env_config
-    make_env(env_config_of("ALE/Pong-v5", config, ())).close()
+    assert env_config_of("ALE/Pong-v5", config, UserModules()).env_config == {"frameskip": 3}
+    assert env_config_of("tests.envs:ImageEnv", config, UserModules()).env_config == config.env_config
+    make_env(env_config_of("ALE/Pong-v5", config, UserModules())).close()
 
 
 def test_games_are_known_by_their_ids() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlexp.config.dqn import DQNConfig
+from rlexp.config.user_modules import UserModules
 from rlexp.envs import (
     GAME_OVER,
     GAME_SCORE,
@@ -290,7 +291,7 @@ def test_the_same_seed_is_the_same_game_and_the_copies_differ() -> None:
     ],
 )
 def test_a_worker_steps_its_games_with_the_cpus_that_it_has(cpus: Mapping[str, Any], num_threads: int) -> None:
-    assert env_config_of("ALE/Pong-v5", DQNConfig(**cpus), ()).num_threads == num_threads
+    assert env_config_of("ALE/Pong-v5", DQNConfig(**cpus), UserModules()).num_threads == num_threads
 
 
 def test_closing_ends_the_threads() -> None:

@@ -1,0 +1,37 @@
+"""The user's own modules that an experiment names: which they are and where they may lie; none is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class UserModules:
+    """What a run may import that is not installed."""
+
+    imports: tuple[str, ...] = ()
+    """Modules that register envs (``--import``)."""
+    folders: tuple[str, ...] = ()
+    """Folders, absolute, in which these and the modules of env classes are looked for after all installed ones."""
+
+
+NO_MODULES = UserModules()
+"""Of a run that imports nothing but what is installed."""
+
+
+def modules_of(env: str) -> tuple[str, ...]:
+    """Return the modules that the name of an env makes a run import: that of ``package.module:Class``, or none."""
+    module, colon, _ = env.partition(":")
+    return (module,) if colon else ()
+
+
+def folders_for(files: Iterable[Path]) -> tuple[str, ...]:
+    """Return where the modules of experiment files are looked for: the current folder, then those of the files."""
+    return with_current_folder(str(file.absolute().parent) for file in files)
+
+
+def with_current_folder(folders: Iterable[str]) -> tuple[str, ...]:
+    """Return ``folders`` behind the one where the command was started."""
+    return tuple(dict.fromkeys((str(Path.cwd()), *folders)))
