@@ -10,6 +10,7 @@
     │       └── DamagedCheckpointError
     ├── ResourceError (4)        this machine or cluster cannot hold the experiment
     └── TrialError (1)           a trial failed while it ran
+        └── EnvError             its env raised, or returned something that Gymnasium does not allow
 """
 
 from __future__ import annotations
@@ -110,3 +111,7 @@ class ResourceError(RlexpError):
 
 class TrialError(RlexpError):
     """A trial failed while it ran."""
+
+
+class EnvError(TrialError):
+    """An env raised, or returned something that Gymnasium does not allow; names the env and the line."""

@@ -4,7 +4,7 @@ from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
-from rlexp.envs.spaces import check_reset, check_spaces, is_byte_vector, observation_bytes
+from rlexp.envs.spaces import check_first_steps, check_spaces, is_byte_vector, observation_bytes
 
 __all__ = [
     "GAME_OVER",
@@ -12,7 +12,7 @@ __all__ = [
     "GAME_STEPS",
     "EnvConfig",
     "FrameConfig",
-    "check_reset",
+    "check_first_steps",
     "check_spaces",
     "env_config_of",
     "is_atari",

@@ -14,13 +14,14 @@ from gymnasium.wrappers import TimeLimit
 from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari import deepmind_env
 from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
+from rlexp.envs.checked_env import CheckedEnv, env_error
 from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.native_atari import can_be_native, make_native_games
 from rlexp.envs.registry import find_class, find_spec, prepare_imports
 from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
-from rlexp.errors import UsageError
+from rlexp.errors import EnvError, RlexpError, UsageError
 
 Env = gym.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
@@ -44,10 +45,14 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
         user_class = find_class(config.env)
         if user_class is None:
             return _prepared(_registered_env(config, config.horizon, kwargs), config)
-        env = user_class(**kwargs)
+        env = CheckedEnv(user_class(**kwargs), config.env)
         return _prepared(TimeLimit(env, config.horizon) if config.horizon else env, config)
-    except (TypeError, ImportError, gym.error.Error) as error:
-        raise UsageError(f"env {config.env} cannot be made: {error}", _remedy(error)) from error
+    except EnvError as error:
+        raise UsageError(error.message, error.hint) from error
+    except RlexpError:
+        raise
+    except (Exception, SystemExit) as error:  # the code of an env may raise anything
+        raise _cannot_be_made(config.env, error) from error
 
 
 def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
@@ -81,7 +86,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
         )
         vector.reset(seed=0)
         picture = vector.render()[0]
-    except (UsageError, gym.error.Error, AssertionError, TypeError) as error:
+    except (UsageError, EnvError, gym.error.Error, AssertionError, TypeError) as error:
         raise UsageError(f"env {config.env} cannot be filmed: {error}", _remedy(error)) from error
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
         vector.close()
@@ -99,7 +104,8 @@ def _atari_steps_per_second(config: EnvConfig) -> float:
 
 def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str, Any]) -> Env:
     limit = _episode_limit(find_spec(config.env), horizon)
-    return gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+    env = gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+    return CheckedEnv(env, config.env)
 
 
 def _prepared(env: Env, config: EnvConfig) -> Env:
@@ -132,7 +138,7 @@ def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
     try:
         vector = gym.make_vec(config.env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except TypeError as error:
-        raise UsageError(f"env {config.env} cannot be made: {error}", _remedy(error)) from error
+        raise _cannot_be_made(config.env, error) from error
     if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP and not _needs_preparing(vector, config):
         return vector
     vector.close()
@@ -155,7 +161,12 @@ def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
     return min(limits, default=None)
 
 
-def _remedy(error: Exception) -> str | None:
+def _cannot_be_made(env: str, error: BaseException) -> UsageError:
+    located = env_error(env, error)
+    return UsageError(located.message, _remedy(error) or located.hint)
+
+
+def _remedy(error: BaseException) -> str | None:
     if isinstance(error, gym.error.DependencyNotInstalled):
         return "install what the env needs, for example pip install 'gymnasium[classic-control]'"
     return "check env_config: its keys are the env's keyword arguments" if isinstance(error, TypeError) else None

@@ -8,12 +8,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 
-from rlexp.errors import UsageError
+from rlexp.errors import EnvError, UsageError
 
 MOST_CHANNELS_FIRST = 4
 """An image of so few rows, and more columns and channels, is one with its channels first."""
@@ -34,17 +34,48 @@ def check_spaces(env: str, observation_space: Space[Any], action_space: Space[An
     """Raise UsageError where ``env`` has spaces that DQN and APEX cannot play here."""
     if not isinstance(action_space, Discrete):
         raise UsageError(
-            f"env {env} has actions {action_space}; DQN and APEX need a Discrete action space",
+            f"env {env} has the action space {action_space}; DQN and APEX need a Discrete one",
             "discretize_actions: 5 chooses among 5 values per dimension"
             if isinstance(action_space, Box)
             else "wrap the env so that it takes a finite number of actions",
         )
     if action_space.start != 0:
         raise UsageError(
-            f"env {env} has actions {action_space}, which do not start at 0", "wrap the env so that they do"
+            f"env {env} has the action space {action_space}, which does not start at 0",
+            "wrap the env so that its actions are 0, 1, 2, ...",
         )
-    if not observation_space.is_np_flattenable:
-        raise UsageError(f"env {env} has observations {observation_space}, which cannot be laid out as a vector")
+    without_form = [name for name, part in _parts(observation_space) if not _can_be_vector(part)]
+    if without_form:
+        raise UsageError(
+            f"env {env} has the observation space {observation_space}; {' and '.join(without_form)} cannot be turned "
+            "into numbers",
+            _wrapper_for(observation_space),
+        )
+    if observation_bytes(observation_space) == 0:
+        raise UsageError(f"env {env} has the empty observation space {observation_space}", "observe at least a number")
+
+
+def _parts(space: Space[Any]) -> list[tuple[str, Space[Any]]]:
+    """Return the entries of a Dict with their names; any other space as the only part."""
+    return [(f"{name!r}", part) for name, part in space.items()] if isinstance(space, Dict) else [("it", space)]
+
+
+def _can_be_vector(space: Space[Any]) -> bool:
+    try:
+        return bool(space.is_np_flattenable)
+    except NotImplementedError:  # spaces of other libraries do not say
+        return False
+
+
+def _wrapper_for(space: Space[Any]) -> str:
+    """Return how to wrap an env such that its observations become numbers."""
+    kept = [name for name, part in space.items() if _can_be_vector(part)] if isinstance(space, Dict) else []
+    if not kept:
+        return "wrap the env so that it observes numbers, and name your class as env: package.module:Class"
+    return (
+        f"write a class MyEnv(gymnasium.Wrapper) around gymnasium.wrappers.FilterObservation(env, {kept}), "
+        "and name it as env: my_module:MyEnv"
+    )
 
 
 def check_layout(env: str, observation_space: Space[Any]) -> None:
@@ -57,18 +88,18 @@ def check_layout(env: str, observation_space: Space[Any]) -> None:
         )
 
 
-def check_reset(env_id: str, env: gym.Env[Any, Any]) -> None:
-    """Raise UsageError where ``env`` cannot be reset, or its first observation is not one of its space."""
+def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> None:
+    """Raise EnvError where ``env`` cannot be reset and stepped once, or its first observation is not of its space."""
+    obs, _ = env.reset(seed=0)
     space = env.observation_space
-    try:
-        obs, _ = env.reset(seed=0)
-    except Exception as error:
-        raise UsageError(f"env {env_id} cannot be reset: {type(error).__name__}: {error}", "mend its reset") from error
-    # Bounds are not looked at: many an env leaves those of its space a little, which does no harm.
-    fits = np.shape(obs) == space.shape if isinstance(space, Box) else space.contains(obs)
-    if not fits:
-        shown = f"shape {np.shape(obs)}" if isinstance(space, Box) else repr(obs)
-        raise UsageError(f"env {env_id} was reset to an observation of {shown}, its space is {space}", "mend either")
+    # Bounds of a Box are not looked at: many an env leaves those of its space a little, which does no harm.
+    if not isinstance(space, Box) and not space.contains(obs):
+        raise EnvError(
+            f"env {env_id}: reset returned {obs!r}, which its observation_space {space} does not contain",
+            "correct the observation or the observation_space",
+        )
+    env.action_space.seed(0)
+    env.step(env.action_space.sample())
 
 
 def is_byte_vector(space: Space[Any]) -> bool:

@@ -13,7 +13,7 @@ from rlexp.config.trial import Trial
 from rlexp.config.user_modules import UserModules
 from rlexp.envs import (
     EnvConfig,
-    check_reset,
+    check_first_steps,
     check_spaces,
     env_config_of,
     make_env,
@@ -84,7 +84,7 @@ def _observation_bytes_of(env_config: EnvConfig) -> int:
     env = make_env(env_config)
     try:
         check_spaces(env_config.env, env.observation_space, env.action_space)
-        check_reset(env_config.env, env)
+        check_first_steps(env_config.env, env)
         return observation_bytes(env.observation_space)
     finally:
         env.close()

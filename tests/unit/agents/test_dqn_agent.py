@@ -18,7 +18,7 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
-from rlexp.errors import ResourceError, TrialError, UsageError
+from rlexp.errors import EnvError, ResourceError, TrialError, UsageError
 from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool
 from tests.envs import CONTINUOUS_ENV, COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, RAISING_ENV
@@ -182,13 +182,13 @@ def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
 
 
 def test_an_env_that_it_cannot_play_is_refused() -> None:
-    with pytest.raises(UsageError, match="Discrete action space"):
+    with pytest.raises(UsageError, match="DQN and APEX need a Discrete one"):
         make_agent(CONTINUOUS_ENV)
 
 
 def test_the_error_of_an_env_surfaces() -> None:
     agent = make_agent(RAISING_ENV)
-    with pytest.raises(RuntimeError, match="raises at its fifth step"):
+    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env raises at its fifth step"):
         agent.train()
     agent.stop()
 

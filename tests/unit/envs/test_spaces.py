@@ -21,7 +21,7 @@ def test_what_can_be_laid_out_as_a_vector_can_be_played(observation_space: gym.S
 
 @pytest.mark.parametrize("action_space", [Box(-1.0, 1.0, (2,), np.float32), MultiDiscrete([2, 2])])
 def test_actions_that_are_not_discrete_are_refused(action_space: gym.Space[object]) -> None:
-    with pytest.raises(UsageError, match=r"env Maze-v0 .* Discrete action space") as caught:
+    with pytest.raises(UsageError, match=r"env Maze-v0 .* DQN and APEX need a Discrete one") as caught:
         check_spaces("Maze-v0", VECTOR, action_space)
     assert caught.value.hint is not None
     assert caught.value.exit_code == 2
@@ -53,7 +53,7 @@ def test_images_with_their_channels_first_are_refused(frames: FrameConfig | None
 
 @pytest.mark.parametrize("observation_space", [Graph(VECTOR, None), Sequence(VECTOR)])
 def test_observations_without_a_fixed_size_are_refused(observation_space: gym.Space[object]) -> None:
-    with pytest.raises(UsageError, match=r"env Maze-v0 .* cannot be laid out as a vector"):
+    with pytest.raises(UsageError, match=r"env Maze-v0 .* cannot be turned into numbers"):
         check_spaces("Maze-v0", observation_space, Discrete(2))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.errors import EnvError
 from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonSchedule
 from rlexp.rollout.worker import FragmentInfo, RolloutWorker, RowWriter
 from rlexp.sample_batch import (
@@ -296,7 +297,7 @@ def test_epsilon_goes_by_the_steps_ahead() -> None:
 
 
 def test_the_error_of_an_env_surfaces() -> None:
-    with pytest.raises(RuntimeError, match="raises at its fifth step"):
+    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env raises at its fifth step"):
         make_worker(fragment_length=10, env=RAISING_ENV).sample(0)
 
 

@@ -1,0 +1,153 @@
+"""CheckedEnv: what an env raises, or returns against Gymnasium's rules, becomes an error that names env and line."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+
+import rlexp
+from rlexp.errors import EnvError, RlexpError
+
+Step = tuple[Any, Any, bool, bool, dict[str, Any]]
+Start = tuple[Any, dict[str, Any]]
+
+STEP_RESULT: Final = "observation, reward, terminated, truncated, info"
+RESET_RESULT: Final = "observation, info"
+_NOT_A_BOX: Final = (-1,)
+"""Stands for the shape of observations that are no arrays, and is none of an array."""
+NOT_THE_USERS: Final = tuple(
+    str(Path(folder).resolve()) + os.sep
+    for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(rlexp.__file__))
+)
+"""Folders of code that the user of an env did not write."""
+
+
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Passes everything on; raises EnvError for what ``env`` raises, and for results of another kind or shape."""
+
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        """``name`` is what an experiment calls the env; raises EnvError where it has no spaces."""
+        for attribute in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, attribute, None), gym.Space):
+                message = f"env {name} has no {attribute}: it must be a gymnasium.Space"
+                raise EnvError(message, f"set self.{attribute} in __init__")
+        super().__init__(env)
+        self._name = name
+        space = env.observation_space
+        self._shape = space.shape if isinstance(space, Box) else _NOT_A_BOX
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
+        try:
+            result = self.env.reset(seed=seed, options=options)
+        except (Exception, SystemExit) as error:
+            raise env_error(self._name, error) from error
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._unexpected("reset", f"{_kind(result)}, not a tuple ({RESET_RESULT})")
+        self._check("reset", *result)
+        return result
+
+    def step(self, action: Any) -> Step:
+        try:
+            result = self.env.step(action)
+        except (Exception, SystemExit) as error:
+            raise env_error(self._name, error) from error
+        if type(result) is not tuple or len(result) != 5:
+            raise self._unexpected("step", f"{_kind(result)}, not a tuple ({STEP_RESULT})")
+        obs, reward, terminated, truncated, info = result
+        # Most results have exactly these types: what is asked first costs half a microsecond a step.
+        if getattr(obs, "shape", None) != self._shape or type(info) is not dict:
+            self._check("step", obs, info)
+        if type(reward) is not float and not _is_number(reward):
+            raise self._unexpected("step", f"a reward of {_kind(reward)}, not a number")
+        if type(terminated) is not bool or type(truncated) is not bool:
+            self._check_flags(terminated=terminated, truncated=truncated)
+        return obs, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except (Exception, SystemExit) as error:
+            raise env_error(self._name, error) from error
+
+    def _check(self, method: str, obs: Any, info: Any) -> None:
+        space = self.env.observation_space
+        if not _has_form(space, obs):
+            expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
+            raise self._unexpected(method, f"an observation of {_kind(obs)}, but its observation_space {expected}")
+        if not isinstance(info, dict):
+            raise self._unexpected(method, f"an info of {_kind(info)}, not a dict")
+
+    def _check_flags(self, **flags: Any) -> None:
+        for name, value in flags.items():
+            if not isinstance(value, bool | np.bool_ | int):
+                raise self._unexpected("step", f"{name}: {_kind(value)}, not a bool")
+
+    def _unexpected(self, method: str, what: str) -> EnvError:
+        return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the env")
+
+
+def env_error(name: str, error: BaseException) -> EnvError:
+    """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is."""
+    if isinstance(error, EnvError):
+        return error
+    if isinstance(error, RlexpError):
+        return EnvError(error.message, error.hint)
+    where = _line_of_user(error)
+    lines = str(error).strip().splitlines()
+    what = type(error).__name__ + (f": {lines[0]}" if lines else "")
+    message = f"env {name}: {where}{what}"
+    if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error):
+        return EnvError(message, "reset must accept the keyword arguments seed and options")
+    if isinstance(error, SystemExit):
+        return EnvError(message, "an env must not end its process: raise an exception instead")
+    return EnvError(message, "correct the env")
+
+
+def _line_of_user(error: BaseException) -> str:
+    """Return ``my_env.py:31 in step: `` for the innermost line of code that is no library's; empty without one."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_absolute() and not str(path.resolve()).startswith(NOT_THE_USERS):
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f"{shown}:{frame.lineno} in {frame.name}: "
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Real | np.bool_):
+        return True
+    return isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
+
+
+def _has_form(space: gym.Space[Any], obs: Any) -> bool:
+    """Return whether an observation has the parts and shapes of its space; values are not looked at."""
+    if isinstance(space, Dict):
+        return isinstance(obs, Mapping) and all(key in obs and _has_form(part, obs[key]) for key, part in space.items())
+    if isinstance(space, Tuple):
+        parts = space.spaces
+        fits = isinstance(obs, tuple | list) and len(obs) == len(parts)
+        return fits and all(_has_form(part, item) for part, item in zip(parts, obs, strict=True))
+    if isinstance(space, Box):
+        return bool(np.shape(obs) == space.shape)
+    if isinstance(space, Discrete):
+        return bool(space.contains(obs))
+    return True
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, for a message."""
+    if isinstance(value, np.ndarray):
+        return f"shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, tuple | list):
+        return f"type {type(value).__name__} with {len(value)} items"
+    text = repr(value)
+    return f"type {type(value).__name__}" + (f" ({text})" if value is not None and len(text) <= 40 else "")

@@ -1,0 +1,169 @@
+"""What an env raises or returns by mistake names the env, the line and what was expected."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from rlexp.envs import EnvConfig, check_first_steps, make_env, make_vector_env
+from rlexp.errors import EnvError, UsageError
+from tests.envs import CountingEnv
+
+NAME = "tests.unit.envs.test_checked_env:FaultyEnv"
+
+
+class FaultyEnv(CountingEnv):
+    """Does one thing wrong."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault = fault
+        if fault == "no spaces":
+            del self.observation_space
+        elif fault == "raises when made":
+            raise KeyError("level")
+        elif fault == "exits when made":
+            sys.exit("no display")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        if self.fault == "reset raises":
+            raise ValueError("no level to load")
+        return {"reset returns no info": obs, "reset returns a list": (obs, [])}.get(self.fault, (obs, info))
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        match self.fault:
+            case "raises":
+                raise AttributeError("'Maze' object has no attribute 'goal'")
+            case "exits":
+                sys.exit(3)
+            case "shape":
+                obs = np.zeros(5, np.float32)
+            case "no observation":
+                obs = None  # type: ignore[assignment]
+            case "info":
+                info = None  # type: ignore[assignment]
+            case "reward":
+                reward = "1.5"  # type: ignore[assignment]
+            case "no reward":
+                reward = None  # type: ignore[assignment]
+            case "terminated":
+                terminated = "no"  # type: ignore[assignment]
+            case "four":
+                return obs, reward, terminated, info
+        return obs, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        if self.fault == "close":
+            raise RuntimeError("the window is gone")
+
+
+class OldResetEnv(CountingEnv):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class PartsEnv(CountingEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Dict({"a": Box(0, 1, (2,), np.float32), "b": Discrete(3)})  # type: ignore[assignment]
+
+    def _observation(self) -> Any:
+        return {"a": np.zeros(2, np.float32), "b": 1} if self._step == 0 else {"a": np.zeros(2, np.float32)}
+
+
+def faulty(fault: str, **arguments: Any) -> EnvConfig:
+    return EnvConfig(NAME, {"fault": fault, **arguments}, None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raises", r"test_checked_env.py:\d+ in step: AttributeError: 'Maze' object has no attribute 'goal'"),
+        ("exits", r"test_checked_env.py:\d+ in step: SystemExit: 3"),
+        ("shape", r"step returned an observation of shape \(5,\) and dtype float32, but .* the shape \(3,\)"),
+        ("no observation", r"step returned an observation of type NoneType, but .* the shape \(3,\)"),
+        ("info", r"step returned an info of type NoneType, not a dict"),
+        ("reward", r"step returned a reward of type str \('1.5'\), not a number"),
+        ("no reward", r"step returned a reward of type NoneType, not a number"),
+        ("terminated", r"step returned terminated: type str \('no'\), not a bool"),
+        ("four", r"step returned type tuple with 4 items, not a tuple \(observation, reward, terminated, truncated"),
+    ],
+)
+def test_checked_env_names_what_is_wrong_with_a_step(fault: str, message: str) -> None:
+    vector = make_vector_env(faulty(fault), 2)
+    vector.reset(seed=0)
+    with pytest.raises(EnvError, match=rf"^env {NAME}: .*{message}") as caught:
+        vector.step(np.zeros(2, np.int64))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("reset raises", r"test_checked_env.py:\d+ in reset: ValueError: no level to load"),
+        ("reset returns no info", r"reset returned shape \(3,\) and dtype float32, not a tuple \(observation, info\)"),
+        ("reset returns a list", r"reset returned an info of type list with 0 items, not a dict"),
+        ("four", r"step returned type tuple with 4 items"),
+    ],
+)
+def test_first_steps_find_what_is_wrong_before_a_run(fault: str, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        check_first_steps(NAME, make_env(faulty(fault)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("no spaces", "has no observation_space: it must be a gymnasium.Space"),
+        ("raises when made", r"test_checked_env.py:\d+ in __init__: KeyError: 'level'"),
+        ("exits when made", r"test_checked_env.py:\d+ in __init__: SystemExit: no display"),
+    ],
+)
+def test_env_that_cannot_be_made_is_a_usage_error(fault: str, message: str) -> None:
+    for make in (make_env, lambda config: make_vector_env(config, 1)):
+        with pytest.raises(UsageError, match=message) as caught:
+            make(faulty(fault))
+        assert caught.value.exit_code == 2
+
+
+def test_close_that_raises_is_located() -> None:
+    with pytest.raises(EnvError, match=r"test_checked_env.py:\d+ in close: RuntimeError: the window is gone"):
+        make_env(faulty("close")).close()
+
+
+def test_reset_of_older_gym_is_told_its_arguments() -> None:
+    with pytest.raises(EnvError) as caught:
+        make_env(EnvConfig("tests.unit.envs.test_checked_env:OldResetEnv", {}, None)).reset(seed=0)
+    assert caught.value.hint == "reset must accept the keyword arguments seed and options"
+
+
+def test_missing_part_of_an_observation_is_named() -> None:
+    vector = make_vector_env(EnvConfig("tests.unit.envs.test_checked_env:PartsEnv", {}, None), 1)
+    vector.reset(seed=0)
+    with pytest.raises(EnvError, match="step returned an observation of type dict"):
+        vector.step(np.zeros(1, np.int64))
+
+
+def test_error_of_an_env_survives_a_pickle_as_between_processes() -> None:
+    import pickle
+
+    error = EnvError("env Maze: no goal", "correct the env")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (type(copy), copy.message, copy.hint) == (EnvError, error.message, error.hint)
+
+
+def test_env_without_faults_is_passed_on_unchanged() -> None:
+    checked, plain = make_env(faulty("")), FaultyEnv()
+    assert checked.reset(seed=3)[0].tolist() == plain.reset(seed=3)[0].tolist()
+    for _ in range(4):
+        (obs, *rest), (expected, *others) = checked.step(0), plain.step(0)
+        assert obs.tolist() == expected.tolist()
+        assert rest == others
+    assert isinstance(checked, gym.Env)
