@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Plan:
     """The user's own modules, which every process that makes an environment may import."""
     sweeps: tuple[Sweep, ...] = ()
     """The experiments with a ``search`` section."""
+    env_places: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Where the files name an env, by the experiment's name and the env's."""
 
     @property
     def everything(self) -> tuple[Trial, ...]:
@@ -75,7 +77,8 @@ def planned(
         else:
             trials.extend(_trials(draft, seeded, len(trials)))
     notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
-    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps))
+    places = {place for draft in drafts for place in _env_places(draft)}
+    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), dict(places))
 
 
 def refuse_untrainable(plan: Plan) -> None:
@@ -112,6 +115,13 @@ def _notices(draft: Draft) -> Iterable[Finding]:
     yield from sorted(draft.notices, key=lambda notice: (notice.place.line, notice.place.column))
     if any(not experiment.stop for experiment in draft.corners):
         yield Finding(draft.place, f"{draft.name} has no stop: it runs until it is interrupted")
+
+
+def _env_places(draft: Draft) -> Iterable[tuple[tuple[str, str], str]]:
+    for experiment, written in zip(draft.corners, draft.written, strict=True):
+        node = written.child("env")
+        if node is not None:
+            yield (draft.name, experiment.env), str(node.place)
 
 
 def _seeded(draft: Draft, fresh_seed: Callable[[], int]) -> tuple[Experiment, ...]:

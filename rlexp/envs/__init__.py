@@ -3,13 +3,21 @@
 from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
-from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
-from rlexp.envs.spaces import check_first_steps, check_spaces, is_byte_vector, observation_bytes
+from rlexp.envs.frames import is_image
+from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env
+from rlexp.envs.spaces import (
+    check_first_steps,
+    check_spaces,
+    is_byte_vector,
+    observation_bytes,
+    observation_shape,
+)
 
 __all__ = [
     "GAME_OVER",
     "GAME_SCORE",
     "GAME_STEPS",
+    "Env",
     "EnvConfig",
     "FrameConfig",
     "check_first_steps",
@@ -17,8 +25,10 @@ __all__ = [
     "env_config_of",
     "is_atari",
     "is_byte_vector",
+    "is_image",
     "make_env",
     "make_filmed_env",
     "make_vector_env",
     "observation_bytes",
+    "observation_shape",
 ]

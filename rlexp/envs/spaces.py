@@ -15,6 +15,8 @@ from gymnasium.wrappers.vector import FlattenObservation
 
 from rlexp.errors import EnvError, UsageError
 
+SHAPES_KEPT = (1, 3)
+"""Ranks of observations that are not flattened: vectors and images."""
 MOST_CHANNELS_FIRST = 4
 """An image of so few rows, and more columns and channels, is one with its channels first."""
 
@@ -25,7 +27,7 @@ def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any
     Discrete becomes one-hot; Dict, Tuple and Boxes of other ranks are joined.
     """
     space = vector.single_observation_space
-    if isinstance(space, Box) and len(space.shape) in (1, 3):
+    if isinstance(space, Box) and len(space.shape) in SHAPES_KEPT:
         return vector
     return FlattenObservation(vector)
 
@@ -113,3 +115,9 @@ def observation_bytes(observation_space: Space[Any]) -> int:
     """Return the bytes of one observation as the agents see it: an image, or else a vector."""
     flat = flatten_space(observation_space)
     return int(flat.dtype.itemsize * math.prod(flat.shape)) if flat.dtype and flat.shape else 0
+
+
+def observation_shape(observation_space: Space[Any]) -> tuple[int, ...]:
+    """Return the shape of one observation as the agents see it."""
+    keeps_its_shape = isinstance(observation_space, Box) and len(observation_space.shape) in SHAPES_KEPT
+    return (observation_space if keeps_its_shape else flatten_space(observation_space)).shape or ()

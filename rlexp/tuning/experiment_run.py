@@ -7,22 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlexp.agents.measured_replay import check_replay_fits
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
-from rlexp.config.user_modules import UserModules
-from rlexp.envs import (
-    EnvConfig,
-    check_first_steps,
-    check_spaces,
-    env_config_of,
-    make_env,
-    make_filmed_env,
-    observation_bytes,
-)
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
 from rlexp.tuning.find_checkpoint import starting_point
+from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.ray_session import RaySession, refuse_full_disk, set_ray_environment
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status
@@ -49,7 +39,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = machine_for(plan.trials, plan.modules, options.debug)
+    machine = machine_for(plan, plan.trials, display, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
     with (
@@ -62,45 +52,19 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
 
 
-def check_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine) -> None:
-    """Raise where an env cannot be made, its agent cannot play it or memory cannot hold its replay.
-
-    That is UsageError, or ResourceError for the memory.
-    """
-    sizes: list[tuple[EnvConfig, int]] = []
-    for trial in trials:
-        env_config = env_config_of(trial.experiment.env, trial.experiment.config, modules)
-        size = next((size for seen, size in sizes if seen == env_config), None)
-        if size is None:
-            size = _observation_bytes_of(env_config)
-            sizes.append((env_config, size))
-            if trial.experiment.config.monitor:
-                make_filmed_env(env_config).close()
-        check_replay_fits(trial.experiment, env_config, size, machine)
-
-
-def _observation_bytes_of(env_config: EnvConfig) -> int:
-    """Return the bytes of an observation; raises UsageError where agents cannot play the env."""
-    env = make_env(env_config)
-    try:
-        check_spaces(env_config.env, env.observation_space, env.action_space)
-        check_first_steps(env_config.env, env)
-        return observation_bytes(env.observation_space)
-    finally:
-        env.close()
-
-
-def machine_for(trials: Sequence[Trial], modules: UserModules, debug: bool) -> Machine:
-    """Return this machine; raises where it cannot hold a trial, or the trial's env or starting point is not there."""
-    set_ray_environment(debug)  # before an env is made: its module may import ray
+def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
+    """Return this machine; raises where it cannot hold one of ``trials``, or an env or starting point is not there."""
+    set_ray_environment(debug)
     refuse_full_disk()
     machine = this_machine()
     check_fits(trials, machine)
-    check_envs(trials, modules, machine)
     for trial in trials:
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):
         require_video_extra()
+    for report in try_envs(trials, plan.modules, machine, plan.env_places):
+        for notice in report.notices:
+            display.on_note(None, f"env {report.env}: {notice}")
     return machine
 
 

@@ -53,7 +53,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
-    machine = machine_for(trials, plan.modules, debug)
+    machine = machine_for(plan, trials, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
             directory.write_resolved(resolved_yaml(plan))

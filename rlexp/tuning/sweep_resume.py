@@ -53,7 +53,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     sweep = same_sweep(plan, heading, path)
     refuse_own_modules(path, plan.everything, plan.modules.folders)
     require_sweep_extra(sweep)
-    machine = machine_for(plan.everything, plan.modules, debug)
+    machine = machine_for(plan, plan.everything, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         past = restored(sweep, path)
         refuse_unresumable(past, directory)

@@ -30,7 +30,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     """
     sweep = the_sweep(plan)
     require_sweep_extra(sweep)
-    machine = machine_for(plan.everything, plan.modules, options.debug)
+    machine = machine_for(plan, plan.everything, display, options.debug)
     stem = plan.sources[0].stem
     with (
         StopRequest(display.on_stop_request) as request,

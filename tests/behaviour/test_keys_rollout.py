@@ -17,7 +17,7 @@ from rlexp.agents.evaluation import evaluate_checkpoint
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.dqn import DQNConfig
-from rlexp.errors import TrialError, UsageError
+from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.rollout import whole_episodes
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
@@ -149,7 +149,7 @@ def test_recording_ahead_is_reproducible() -> None:
 def test_the_error_of_an_env_surfaces_from_the_thread() -> None:
     agent = make_agent(RAISING_ENV, sample_async=True, sample_batch_size=3)
     poll(agent)
-    with pytest.raises(RuntimeError, match="raises at its fifth step"):
+    with pytest.raises(EnvError, match="raises at its fifth step"):
         poll(agent)
     agent.stop()
     agent.stop()

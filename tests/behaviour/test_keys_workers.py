@@ -129,7 +129,7 @@ def test_a_worker_that_fails_hangs_or_dies_is_replaced(how: str, tmp_path: Path,
     row = agent.train()
     (event,) = agent.drain_events()
     said = {
-        "raise": "worker 0 failed: RuntimeError: this env fails;",
+        "raise": "worker 0 failed: env tests.behaviour.failing_env:FailsOnceEnv: tests/behaviour/failing_env.py:",
         "hang": "worker 0 delivered nothing for 5 s (sample_timeout_s);",
         "die": "worker 0 was lost: its process died;",
     }

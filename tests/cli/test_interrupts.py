@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 TIMEOUT_S = 30.0
 STUBBORN = """
-import time
+import os, pathlib, time
 try:
-    print("importing", flush=True)
+    pathlib.Path("importing.tmp").write_text(str(os.getpid()))
+    os.rename("importing.tmp", "importing")
     time.sleep(600)
 except BaseException:  # as libraries do around what they could do without
     pass
@@ -24,7 +27,7 @@ EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, conf
 
 
 @pytest.mark.parametrize("command", [["run"], ["sweep", "--sweep", "lr=1e-3,1e-4"]])
-def test_ctrl_c_ends_a_command_that_imports_whatever_the_module_does(command: list[str], tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_command_whatever_an_imported_module_does(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     (tmp_path / "a.yaml").write_text(EXPERIMENT)
     words = [sys.executable, "-m", "rlexp", *command, "a.yaml", "--import", "stubborn", "--out", "out"]
@@ -33,8 +36,7 @@ def test_ctrl_c_ends_a_command_that_imports_whatever_the_module_does(command: li
         words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "importing\n"
+            importing = importer(tmp_path / "importing", process)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=TIMEOUT_S)
         finally:
@@ -42,6 +44,18 @@ def test_ctrl_c_ends_a_command_that_imports_whatever_the_module_does(command: li
     assert process.returncode == -signal.SIGINT  # for a shell that is 130
     assert "Traceback" not in said
     assert not (tmp_path / "out").exists()
+    psutil.wait_procs([importing], timeout=TIMEOUT_S)
+    assert not importing.is_running()
+
+
+def importer(file: Path, command: subprocess.Popen[str]) -> psutil.Process:
+    """Return the process that imports the module, as soon as it does."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not file.exists():
+        assert time.monotonic() < deadline
+        assert command.poll() is None
+        time.sleep(0.01)
+    return psutil.Process(int(file.read_text()))
 
 
 def test_sigint_stays_ignored_where_a_shell_has_it_ignored() -> None:

@@ -1,0 +1,203 @@
+"""What is tried before a run exists: the envs of its trials, in a process that cannot harm the command.
+
+An env is code of its user: it may hang, end its process, ignore signals, change the current folder or print. So
+the command itself makes none; it starts :mod:`rlexp.tuning.preflight_process` and listens with a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import rlexp
+from rlexp.config.trial import Trial
+from rlexp.config.user_modules import UserModules
+from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
+from rlexp.machine import Machine
+from rlexp.tuning.session_processes import SESSION, family_of, kill
+
+START_TIMEOUT_S: Final = 60.0
+"""What the process has to start and import; then ``sample_timeout_s`` is for each step."""
+END_TIMEOUT_S: Final = 5.0
+"""How long the process may take to vanish after it was killed."""
+OUTPUT_BYTES: Final = 2000
+"""The last bytes that the process has printed are kept: why it died, perhaps."""
+
+Message = Mapping[str, Any]
+Places = Mapping[tuple[str, str], str]
+"""Where an experiment (its name) names an env (its id): ``pong.yaml:3:8``."""
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """An env that was made, reset, stepped once and closed."""
+
+    env: str
+    observation_space: str
+    action_space: str
+    observation_shape: tuple[int, ...]
+    """Of what the agent sees."""
+    notices: tuple[str, ...]
+
+
+def try_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine, places: Places) -> list[EnvReport]:
+    """Make, reset, step and close the envs of ``trials``, and measure what their replay takes.
+
+    Raises ConfigError, with the env's place, where that fails, takes too long or ends the process, and ResourceError
+    where the ``machine`` has too little memory.
+    """
+    experiments = list({_what_matters(trial): trial.experiment for trial in trials}.values())
+    request = {
+        "experiments": [experiment.model_dump(mode="json", by_alias=True) for experiment in experiments],
+        "modules": asdict(modules),
+        "machine": asdict(machine),
+    }
+    timeout_s = max((experiment.config.sample_timeout_s for experiment in experiments), default=0.0)
+    reports: list[EnvReport] = []
+    with PreflightProcess(json.dumps(request)) as process:
+        for message in process.messages(timeout_s):
+            if message["kind"] == "error":
+                raise _error_of(message, places)
+            if message["kind"] == "report":
+                reports.append(_report_of(message))
+    return reports
+
+
+def _what_matters(trial: Trial) -> str:
+    """Return an experiment without what no env and no replay depends on: trials of a grid are often alike."""
+    return trial.experiment.model_dump_json(exclude={"config": {"seed": True, "lr": True}, "stop": True})
+
+
+def _report_of(message: Message) -> EnvReport:
+    return EnvReport(
+        env=message["env"],
+        observation_space=message["observation_space"],
+        action_space=message["action_space"],
+        observation_shape=tuple(message["observation_shape"]),
+        notices=tuple(message["notices"]),
+    )
+
+
+def _error_of(message: Message, places: Places) -> RlexpError:
+    if message["is_resource"]:
+        return ResourceError(message["message"], message["hint"])
+    where = places.get((message["experiment"], message["env"]))
+    if where is None:
+        return UsageError(message["message"], message["hint"])
+    return ConfigError([Problem(where, message["message"], message["hint"])])
+
+
+class PreflightProcess:
+    """Owns the process that makes the envs, and all that they start; whatever it does, it is gone after ``with``."""
+
+    def __init__(self, request: str) -> None:
+        self._mark = Path(f"preflight-{uuid.uuid4().hex}")
+        self._receiver, sender = os.pipe()
+        paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+        self._process = subprocess.Popen(
+            # -P: nothing is imported from where the command runs, unless an experiment names it.
+            [sys.executable, "-P", "-m", "rlexp.tuning.preflight_process", str(sender)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), SESSION: str(self._mark)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(sender,),
+            start_new_session=True,
+        )
+        os.close(sender)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._tail = OutputTail(self._process.stdout)
+        with suppress(BrokenPipeError):  # it is dead already: its messages end at once
+            self._process.stdin.write(request.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def __enter__(self) -> PreflightProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        kill(family_of(self._mark))  # also those that an env has put into another process group
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_TIMEOUT_S)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._tail.close()
+        os.close(self._receiver)
+
+    def messages(self, timeout_s: float) -> Iterator[Message]:
+        """Yield what it says until it is done; an ``error`` where it says nothing for too long, or dies."""
+        stage: Message = {"stage": "the start of its process", "experiment": "", "env": ""}
+        deadline = time.monotonic() + START_TIMEOUT_S
+        pending = b""
+        while True:
+            ready, _, _ = select.select([self._receiver], [], [], max(deadline - time.monotonic(), 0))
+            data = os.read(self._receiver, 65536) if ready else b""
+            if not data:
+                yield {**stage, **(self._death(stage) if ready else _timeout(stage, timeout_s))}
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            for message in map(json.loads, lines):
+                if message["kind"] == "done":
+                    return
+                if message["kind"] == "stage":
+                    stage, deadline = message, time.monotonic() + timeout_s
+                yield message
+
+    def _death(self, stage: Message) -> Message:
+        code = self._process.wait(END_TIMEOUT_S)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        last = self._tail.last_line()
+        return _error(
+            f"env {stage['env']}: its process {how} in {stage['stage']}",
+            f"it printed last: {last}" if last else "an env must not end its process: raise an exception instead",
+        )
+
+
+class OutputTail:
+    """Reads a stream to its end, in a thread that it owns, and keeps the last of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._kept = b""
+        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
+        self._thread.start()
+
+    def last_line(self) -> str:
+        """Return the last line that is not empty, once the stream has ended."""
+        self._thread.join(END_TIMEOUT_S)
+        lines = self._kept.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def close(self) -> None:
+        """Stop reading; the other end is closed by now, or is another's who has left the process group."""
+        self._thread.join(END_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._stream.close()
+
+    def _read(self) -> None:
+        while data := os.read(self._stream.fileno(), 65536):
+            self._kept = (self._kept + data)[-OUTPUT_BYTES:]
+
+
+def _timeout(stage: Message, timeout_s: float) -> Message:
+    return _error(
+        f"env {stage['env']}: {stage['stage']} has not ended within {timeout_s:g} s",
+        "correct the env, or give it more time with sample_timeout_s",
+    )
+
+
+def _error(message: str, hint: str) -> Message:
+    return {"kind": "error", "is_resource": False, "message": message, "hint": hint}

@@ -1,0 +1,148 @@
+"""The process that makes envs before a run does: ``python -m rlexp.tuning.preflight_process FD``.
+
+Reads a request (JSON) from the first line of stdin, and writes messages to the descriptor FD: a line of JSON each, of
+the kinds ``stage`` (what it begins to do), ``report``, ``error`` and ``done``. When stdin ends, its command is gone:
+it kills itself and all that the envs have started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from rlexp.agents.measured_replay import check_replay_fits
+from rlexp.config.experiment import Experiment
+from rlexp.config.user_modules import UserModules
+from rlexp.envs import (
+    Env,
+    EnvConfig,
+    check_first_steps,
+    check_spaces,
+    env_config_of,
+    is_atari,
+    is_image,
+    make_env,
+    make_filmed_env,
+    observation_bytes,
+    observation_shape,
+)
+from rlexp.errors import ResourceError, RlexpError
+from rlexp.machine import Machine
+from rlexp.tuning.preflight import EnvReport
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2): the signal that a process gets when its parent dies."""
+LARGE_IMAGE: Final = 128
+"""Pixels of a side from which on the default convolutions are slow."""
+
+Tell = Callable[..., None]
+"""Writes a message: its kind, and what it says."""
+
+
+def try_experiments(request: dict[str, Any], tell: Tell) -> None:
+    """Try the env of every experiment of a ``request``, each once, and whether replay fits into memory."""
+    experiments: TypeAdapter[Experiment] = TypeAdapter(Experiment)
+    modules = UserModules(**{name: tuple(value) for name, value in request["modules"].items()})
+    machine = Machine(**request["machine"])
+    sizes: list[tuple[EnvConfig, int]] = []
+    for data in request["experiments"]:
+        experiment = experiments.validate_python(data)
+        env_config = env_config_of(experiment.env, experiment.config, modules)
+
+        def begin(stage: str, experiment: Experiment = experiment) -> None:
+            tell("stage", stage=stage, experiment=experiment.name, env=experiment.env)
+
+        size = next((size for seen, size in sizes if seen == env_config), None)
+        if size is None:
+            report, size = try_env(experiment, env_config, begin)
+            sizes.append((env_config, size))
+            tell("report", **asdict(report))
+        begin("256 random steps, which measure the memory of replay,")
+        check_replay_fits(experiment, env_config, size, machine)
+
+
+def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str], None]) -> tuple[EnvReport, int]:
+    """Return what is seen of an env, and the bytes of an observation; raises UsageError or EnvError."""
+    begin("making it")
+    with closing(make_env(env_config)) as env:
+        check_spaces(experiment.env, env.observation_space, env.action_space)
+        begin("reset or the first step")
+        check_first_steps(experiment.env, env)
+        shape = observation_shape(env.observation_space)
+        report = EnvReport(
+            env=experiment.env,
+            observation_space=_on_one_line(env.unwrapped.observation_space),
+            action_space=_on_one_line(env.unwrapped.action_space),
+            observation_shape=shape,
+            notices=tuple(_image_notices(experiment, env)),
+        )
+        size = observation_bytes(env.observation_space)
+        begin("close")
+    if experiment.config.monitor:
+        begin("rendering a picture")
+        make_filmed_env(env_config).close()
+    return report, size
+
+
+def _on_one_line(space: object) -> str:
+    return " ".join(str(space).split())
+
+
+def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
+    """Yield what a user may not expect of images that are no Atari frames."""
+    given, seen = env.unwrapped.observation_space, env.observation_space
+    if not (is_image(given) and is_image(seen)) or given.shape is None or seen.shape is None:
+        return
+    model = experiment.config.model
+    height, width = seen.shape[:2]
+    if model.dim is not None and given.shape[:2] != (height, width) and not is_atari(experiment.env):
+        yield f"images of {given.shape[0]}x{given.shape[1]} pixels are scaled to {height}x{width} (config.model.dim)"
+    if model.dim is None and model.conv_filters is None and max(height, width) > LARGE_IMAGE:
+        yield f"images of {height}x{width} pixels make a large network: set config.model.dim or conv_filters"
+
+
+def main() -> None:
+    """Answer the request on stdin."""
+    sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+
+    def tell(kind: str, **content: Any) -> None:
+        sender.write(json.dumps({"kind": kind, **content}) + "\n")
+        sender.flush()
+
+    if sys.platform == "linux":  # an env that hangs in C lets no other thread run
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_command, daemon=True).start()
+    stage: dict[str, Any] = {}
+
+    def tell_and_remember(kind: str, **content: Any) -> None:
+        if kind == "stage":
+            stage.update(content)
+        tell(kind, **content)
+
+    try:
+        try_experiments(request, tell_and_remember)
+        tell("done")
+    except RlexpError as error:
+        is_resource = isinstance(error, ResourceError)
+        tell("error", **stage, message=error.message, hint=error.hint, is_resource=is_resource)
+
+
+def _end_with_command() -> None:
+    """Kill this process and its children once nobody holds the other end of stdin."""
+    sys.stdin.read()
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

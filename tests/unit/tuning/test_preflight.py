@@ -1,0 +1,182 @@
+"""Envs are tried in a process of their own: whatever one does, the command is told what, in time, and stays whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium.spaces import Box
+
+from rlexp.config.load import load_plan
+from rlexp.config.yaml_writer import to_yaml
+from rlexp.errors import ConfigError, ResourceError
+from rlexp.machine import Machine
+from rlexp.tuning.preflight import EnvReport, try_envs
+from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
+
+WILD_ENV = "tests.unit.tuning.test_preflight:WildEnv"
+ROOMY = Machine(cpus=8, gpus=0, memory_total=2**36, memory_available=2**36)
+
+
+class WildEnv(CountingEnv):
+    """Does to its process what an env should not."""
+
+    def __init__(self, habit: str, file: str = "") -> None:
+        super().__init__()
+        self.habit, self.file = habit, Path(file)
+        if habit == "starts processes":
+            own = subprocess.Popen(["sleep", "1000"])
+            apart = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            self.file.write_text(f"{os.getpid()} {own.pid} {apart.pid}", encoding="utf-8")
+        elif habit == "changes its process":
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            os.chdir("/")
+            os.environ["RLEXP_OUT"] = "/"
+            sys.path.insert(0, "/")
+        elif habit == "prints":
+            for _ in range(2000):
+                os.write(1, b"a line of text that nobody wants to read\n" * 50)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.habit == "hangs":
+            if self.file.name:
+                self.file.write_text(str(os.getpid()), encoding="utf-8")
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+            time.sleep(1000)
+        if self.habit == "exits":
+            os.write(2, b"could not open the display\n")
+            os._exit(7)
+        if self.habit == "crashes":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().reset(seed=seed, options=options)
+
+
+class LargeImageEnv(CountingEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (240, 320, 3), np.uint8)
+
+    def _observation(self) -> Any:
+        return np.zeros((240, 320, 3), np.uint8)
+
+
+def tried(
+    folder: Path, *entries: dict[str, Any], machine: Machine = ROOMY, **config: Any
+) -> tuple[list[EnvReport], Path]:
+    """Try the envs of a file with an experiment for each entry."""
+    experiments = {
+        f"e{number}": {"run": "DQN", **entry, "config": {**config, **entry.get("config", {})}}
+        for number, entry in enumerate(entries)
+    }
+    file = folder / "wild.yaml"
+    file.write_text(to_yaml(experiments), encoding="utf-8")
+    plan = load_plan([file])
+    return try_envs(plan.trials, plan.modules, machine, plan.env_places), file
+
+
+def wild(habit: str, **arguments: Any) -> dict[str, Any]:
+    return {"env": WILD_ENV, "config": {"env_config": {"habit": habit, **arguments}}}
+
+
+@pytest.mark.parametrize(
+    ("habit", "message", "hint"),
+    [
+        ("exits", "its process ended with exit code 7 in reset", "it printed last: could not open the display"),
+        ("crashes", "its process was killed by SIGSEGV in reset", "an env must not end its process"),
+        ("hangs", "reset or the first step has not ended within 1 s", "sample_timeout_s"),
+    ],
+)
+def test_env_that_ends_or_keeps_its_process_is_an_error_with_its_place(
+    habit: str, message: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tried(tmp_path, wild(habit), sample_timeout_s=1)
+    (problem,) = caught.value.problems
+    assert problem.where == f"{tmp_path / 'wild.yaml'}:3:8"
+    assert problem.message.startswith(f"env {WILD_ENV}: ")
+    assert message in problem.message
+    assert hint in str(problem.hint)
+
+
+def test_what_an_env_changes_stays_in_its_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (os.getcwd(), dict(os.environ), list(sys.path), signal.getsignal(signal.SIGTERM))
+    reports, _ = tried(tmp_path, wild("changes its process"), wild("prints"))
+    assert len(reports) == 2
+    assert (os.getcwd(), dict(os.environ), list(sys.path), signal.getsignal(signal.SIGTERM)) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_processes_that_an_env_starts_are_gone_afterwards(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    tried(tmp_path, wild("starts processes", file=str(file)))
+    for pid in map(int, file.read_text().split()):
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_process_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
+    file, pids = tmp_path / "wild.yaml", tmp_path / "pids"
+    entry = wild("hangs", file=str(pids)) | {"run": "DQN"}
+    file.write_text(to_yaml({"e": entry}), encoding="utf-8")
+    program = (
+        "from rlexp.config.load import load_plan\n"
+        "from tests.unit.tuning.test_preflight import ROOMY, try_envs\n"
+        f"plan = load_plan([{str(file)!r}])\n"
+        "try_envs(plan.trials, plan.modules, ROOMY, {})\n"
+    )
+    command = subprocess.Popen([sys.executable, "-c", program])
+    deadline = time.monotonic() + 30
+    while not (pids.exists() and pids.read_text()):
+        assert time.monotonic() < deadline
+        assert command.poll() is None
+        time.sleep(0.01)
+    process = psutil.Process(int(pids.read_text()))
+    command.kill()
+    command.wait(5)
+    psutil.wait_procs([process], timeout=5)
+    assert not process.is_running()
+
+
+def test_envs_that_are_alike_are_tried_once(tmp_path: Path) -> None:
+    grid = {"env": COUNTING_ENV, "config": {"lr": {"grid_search": [1e-3, 1e-4]}, "n_step": {"grid_search": [1, 3]}}}
+    reports, _ = tried(tmp_path, grid, {"env": "CartPole-v1"})
+    assert [(report.env, report.observation_shape) for report in reports] == [
+        (COUNTING_ENV, (3,)),
+        ("CartPole-v1", (4,)),
+    ]
+    assert reports[1].action_space == "Discrete(2)"
+
+
+@pytest.mark.parametrize(
+    ("env", "model", "notices"),
+    [
+        (PIXEL_ENV, {}, []),
+        (PIXEL_ENV, {"dim": 24}, ["images of 10x10 pixels are scaled to 24x24 (config.model.dim)"]),
+        (IMAGE_ENV, {"dim": 84}, []),
+        (
+            "tests.unit.tuning.test_preflight:LargeImageEnv",
+            {},
+            ["images of 240x320 pixels make a large network: set config.model.dim or conv_filters"],
+        ),
+    ],
+)
+def test_notices_say_what_becomes_of_images(
+    env: str, model: dict[str, Any], notices: list[str], tmp_path: Path
+) -> None:
+    ((report,), _) = tried(tmp_path, {"env": env, "config": {"model": model}}, buffer_size=1000)
+    assert list(report.notices) == notices
+
+
+def test_replay_that_does_not_fit_is_a_resource_error(tmp_path: Path) -> None:
+    small = Machine(cpus=8, gpus=0, memory_total=2**20, memory_available=2**20)
+    with pytest.raises(ResourceError, match=r"e0 would need .* for replay, .* bytes a transition") as caught:
+        tried(tmp_path, {"env": COUNTING_ENV}, machine=small)
+    assert caught.value.exit_code == 4
