@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlexp.commands.options import AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed, load_options
 from rlexp.config.json_schema import experiment_schema
-from rlexp.config.load import LoadOptions, converted_file, load_plan
+from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.errors import RlexpError
-from rlexp.machine import check_fits, this_machine
-from rlexp.terminal import plan_as_json, print_condition, print_explanation, print_notices, print_plan
+from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.terminal import (
+    plan_as_json,
+    print_checked,
+    print_condition,
+    print_explanation,
+    print_notices,
+    print_plan,
+)
+
+if TYPE_CHECKING:
+    from rlexp.tuning.preflight import EnvReport
 
 
 def check(
@@ -24,30 +34,50 @@ def check(
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
     fit: Fit = False,
+    make_envs: Annotated[
+        bool, typer.Option("--env", help="Also make, reset and step each env, in a process of its own.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say what is wrong with experiment files, or which trials they would make. Nothing runs."""
-    check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json)
+    """Say what is wrong with experiment files, or which trials they would make. Nothing is trained."""
+    options = load_options(imports, allow_unknown, fit)
+    check_files(files, overrides or (), seed, options, as_json=as_json, make_envs=make_envs)
 
 
 def check_files(
-    files: Sequence[Path], overrides: Sequence[str], seed: int | None, options: LoadOptions, as_json: bool
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    seed: int | None,
+    options: LoadOptions,
+    *,
+    as_json: bool,
+    make_envs: bool = False,
 ) -> None:
-    """Print what files would run, and raise what is wrong with them."""
-    plan, error = None, None
+    """Print what files would run and what of it was checked, and raise what is wrong with them."""
+    plan, error, envs = None, None, None
     try:
         plan = load_plan(files, overrides, seed, options)
+        check_requirements(plan)
         check_fits(plan.everything, this_machine())
+        envs = _made_envs(plan) if make_envs else None
     except RlexpError as caught:
         error = caught
     if as_json:
-        print(json.dumps(plan_as_json(plan, error)))
+        print(json.dumps(plan_as_json(plan, error, envs)))
     elif plan:
         print_notices(plan)
         print_plan(plan)
+        if not error:
+            print_checked(plan, envs)
     if error:
         raise error
+
+
+def _made_envs(plan: Plan) -> list[EnvReport]:
+    from rlexp.tuning.preflight import try_envs
+
+    return try_envs(plan.everything, plan.modules, this_machine(), plan.env_places)
 
 
 def explain(

@@ -27,7 +27,7 @@ from rlexp.commands.options import (
 from rlexp.config.command_line import experiment_text
 from rlexp.config.load import load_plan
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
-from rlexp.machine import check_fits, this_machine
+from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
 
 
@@ -48,10 +48,11 @@ def run(
 ) -> None:
     """Train every experiment and variant in the files."""
     if dry_run:
-        return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json)
+        return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json=as_json)
     plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
     refuse_sweeps(plan)
     refuse_untrainable(plan)
+    check_requirements(plan)
     check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
     print_notices(plan)
     from rlexp.tuning.display import choose_display

@@ -27,7 +27,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.load_options import Flag
 from rlexp.config.plan import refuse_untrainable, the_sweep
 from rlexp.errors import UsageError
-from rlexp.machine import check_fits, this_machine
+from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
 
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
@@ -83,10 +83,11 @@ def sweep(
             raise UsageError(f"--sweep {text} names no values", "write --sweep lr=1e-3,1e-4")
     options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=_flags(given, searched or ()))
     if dry_run:
-        return check_files([file], overrides or (), seed, options, as_json)
+        return check_files([file], overrides or (), seed, options, as_json=as_json)
     plan = load_plan([file], overrides or (), seed, options)
     refuse_untrainable(plan)
     the_sweep(plan)
+    check_requirements(plan)
     check_fits(plan.everything, this_machine())  # run_sweep checks too, but only after what is slow to import
     print_notices(plan)
     from rlexp.tuning.display import choose_display

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
 from rlexp.config.evaluation import EvaluationConfig
 from rlexp.config.fields import (
+    Conflict,
     Count,
     CountOrZero,
     Fraction,
@@ -145,3 +147,7 @@ class CommonConfig(KeyGroup):
 
     model: ModelConfig = ModelConfig()
     """The network."""
+
+    def env_conflicts(self, env: str) -> Iterator[Conflict]:
+        """Yield what is known to be wrong between these keys and the environment ``env``."""
+        yield from ()

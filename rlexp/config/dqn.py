@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from rlexp.config.common import CommonConfig
+from rlexp.config.env_ids import has_continuous_actions
 from rlexp.config.fields import (
     Conflict,
     Count,
@@ -213,6 +214,12 @@ class DQNConfig(CommonConfig):
         """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
         final = self.final_prioritized_replay_beta
         return self.prioritized_replay_beta if final is None else final
+
+    def env_conflicts(self, env: str) -> Iterator[Conflict]:
+        """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""
+        if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
+            message = f"env {env} has continuous actions; DQN and APEX need discrete ones"
+            yield Conflict(("env",), message, "discretize_actions: 5 chooses among 5 values per dimension")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then what could never be learned from, and two explorations at once."""

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from rlexp.config.env_names import ATARI_GAMES, GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS
+from rlexp.config.env_names import (
+    ATARI_GAMES,
+    BOX2D_TASKS,
+    CONTINUOUS_IDS,
+    GYMNASIUM_IDS,
+    LATER_VERSIONS,
+    MUJOCO_TASKS,
+)
 
 ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
 """What an id can look like."""
@@ -67,6 +75,35 @@ def is_known(env: str) -> bool:
     if found and found["game"] in ATARI_GAMES:
         return "Deterministic" not in env and env not in LATER_VERSIONS  # Blackjack is a game of both
     return env in GYMNASIUM_IDS or ":" in env
+
+
+@dataclass(frozen=True)
+class Package:
+    """What an env needs to be installed beside Gymnasium."""
+
+    module: str
+    requirement: str
+    """As pip takes it."""
+
+
+def package_of(env: str) -> Package | None:
+    """Return what a current id needs beside Gymnasium, None where that is nothing or not known."""
+    task = env.rpartition("-")[0]
+    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
+    if found and found["game"] in ATARI_GAMES and env not in GYMNASIUM_IDS:
+        return Package("ale_py", "rlexp[atari]")
+    if task in BOX2D_TASKS:
+        return Package("Box2D", "gymnasium[box2d]")
+    if task in MUJOCO_TASKS:
+        return Package("mujoco", "gymnasium[mujoco]")
+    return Package("jax", "gymnasium[jax]") if env.startswith(("phys2d/", "tabular/")) else None
+
+
+def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
+    """Return whether a current id, made with ``env_config``, is known to have continuous actions."""
+    if env in ("CarRacing-v3", "LunarLander-v3"):
+        return bool(env_config.get("continuous", env in CONTINUOUS_IDS))
+    return env in CONTINUOUS_IDS or env.rpartition("-")[0] in MUJOCO_TASKS
 
 
 def why_unknown(env: str) -> tuple[str, str]:

@@ -41,6 +41,15 @@ Walker2d
 MUJOCO_TASKS = frozenset(_MUJOCO_TASKS.split())
 """Their versions 1 to 3 need the library mujoco-py; version 4 is the first without it."""
 
+BOX2D_TASKS = frozenset({"BipedalWalker", "BipedalWalkerHardcore", "CarRacing", "LunarLander", "LunarLanderContinuous"})
+CONTINUOUS_IDS = frozenset(
+    {
+        *("Pendulum-v1", "MountainCarContinuous-v0", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"),
+        *("LunarLanderContinuous-v3", "phys2d/Pendulum-v0"),
+    }
+)
+"""Envs, beside MuJoCo's, whose actions are continuous."""
+
 _ATARI_GAMES = """
 Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis Atlantis2 Backgammon BankHeist BasicMath
 BattleZone BeamRider Berzerk Blackjack Bowling Boxing Breakout Carnival Casino Centipede ChopperCommand

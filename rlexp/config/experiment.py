@@ -109,6 +109,7 @@ class CommonExperiment(KeyGroup):
         yield from super().conflicts()
         if not self.config.evaluation_interval:
             yield from self._never_reported()
+        yield from self.config.env_conflicts(self.env)
         yield from self._unfit_filters()
         search = self.search
         if search.interval(self.stop.get(search.time_attr)) is None:

@@ -77,8 +77,8 @@ def planned(
         else:
             trials.extend(_trials(draft, seeded, len(trials)))
     notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
-    places = {place for draft in drafts for place in _env_places(draft)}
-    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), dict(places))
+    places = dict(place for draft in drafts for place in _env_places(draft))
+    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places)
 
 
 def refuse_untrainable(plan: Plan) -> None:

@@ -14,9 +14,9 @@ from rlexp.config.env_ids import is_known
 from rlexp.config.env_names import GYMNASIUM_IDS
 from rlexp.config.user_modules import UserModules, modules_of
 from rlexp.errors import UsageError
+from rlexp.machine.requirements import WHERE_MODULES_ARE
 
 Env = gym.Env[Any, Any]
-WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
 
 
 def prepare_imports(env: str, modules: UserModules) -> None:

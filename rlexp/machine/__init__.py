@@ -3,5 +3,6 @@
 from rlexp.machine.fit import fitted
 from rlexp.machine.fits import check_fits
 from rlexp.machine.hardware import Machine, available_cpus, available_gpus, this_machine
+from rlexp.machine.requirements import check_requirements
 
-__all__ = ["Machine", "available_cpus", "available_gpus", "check_fits", "fitted", "this_machine"]
+__all__ = ["Machine", "available_cpus", "available_gpus", "check_fits", "check_requirements", "fitted", "this_machine"]

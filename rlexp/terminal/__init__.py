@@ -3,11 +3,12 @@
 from rlexp.terminal.condition import print_condition
 from rlexp.terminal.evaluations import print_evaluation
 from rlexp.terminal.explanations import print_explanation
-from rlexp.terminal.plans import plan_as_json, print_notices, print_plan
+from rlexp.terminal.plans import plan_as_json, print_checked, print_notices, print_plan
 from rlexp.terminal.problems import print_error
 
 __all__ = [
     "plan_as_json",
+    "print_checked",
     "print_condition",
     "print_error",
     "print_evaluation",

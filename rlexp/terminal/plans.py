@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rlexp.config.experiment import required_cpus, required_gpus
 from rlexp.config.plan import Plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
-from rlexp.terminal.paint import aligned
+from rlexp.terminal.paint import aligned, visible
 from rlexp.terminal.problems import print_notice
+
+if TYPE_CHECKING:
+    from rlexp.tuning.preflight import EnvReport
 
 
 def print_notices(plan: Plan) -> None:
@@ -32,9 +36,37 @@ def print_plan(plan: Plan) -> None:
             print(line)
 
 
-def plan_as_json(plan: Plan | None, error: RlexpError | None) -> dict[str, Any]:
-    """Return what ``--json`` prints: ``notices``, ``sweeps``, ``trials`` and ``problems``, each a list."""
+def print_checked(plan: Plan, envs: Sequence[EnvReport] | None) -> None:
+    """Print the spaces of envs that were made, None where none was, then what was checked and what was not."""
+    for report in envs or ():
+        shape = "x".join(map(str, report.observation_shape))
+        print(f"\nenv {report.env}: observations {visible(report.observation_space)}, seen as {shape}")
+        print(f"  actions {visible(report.action_space)}")
+        for notice in report.notices:
+            print(f"  {notice}")
+    checked, unchecked = _checked(plan, envs is not None)
+    print(f"\nchecked: {', '.join(checked)}")
+    if unchecked:
+        print(f"not checked: {', '.join(unchecked)}")
+
+
+def _checked(plan: Plan, made_envs: bool) -> tuple[list[str], list[str]]:
+    """Return what is known to be right of a plan without faults, and what is not known."""
+    checked = ["keys and values", "CPUs, GPUs and memory of this machine"]
+    if made_envs:
+        return [*checked, "each env, made, reset and stepped once"], []
+    if plan.modules.imports:
+        return [*checked, "modules exist"], ["whether they register the envs (rlexp check --env makes them)"]
+    return [*checked, "envs exist"], ["whether the envs work (rlexp check --env makes them)"]
+
+
+def plan_as_json(plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None) -> dict[str, Any]:
+    """Return what ``--json`` prints: ``notices``, ``sweeps``, ``trials``, ``envs`` and ``problems``, each a list."""
+    checked, unchecked = _checked(plan, envs is not None) if plan and not error else ([], [])
     return {
+        "envs": [asdict(report) for report in envs or ()],
+        "checked": checked,
+        "not_checked": unchecked,
         "sweeps": [_sweep_as_json(sweep) for sweep in plan.sweeps] if plan else [],
         "notices": [vars(notice) for notice in plan.notices] if plan else [],
         "trials": [_trial_as_json(trial) for trial in plan.trials] if plan else [],

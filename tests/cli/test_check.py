@@ -35,12 +35,39 @@ def path(tmp_path: Path) -> Path:
 def test_the_trials_that_a_file_makes(path: Path) -> None:
     done = rlexp("check", str(path))
     assert (done.returncode, done.stderr) == (0, "")
-    header, *rows = done.stdout.splitlines()
+    header, *rows, _, checked, unchecked = done.stdout.splitlines()
     assert header.split() == ["trial", "agent", "env", "CPUs", "varied", "stop"]
     assert [row.split() for row in rows] == [
         ["00000-APEX-CartPole-v1-lr=0.001", "APEX", "CartPole-v1", "1", "lr=0.001", "episode_reward_mean", "475"],
         ["00001-APEX-CartPole-v1-lr=0.0001", "APEX", "CartPole-v1", "1", "lr=0.0001", "episode_reward_mean", "475"],
     ]
+    assert checked == "checked: keys and values, CPUs, GPUs and memory of this machine, envs exist"
+    assert unchecked == "not checked: whether the envs work (rlexp check --env makes them)"
+
+
+def test_env_option_makes_the_envs_and_prints_their_spaces(path: Path) -> None:
+    done = rlexp("check", str(path), "--env")
+    assert done.returncode == 0
+    env, actions, _, checked = done.stdout.splitlines()[-4:]
+    assert env.startswith("env CartPole-v1: observations Box([")
+    assert env.endswith("(4,), float32), seen as 4")
+    assert actions == "  actions Discrete(2)"
+    assert checked.endswith("each env, made, reset and stepped once")
+
+
+def test_env_option_finds_what_only_making_the_env_shows(path: Path) -> None:
+    done = rlexp("check", str(path), "--env", "-o", "env_config={no_such_argument: 1}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {path}:3:8  env CartPole-v1: TypeError: ")
+    assert "hint:  check env_config: its keys are the env's keyword arguments" in done.stderr
+
+
+def test_env_of_a_module_beside_the_file_is_found_from_elsewhere(path: Path) -> None:
+    (path.parent / "downloaded.py").write_text("from tests.envs import CountingEnv as Maze\n")
+    path.write_text(GOOD.replace("CartPole-v1", "downloaded:Maze"))
+    done = rlexp("check", str(path), "--env")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "env downloaded:Maze: observations Box(" in done.stdout
 
 
 def test_a_misspelt_key(path: Path) -> None:
@@ -77,7 +104,9 @@ def test_json(path: Path) -> None:
     assert [notice["message"] for notice in printed["notices"]] == [
         "cartpole has no stop: it runs until it is interrupted"
     ]
-    assert printed["problems"] == []
+    assert printed["problems"] == printed["envs"] == []
+    assert printed["checked"][0] == "keys and values"
+    assert printed["not_checked"] == ["whether the envs work (rlexp check --env makes them)"]
     assert printed["trials"][1] == {
         "index": 1,
         "name": "00001-APEX-CartPole-v1-lr=0.0001",

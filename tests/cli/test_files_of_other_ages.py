@@ -55,7 +55,7 @@ def test_a_converted_file_needs_no_notice(path: Path) -> None:
 def test_unknown_keys_and_envs_may_be_allowed(path: Path) -> None:
     path.write_text("a: {run: DQN, env: maze, stop: {time_total_s: 1}, config: {lrr: 3}}\n")
     assert rlexp("check", str(path)).returncode == 2
-    done = rlexp("check", str(path), "--allow-unknown", "--import", "maze_envs")
+    done = rlexp("check", str(path), "--allow-unknown", "--import", "tests.envs")
     assert done.returncode == 0
     assert "config.lrr is not a key of DQN: left out" in done.stderr
 

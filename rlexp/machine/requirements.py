@@ -1,0 +1,133 @@
+"""Whether what experiments name is installed here: modules, classes and the packages of envs. Nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from rlexp.config.env_ids import package_of
+from rlexp.config.plan import Plan
+from rlexp.config.user_modules import UserModules, modules_of
+from rlexp.errors import ConfigError, Problem
+
+WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
+
+
+def check_requirements(plan: Plan) -> None:
+    """Raise ConfigError, with everything that is missing, where an env or an imported module does not exist here."""
+    problems = [
+        Problem(f"--import {name}", *_missing(name)) for name in plan.modules.imports if _is_missing(name, plan)
+    ]
+    for (_, env), place in plan.env_places.items():
+        problems += (Problem(place, f"env {env}: {message}", hint) for message, hint in _faults(env, plan.modules))
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _is_missing(name: str, plan: Plan) -> bool:
+    return find_module(name, plan.modules.folders) is None
+
+
+def _missing(name: str) -> tuple[str, str]:
+    return f"module {name} does not exist", WHERE_MODULES_ARE
+
+
+def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
+    """Yield what can be known to be missing of an env, and what to do."""
+    package = package_of(env)
+    if package is not None and importlib.util.find_spec(package.module) is None:
+        yield f"{package.module} is not installed", f"pip install '{package.requirement}'"
+    for name in modules_of(env):
+        found = find_module(name, modules.folders)
+        if found is None:
+            yield _missing(name)
+        else:
+            yield from _class_faults(env.rpartition(":")[2], found)
+
+
+def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """Return where a module lies, in Python's search path or in ``folders``, without importing it or its packages."""
+    first, *others = name.split(".")
+    found = _find_top_level(first, folders)
+    for count in range(1, len(others) + 1):
+        if found is None or found.submodule_search_locations is None:
+            return None
+        full = ".".join((first, *others[:count]))
+        found = PathFinder.find_spec(full, list(found.submodule_search_locations))
+    return found
+
+
+def _find_top_level(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    if not name.isidentifier():
+        return None
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__spec__ is not None:
+        return loaded.__spec__
+    return importlib.util.find_spec(name) or PathFinder.find_spec(name, list(folders))
+
+
+def _class_faults(name: str, module: ModuleSpec) -> Iterator[tuple[str, str | None]]:
+    """Yield what the source of a module says against its class ``name``; nothing where the source does not tell."""
+    if not name.isidentifier() or module.origin is None or not module.origin.endswith(".py"):
+        return
+    try:
+        tree = ast.parse(Path(module.origin).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:
+        place = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        yield f"{module.origin}{place} cannot be read: {error}", None
+        return
+    names = _Names(tree)
+    if names.may_have_more:
+        return
+    if name not in names.defined:
+        close = get_close_matches(name, names.defined, n=1)
+        yield f"module {module.name} has no {name}", f"did you mean {close[0]}?" if close else None
+    elif name in names.no_envs:
+        yield (
+            f"{name} ({module.origin}:{names.no_envs[name]}) is not a gymnasium.Env",
+            "name a class that derives from gymnasium.Env",
+        )
+
+
+class _Names:
+    """The names that a module's source defines at its top, and those that cannot be classes of envs."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.defined: set[str] = set()
+        self.no_envs: dict[str, int] = {}
+        """With their lines: functions, and classes without a base."""
+        self.may_have_more = False
+        """Whether it has names that its source does not show."""
+        for node in tree.body:
+            self._add(node)
+
+    def _is_no_env(self, base: ast.expr) -> bool:
+        return isinstance(base, ast.Name) and (base.id in self.no_envs or base.id in dir(builtins))
+
+    def _add(self, node: ast.stmt) -> None:
+        match node:
+            case ast.ClassDef(bases=bases, keywords=keywords):
+                self.defined.add(node.name)
+                if not keywords and all(map(self._is_no_env, bases)):
+                    self.no_envs[node.name] = node.lineno
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.defined.add(node.name)
+                self.no_envs[node.name] = node.lineno
+                self.may_have_more |= node.name == "__getattr__"
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                self.may_have_more |= any(alias.name == "*" for alias in names)
+                self.defined |= {alias.asname or alias.name.partition(".")[0] for alias in names}
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                nodes = (part for target in targets for part in ast.walk(target))
+                self.defined |= {part.id for part in nodes if isinstance(part, ast.Name)}
+            case ast.Expr() | ast.Pass():
+                pass
+            case _:  # if, try, for, with: what they define depends on what happens
+                self.may_have_more = True

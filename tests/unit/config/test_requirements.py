@@ -1,0 +1,148 @@
+"""What is not installed or not there is found from the file alone; no module of the user's is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.config.load import load_plan
+from rlexp.config.load_options import LoadOptions
+from rlexp.config.yaml_writer import to_yaml
+from rlexp.errors import ConfigError
+from rlexp.machine import check_requirements
+from rlexp.machine.requirements import find_module
+
+MODULE = """
+import gymnasium
+exit("it was imported")
+class Plain: pass
+class Below(Plain): pass
+class Odd(dict): pass
+class Maze(gymnasium.Env): pass
+Alias = Maze
+def make(): return Maze()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_maze.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "open_module.py").write_text("from gymnasium import *\n", encoding="utf-8")
+    (tmp_path / "broken.py").write_text("class Maze(:\n", encoding="utf-8")
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text('raise SystemExit("it was imported")\n', encoding="utf-8")
+    (package / "envs.py").write_text("class Maze(Base): pass\n", encoding="utf-8")
+    return tmp_path
+
+
+def problems(folder: Path, env: str, imports: tuple[str, ...] = (), **keys: Any) -> list[tuple[str, str]]:
+    """Return place and message of what is missing for an experiment in ``folder``."""
+    file = folder / "maze.yaml"
+    file.write_text(to_yaml({"maze": {"run": "DQN", "env": env, **keys}}), encoding="utf-8")
+    try:
+        check_requirements(load_plan([file], options=LoadOptions(imports=imports)))
+    except ConfigError as error:
+        return [(problem.where.replace(str(folder), ""), problem.message) for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    "env", ["my_maze:Maze", "my_maze:Alias", "open_module:Anything", "my_package.envs:Maze", "CartPole-v1"]
+)
+def test_env_that_may_exist_passes(folder: Path, env: str) -> None:
+    assert problems(folder, env) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("my_mazes:Maze", "module my_mazes does not exist"),
+        ("my_package.mazes:Maze", "module my_package.mazes does not exist"),
+        ("my_maze.envs:Maze", "module my_maze.envs does not exist"),
+        ("my_maze:Mase", "module my_maze has no Mase"),
+        ("my_maze:Plain", "Plain ({folder}/my_maze.py:4) is not a gymnasium.Env"),
+        ("my_maze:Below", "Below ({folder}/my_maze.py:5) is not a gymnasium.Env"),
+        ("my_maze:Odd", "Odd ({folder}/my_maze.py:6) is not a gymnasium.Env"),
+        ("my_maze:make", "make ({folder}/my_maze.py:9) is not a gymnasium.Env"),
+    ],
+)
+def test_env_that_cannot_exist_is_an_error_at_its_place(folder: Path, env: str, message: str) -> None:
+    assert problems(folder, env) == [("/maze.yaml:3:8", f"env {env}: {message.format(folder=folder)}")]
+
+
+def test_module_with_a_syntax_error_names_the_line(folder: Path) -> None:
+    ((place, message),) = problems(folder, "broken:Maze")
+    assert place == "/maze.yaml:3:8"
+    assert message.startswith(f"env broken:Maze: {folder}/broken.py:1 cannot be read: ")
+
+
+def test_imported_module_that_does_not_exist_is_named(folder: Path) -> None:
+    assert problems(folder, "Any-v0", imports=("my_maze",)) == []
+    assert problems(folder, "Any-v0", imports=("no_such",)) == [("--import no_such", "module no_such does not exist")]
+
+
+@pytest.mark.parametrize(
+    ("env", "module"),
+    [
+        ("LunarLander-v3", "Box2D"),
+        ("BipedalWalker-v3", "Box2D"),
+        ("HalfCheetah-v5", "mujoco"),
+        ("ALE/Pong-v5", "ale_py"),
+        ("PongNoFrameskip-v4", "ale_py"),
+        ("phys2d/CartPole-v1", "jax"),
+    ],
+)
+def test_package_that_an_id_needs_is_named(
+    folder: Path, env: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    for installed in (True, False):
+        found = find_spec("json") if installed else None
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == module else find_spec(name))  # noqa: B023
+        expected = [] if installed else [("/maze.yaml:3:8", f"env {env}: {module} is not installed")]
+        assert problems(folder, env, config={"discretize_actions": 3}) == expected
+
+
+def test_modules_of_folders_come_after_installed_ones(folder: Path) -> None:
+    (folder / "json.py").touch()
+    (folder / "colorsys.py").touch()
+    for name in ("json", "colorsys"):
+        found = find_module(name, [str(folder)])
+        assert found is not None
+        assert str(folder) not in str(found.origin)
+
+
+@pytest.mark.parametrize(
+    ("env", "env_config"),
+    [
+        ("Pendulum-v1", {}),
+        ("HalfCheetah-v5", {}),
+        ("CarRacing-v3", {}),
+        ("LunarLander-v3", {"continuous": True}),
+        ("LunarLanderContinuous-v3", {}),
+    ],
+)
+def test_continuous_actions_are_refused_for_q_learning(folder: Path, env: str, env_config: dict[str, Any]) -> None:
+    file = folder / "maze.yaml"
+    entry = {"run": "APEX", "env": env, "config": {"env_config": env_config}}
+    file.write_text(to_yaml({"maze": entry}), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_plan([file])
+    (problem,) = caught.value.problems
+    assert problem.where == f"{file}:3:3"
+    assert problem.message == f"env {env} has continuous actions; DQN and APEX need discrete ones"
+    assert "discretize_actions" in str(problem.hint)
+    load_plan([file], ["config.discretize_actions=3"])
+
+
+@pytest.mark.parametrize(
+    ("env", "env_config"), [("CarRacing-v3", {"continuous": False}), ("LunarLander-v3", {}), ("MountainCar-v0", {})]
+)
+def test_discrete_actions_pass(folder: Path, env: str, env_config: dict[str, Any]) -> None:
+    file = folder / "maze.yaml"
+    file.write_text(to_yaml({"maze": {"run": "DQN", "env": env, "config": {"env_config": env_config}}}))
+    load_plan([file])
