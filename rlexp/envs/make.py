@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rlexp.config.env_ids import is_atari
+from rlexp.config.env_ids import is_atari, package_of
 from rlexp.envs.atari import deepmind_env
 from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
 from rlexp.envs.checked_env import CheckedEnv, env_error
@@ -27,6 +28,10 @@ Env = gym.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
 
 PICTURE_RANK = 3
+PACKAGE_THAT_RENDERS = "rlexp[video]"
+"""What Gymnasium's own envs draw their pictures with, pygame, comes with it."""
+QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+"""Keeps it from printing a greeting among a command's results, and from looking for a screen."""
 NOT_NATIVE = ("jax", "ale_py")
 """Entry points of vector envs that are not used as they are: Gymnasium's own need jax, Atari's needs preparing."""
 
@@ -80,6 +85,8 @@ def make_filmed_env(config: EnvConfig) -> Vector:
 
     Its metadata say under ``render_fps`` how many steps make a second.
     """
+    for name, value in QUIET_PYGAME.items():
+        os.environ.setdefault(name, value)
     try:
         vector = SyncVectorEnv(
             [lambda: make_env(config, render_mode="rgb_array")], autoreset_mode=AutoresetMode.NEXT_STEP
@@ -87,7 +94,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
         vector.reset(seed=0)
         picture = vector.render()[0]
     except (UsageError, EnvError, gym.error.Error, AssertionError, TypeError) as error:
-        raise UsageError(f"env {config.env} cannot be filmed: {error}", _remedy(error)) from error
+        raise UsageError(f"env {config.env} cannot be filmed: {error}", _remedy(config.env, error)) from error
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
         vector.close()
         raise UsageError(f"env {config.env} renders no pictures", "leave out monitor: true and --video")
@@ -163,10 +170,11 @@ def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
 
 def _cannot_be_made(env: str, error: BaseException) -> UsageError:
     located = env_error(env, error)
-    return UsageError(located.message, _remedy(error) or located.hint)
+    return UsageError(located.message, _remedy(env, error) or located.hint)
 
 
-def _remedy(error: BaseException) -> str | None:
+def _remedy(env: str, error: BaseException) -> str | None:
     if isinstance(error, gym.error.DependencyNotInstalled):
-        return "install what the env needs, for example pip install 'gymnasium[classic-control]'"
+        package = package_of(env)
+        return f"pip install '{package.requirement if package else PACKAGE_THAT_RENDERS}'"
     return "check env_config: its keys are the env's keyword arguments" if isinstance(error, TypeError) else None

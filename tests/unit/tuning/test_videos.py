@@ -52,6 +52,21 @@ def test_a_checkpoint_is_filmed_into_a_folder_that_need_not_exist(tmp_path: Path
     assert brightness == sorted(brightness)
 
 
+def test_video_extra_films_cartpole(capfd: pytest.CaptureFixture[str]) -> None:
+    vector = make_filmed_env(EnvConfig("CartPole-v1", {}, None))
+    (picture,) = vector.render() or ()
+    vector.close()
+    assert picture.shape == (400, 600, 3)
+    assert capfd.readouterr() == ("", ""), "pygame greets whoever imports it"
+
+
+def test_package_that_renders_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(UsageError, match="CartPole-v1 cannot be filmed: pygame is not installed") as caught:
+        make_filmed_env(EnvConfig("CartPole-v1", {}, None))
+    assert caught.value.hint == "pip install 'rlexp[video]'"
+
+
 def test_pictures_are_taken_while_the_episode_is_played(tmp_path: Path) -> None:
     pictures, fps = film_checkpoint(checkpoint(tmp_path), seed=0)
     assert fps == 10.0
