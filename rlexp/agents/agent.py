@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 
-from rlexp.agents.evaluator import Evaluator, evaluation_figures
+from rlexp.agents.evaluator import Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.progress import Progress
 from rlexp.agents.replay_states import packed_states, unpacked_states
@@ -26,7 +26,7 @@ from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import Acting
+from rlexp.rollout.evaluation import Acting, PlayedEpisodes
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
@@ -101,8 +101,9 @@ class Agent(ABC, Generic[ConfigT]):
     def make_optimizer(self) -> PolicyOptimizer:
         """Place workers and replay; return the optimizer that moves experience between them and the learner."""
 
+    @classmethod
     @abstractmethod
-    def evaluation_epsilon(self) -> float:
+    def evaluation_epsilon(cls, config: ConfigT) -> float:
         """Return the ε of evaluation episodes that explore."""
 
     @abstractmethod
@@ -148,13 +149,13 @@ class Agent(ABC, Generic[ConfigT]):
         row = self._report(infos, elapsed_s, sampled_before, trained_before)
         return row | self._evaluation_when_due()
 
-    def evaluate(self, num_episodes: int) -> tuple[Array, Array]:
+    def evaluate(self, num_episodes: int) -> PlayedEpisodes:
         """Play episodes with the learner's weights as ``evaluation_config`` has them, greedily unless it explores.
 
-        Returns their returns ``[num_episodes]`` and lengths ``[num_episodes]``.
+        They are fewer than ``num_episodes`` where ``evaluation_timeout_s`` is over before.
         """
-        seed = derive_seed(self.seed, "evaluation", self._progress.iteration)
-        return self._evaluator().play(self._current_policy(), num_episodes, seed)
+        seed = evaluation_seed(self.seed, self._progress.iteration)
+        return self._evaluator().play(self._current_policy(), num_episodes, seed, self.config.evaluation_timeout_s)
 
     def film(self) -> tuple[Iterator[Array], float]:
         """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
@@ -167,7 +168,8 @@ class Agent(ABC, Generic[ConfigT]):
         return events + self.optimizer.drain_events()
 
     def _evaluator(self) -> Evaluator:
-        return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, self.evaluation_epsilon())
+        epsilon = self.evaluation_epsilon(self.config)
+        return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, epsilon)
 
     def _current_policy(self) -> Acting:
         policy = self.make_policy(self.config, self.observation_space, self.action_space)
@@ -180,7 +182,10 @@ class Agent(ABC, Generic[ConfigT]):
         interval = self.config.evaluation_interval
         if not interval or self._progress.iteration % interval:
             return {}
-        return {"evaluation": evaluation_figures(*self.evaluate(self.config.evaluation_num_episodes))}
+        played = self.evaluate(self.config.evaluation_num_episodes)
+        if not played.is_complete:
+            self._events.append(f"{played}; set evaluation_config.horizon, or a longer evaluation_timeout_s")
+        return {"evaluation": evaluation_figures(played)}
 
     def save(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 from pydantic import TypeAdapter, ValidationError
 
-from rlexp.agents.evaluator import MAX_ENVS, MAX_STEPS, film_with
+from rlexp.agents.evaluator import Evaluator
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within, run_of
@@ -20,53 +19,79 @@ from rlexp.config.dialect_table import renamed_keys
 from rlexp.config.experiment import Experiment
 from rlexp.config.user_modules import UserModules, modules_of, with_current_folder
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, TrialError
 from rlexp.metrics.bootstrap import bootstrap_interval
-from rlexp.rollout.evaluation import Acting, play_episodes
+from rlexp.rollout.evaluation import Acting, PlayedEpisodes, ReportProgress
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
+
+DEFAULT_EPISODES = 20
+"""Episodes of a checkpoint whose run does not evaluate itself."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What a user says about an evaluation; None: as the checkpoint's own run evaluates itself."""
+
+    num_episodes: int | None = None
+    seed: int | None = None
+    explore: bool | None = None
+    timeout_s: float | None = None
+    """Seconds that it may take; None: no limit."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a checkpoint did over some greedy episodes."""
+    """How a checkpoint did."""
 
     checkpoint: Path
     run: str
     env: str
     iteration: int
-    returns: Array
-    """Undiscounted returns ``[N]``."""
-    lengths: Array
-    """Env steps ``[N]``."""
+    epsilon: float | None
+    """ε of its episodes; None: they are greedy."""
+    played: PlayedEpisodes
     interval: tuple[float, float]
     """95 % bootstrap interval of the mean return."""
 
 
-def evaluate_checkpoint(path: Path, num_episodes: int, seed: int) -> Evaluation:
-    """Play ``num_episodes`` greedy episodes; raises CheckpointError where ``path`` holds no good checkpoint."""
-    player = _Player.load(path)
-    env = make_vector_env(player.env_config, min(num_episodes, MAX_ENVS))
-    try:
-        acting = player.policy(env)
-        returns, lengths = play_episodes(acting, env, num_episodes, derive_seed(seed, "evaluation"), MAX_STEPS)
-    finally:
-        env.close()
-    interval = bootstrap_interval(returns, np.random.default_rng(seed))
-    experiment, iteration = player.experiment, player.checkpoint.sequence
-    return Evaluation(path, experiment.run, experiment.env, iteration, returns, lengths, interval)
+def evaluate_checkpoint(
+    path: Path,
+    request: EvaluationRequest,
+    report: ReportProgress = lambda num_ended, num_env_steps: None,
+) -> Evaluation:
+    """Play episodes as the evaluations of the checkpoint's own run do, with the same seed, unless ``request`` differs.
+
+    Raises CheckpointError where ``path`` holds no good checkpoint, TrialError where no episode ends in time.
+    """
+    player = _Player.load(path, request.explore)
+    config = player.experiment.config
+    num_episodes = request.num_episodes
+    if num_episodes is None:
+        num_episodes = config.evaluation_num_episodes if config.evaluation_interval else DEFAULT_EPISODES
+    policy, evaluator = player.policy_and_evaluator()
+    played = evaluator.play(policy, num_episodes, player.seed("evaluation", request.seed), request.timeout_s, report)
+    if not len(played.returns):
+        raise TrialError(str(played), "-o config.evaluation_config.horizon=1000 in the next run ends episodes")
+    return Evaluation(
+        checkpoint=path,
+        run=player.experiment.run,
+        env=player.experiment.env,
+        iteration=player.checkpoint.sequence,
+        epsilon=evaluator.epsilon if evaluator.config.explore else None,
+        played=played,
+        interval=bootstrap_interval(played.returns, np.random.default_rng(request.seed or 0)),
+    )
 
 
-def film_checkpoint(path: Path, seed: int) -> tuple[Iterator[Array], float]:
-    """Return the pictures ``[H, W, 3]`` of one greedy episode, taken while it is played, and how many make a second.
+def film_checkpoint(path: Path, request: EvaluationRequest) -> tuple[Iterator[Array], float]:
+    """Return the pictures ``[H, W, 3]`` of an evaluation episode, taken while it is played, and how many make a second.
 
     Raises CheckpointError where ``path`` holds no good checkpoint, UsageError where its env cannot be filmed.
     """
-    player = _Player.load(path)
-    probe = make_vector_env(player.env_config, 1)
-    acting = player.policy(probe)
-    probe.close()
-    return film_with(acting, player.env_config, derive_seed(seed, "film"))
+    player = _Player.load(path, request.explore)
+    policy, evaluator = player.policy_and_evaluator()
+    return evaluator.film(policy, player.seed("film", request.seed))
 
 
 @dataclass(frozen=True)
@@ -78,9 +103,11 @@ class _Player:
     env_config: EnvConfig
 
     @staticmethod
-    def load(path: Path) -> _Player:
+    def load(path: Path, explore: bool | None) -> _Player:
         checkpoint = read_checkpoint(path)
         experiment, modules = _training_of(checkpoint, path)
+        if explore is not None:
+            experiment = _with_explore(experiment, explore)
         named = (*modules.imports, *modules_of(experiment.env))
         if named:  # whoever can write these names could have us import anything
             for place in (path.resolve(), path / MANIFEST):
@@ -88,16 +115,32 @@ class _Player:
             refuse_modules_within(run_of(path), UserModules(named, modules.folders))
         return _Player(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
 
-    def policy(self, env: VectorEnv[Any, Any, Any]) -> Acting:
-        """Return the checkpoint's greedy policy for ``env``'s spaces."""
-        config, arrays = self.experiment.config, self.checkpoint.arrays
-        observation_space, action_space = env.single_observation_space, env.single_action_space
-        policy = AGENTS[self.experiment.run].make_policy(config, observation_space, action_space)
+    def seed(self, stream: str, given: int | None) -> int:
+        """Return the seed of a stream: as in the run that wrote the checkpoint, unless another one is given."""
+        own = self.experiment.config.seed
+        if given is None and own is not None:
+            return derive_seed(own, stream, self.checkpoint.sequence)
+        return derive_seed(given or 0, stream)
+
+    def policy_and_evaluator(self) -> tuple[Acting, Evaluator]:
+        """Return the checkpoint's greedy policy, and what plays with it as ``evaluation_config`` says."""
+        agent, config, arrays = AGENTS[self.experiment.run], self.experiment.config, self.checkpoint.arrays
+        probe = make_vector_env(self.env_config, 1)
+        observation_space, action_space = probe.single_observation_space, probe.single_action_space
+        probe.close()
+        policy = agent.make_policy(config, observation_space, action_space)
         try:
             policy.set_weights(arrays["weights"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{self.checkpoint.path} holds no weights of its own network: {error}") from error
-        return ObservationFilters(config, observation_space, arrays).applied_to(policy)
+        evaluator = Evaluator(self.env_config, config.evaluation_config, action_space, agent.evaluation_epsilon(config))
+        return ObservationFilters(config, observation_space, arrays).applied_to(policy), evaluator
+
+
+def _with_explore(experiment: Experiment, explore: bool) -> Experiment:
+    config = experiment.config
+    evaluation = config.evaluation_config.model_copy(update={"explore": explore})
+    return experiment.model_copy(update={"config": config.model_copy(update={"evaluation_config": evaluation})})
 
 
 def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserModules]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +12,17 @@ import numpy as np
 
 from rlexp.config.evaluation import EvaluationConfig
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
-from rlexp.rollout.evaluation import Acting, ExploringPolicy, film_episode, play_episodes
+from rlexp.rollout.evaluation import (
+    Acting,
+    EvaluationLimits,
+    ExploringPolicy,
+    PlayedEpisodes,
+    ReportProgress,
+    film_episode,
+    play_episodes,
+)
 from rlexp.sample_batch import Array
+from rlexp.seeding import derive_seed
 
 MAX_ENVS = 8
 """Envs of an evaluation that step side by side, at most."""
@@ -34,17 +44,45 @@ class Evaluator:
     epsilon: float
     """ε of the episodes, where they explore."""
 
-    def play(self, policy: Acting, num_episodes: int, seed: int) -> tuple[Array, Array]:
-        """Return the returns ``[num_episodes]`` and lengths ``[num_episodes]`` of whole episodes."""
-        env = make_vector_env(self._env_config(), min(num_episodes, MAX_ENVS))
+    def play(
+        self,
+        policy: Acting,
+        num_episodes: int,
+        seed: int,
+        timeout_s: float | None,
+        report: ReportProgress = lambda num_ended, num_env_steps: None,
+    ) -> PlayedEpisodes:
+        """Return whole episodes, ``num_episodes`` of them unless time or steps run out."""
+        env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
-            return play_episodes(self._acting(policy, env.num_envs, seed), env, num_episodes, seed, MAX_STEPS)
+            acting = self._acting(policy, env.num_envs, seed)
+            return play_episodes(acting, env, num_episodes, seed, EvaluationLimits(MAX_STEPS, timeout_s), report)
         finally:
             env.close()
 
     def film(self, policy: Acting, seed: int) -> tuple[Iterator[Array], float]:
-        """Return the pictures of one episode, and how many make a second; see ``film_with``."""
-        return film_with(self._acting(policy, 1, seed), self._env_config(), seed)
+        """Return the pictures ``[H, W, 3]`` of an episode that ``policy`` plays, and how many make a second.
+
+        It is played while they are taken, in an env that is closed with the iterator: all pictures of a long
+        episode would be gigabytes. Raises UsageError where the env cannot be filmed.
+        """
+        env = make_filmed_env(self.env_config)
+        acting = self._acting(policy, 1, seed)
+
+        def pictures() -> Iterator[Array]:
+            try:
+                yield from film_episode(acting, env, seed, MAX_FILM_FRAMES)
+            finally:
+                env.close()
+
+        return pictures(), float(env.metadata.get("render_fps") or DEFAULT_FPS)
+
+    @property
+    def env_config(self) -> EnvConfig:
+        """How the env of the evaluation is made: as the training's, with what ``evaluation_config`` changes."""
+        env_config = {**self.training_env.env_config, **self.config.env_config}
+        horizon = self.config.horizon or self.training_env.horizon
+        return replace(self.training_env, env_config=env_config, horizon=horizon)
 
     def _acting(self, policy: Acting, num_envs: int, seed: int) -> Acting:
         if not self.config.explore:
@@ -53,36 +91,21 @@ class Evaluator:
         epsilons = np.full(num_envs, self.epsilon)
         return ExploringPolicy(policy, epsilons, int(self.action_space.n), np.random.default_rng(seed))
 
-    def _env_config(self) -> EnvConfig:
-        env_config = {**self.training_env.env_config, **self.config.env_config}
-        return replace(
-            self.training_env, env_config=env_config, horizon=self.config.horizon or self.training_env.horizon
-        )
+
+def evaluation_seed(seed: int, iteration: int) -> int:
+    """Return the seed of the episodes by which a trial with ``seed`` is evaluated after an iteration."""
+    return derive_seed(seed, "evaluation", iteration)
 
 
-def film_with(policy: Acting, env_config: EnvConfig, seed: int) -> tuple[Iterator[Array], float]:
-    """Return the pictures ``[H, W, 3]`` of an episode that ``policy`` plays, and how many make a second.
-
-    It is played while they are taken, in an env that is closed with the iterator: all pictures of a long
-    episode would be gigabytes. Raises UsageError where the env cannot be filmed.
-    """
-    env = make_filmed_env(env_config)
-
-    def pictures() -> Iterator[Array]:
-        try:
-            yield from film_episode(policy, env, seed, MAX_FILM_FRAMES)
-        finally:
-            env.close()
-
-    return pictures(), float(env.metadata.get("render_fps") or DEFAULT_FPS)
-
-
-def evaluation_figures(returns: Array, lengths: Array) -> dict[str, Any]:
-    """Return what a row of results says under ``evaluation`` about episodes ``[N]``."""
+def evaluation_figures(played: PlayedEpisodes) -> dict[str, Any]:
+    """Return what a row of results says under ``evaluation``; NaN where no episode has ended."""
+    returns, lengths = played.returns, played.lengths
+    if not len(returns):
+        returns = lengths = np.array([math.nan])
     return {
         "episode_reward_mean": float(returns.mean()),
         "episode_reward_min": float(returns.min()),
         "episode_reward_max": float(returns.max()),
         "episode_len_mean": float(lengths.mean()),
-        "episodes_this_iter": len(returns),
+        "episodes_this_iter": len(played.returns),
     }

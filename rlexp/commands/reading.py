@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,28 +11,45 @@ import typer
 
 from rlexp.commands.options import AsJson, Debug
 from rlexp.results.axis import Axis
-from rlexp.terminal import print_evaluation
+from rlexp.terminal import EvaluationProgress, print_evaluation
 
 
 def evaluate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
-    episodes: Annotated[int, typer.Option(min=1, metavar="N", help="Episodes to play.")] = 20,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the envs.")] = 0,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Episodes to play; else evaluation_num_episodes or 20."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Seed of the envs; else that of the run's evaluation.")
+    ] = None,
+    explore: Annotated[
+        bool | None, typer.Option("--explore/--greedy", help="Explore or not; else as evaluation_config says.")
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0, metavar="S", help="Seconds after which it ends.")
+    ] = None,
     video: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Film one more episode into DIR; needs rlexp[video].")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Play a checkpoint greedily: the one given, or the best of a run or trial."""
+    """Play a checkpoint: the one given, or the best of a run or trial.
+
+    The episodes are those of the run's own evaluation, as evaluation_config says: greedy by default.
+    """
     from rlexp.tuning.find_checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(path)
-    from rlexp.agents.evaluation import evaluate_checkpoint
+    from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
     from rlexp.tuning.videos import film_checkpoint_to
 
-    film = None if video is None else film_checkpoint_to(video, checkpoint, seed)
-    print_evaluation(evaluate_checkpoint(checkpoint, episodes, seed), film, as_json)
+    request = EvaluationRequest(episodes, seed, explore, timeout_s)
+    film = None if video is None else film_checkpoint_to(video, checkpoint, request)
+    with EvaluationProgress(sys.stderr) as progress:
+        evaluation = evaluate_checkpoint(checkpoint, request, progress.report)
+    print_evaluation(evaluation, film, as_json)
 
 
 def logs(

@@ -136,6 +136,10 @@ class CommonConfig(KeyGroup):
     evaluation_num_episodes: Count = 10
     """Episodes of an evaluation."""
 
+    evaluation_timeout_s: Positive = 180.0
+    """Seconds that an evaluation may take. One that takes longer ends with the episodes that have ended by then, and
+    training goes on; an env without an end of its own needs ``evaluation_config.horizon``."""
+
     evaluation_config: EvaluationConfig = EvaluationConfig()
     """In what evaluation episodes differ from training ones."""
 

@@ -198,6 +198,12 @@ class DQNConfig(CommonConfig):
         return "worker" if self.num_workers > 1 else "env"
 
     @property
+    def evaluation_epsilon(self) -> float:
+        """Epsilon of evaluation episodes, where they explore."""
+        epsilon = self.evaluation_config.exploration_final_eps
+        return self.exploration_final_eps if epsilon is None else epsilon
+
+    @property
     def resolved_epsilon_timesteps(self) -> int:
         """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
         given = self.epsilon_timesteps

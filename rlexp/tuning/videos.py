@@ -7,11 +7,15 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlexp.errors import UsageError
 from rlexp.sample_batch import Array
+
+if TYPE_CHECKING:
+    from rlexp.agents.evaluation import EvaluationRequest
 
 FOLDER = "videos"
 """In the trial's directory."""
@@ -25,8 +29,8 @@ def require_video_extra(asked_by: str = "monitor: true") -> None:
         raise UsageError(f"{asked_by} writes videos, and imageio-ffmpeg is not installed", "pip install 'rlexp[video]'")
 
 
-def film_checkpoint_to(directory: Path, checkpoint: Path, seed: int) -> Path:
-    """Film a greedy episode of ``checkpoint`` into ``directory``, which is made where it is missing; return the video.
+def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationRequest) -> Path:
+    """Film an evaluation episode of ``checkpoint`` into ``directory``, which is made where missing; return the video.
 
     Raises UsageError where videos cannot be written or the env cannot be filmed, CheckpointError where
     there is no good checkpoint.
@@ -36,7 +40,7 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, seed: int) -> Path:
 
     checkpoint = checkpoint.resolve()
     video = directory / f"{checkpoint.parent.name}-{checkpoint.name}.mp4"
-    write_video(video, *film_checkpoint(checkpoint, seed))
+    write_video(video, *film_checkpoint(checkpoint, request))
     return video
 
 

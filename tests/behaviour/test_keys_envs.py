@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.evaluation import evaluate_checkpoint
+from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.config.user_modules import UserModules, folders_for
@@ -240,4 +240,4 @@ def test_what_a_module_registers_trains_in_other_processes_resumes_and_is_evalua
     with pytest.raises(ResumeError, match="reached its stop"):  # so the resolved file, with its env, was understood
         resume_run(run, (), QuietDisplay(sys.stdout), debug=False)
     checkpoint = next(run.glob("*/checkpoint_*"))
-    assert len(evaluate_checkpoint(checkpoint, num_episodes=2, seed=0).returns) == 2
+    assert len(evaluate_checkpoint(checkpoint, EvaluationRequest(2)).played.returns) == 2

@@ -130,7 +130,7 @@ def test_parameter_noise_leaves_epsilon_as_it_is() -> None:
 @pytest.mark.key("parameter_noise")
 def test_parameter_noise_stays_out_of_evaluations() -> None:
     agents = [make_agent(IDENTITY_ENV, parameter_noise=noise) for noise in (False, True)]
-    returns = [agent.evaluate(20)[0].tolist() for agent in agents]
+    returns = [agent.evaluate(20).returns.tolist() for agent in agents]
     assert returns[0] == returns[1]
     for agent in agents:
         agent.stop()

@@ -127,7 +127,7 @@ def test_an_agent_learns_from_pixels() -> None:
     agent = DQNAgent(PIXEL_ENV, config, InlineTaskPool(), seed=0)
     for _ in range(8):
         agent.train()
-    assert agent.evaluate(40)[0].mean() == 1.0
+    assert agent.evaluate(40).returns.mean() == 1.0
     agent.stop()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from rlexp.agents.dqn import agent as dqn_agent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.evaluation import evaluate_checkpoint
+from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.dqn import DQNConfig
@@ -257,7 +257,7 @@ def test_evaluations_see_what_training_saw(synchronize: bool, tmp_path: Path, mo
     agent.evaluate(2)
     agent.stop()
     monkeypatch.setattr(DQNAgent, "make_policy", lambda *args, **kwargs: policies[1])
-    evaluate_checkpoint(path, 2, seed=0)
+    evaluate_checkpoint(path, EvaluationRequest(2))
     kept = read_checkpoint(path).arrays["filters"]
     counts = kept["count"][:, None]
     mean = (counts * kept["mean"]).sum(axis=0) / counts.sum()

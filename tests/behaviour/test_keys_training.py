@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ import numpy as np
 import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.config.load import load_plan
 from rlexp.errors import ConfigError
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import Array, SampleBatch
 from tests.behaviour.learning_agents import MAKERS, STEPS, CountingPool, both_agents, make_apex, make_dqn
 from tests.behaviour.rollout_agents import poll
-from tests.envs import COUNTING_ENV, IDENTITY_ENV, EndlessEnv
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, EndlessEnv, IdentityEnv
 from tests.unit.rollout.policies import ZeroPolicy
 
 PAYING_ENV = "tests.behaviour.test_keys_training:PayingEnv"
+PAID_IDENTITY_ENV = "tests.behaviour.test_keys_training:PaidIdentityEnv"
 
 
 class PayingEnv(EndlessEnv):
@@ -32,6 +35,18 @@ class PayingEnv(EndlessEnv):
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         obs, _, terminated, truncated, info = super().step(action)
         return obs, self._pay, terminated, truncated, info
+
+
+class PaidIdentityEnv(IdentityEnv):
+    """An IdentityEnv whose right action pays what its keyword argument says."""
+
+    def __init__(self, pay: float = 1.0) -> None:
+        super().__init__()
+        self._pay = pay
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward * self._pay, terminated, truncated, info
 
 
 @pytest.mark.key("training_intensity")
@@ -127,7 +142,7 @@ def test_evaluations_explore_as_they_are_told(
 ) -> None:
     agent = make_dqn(IDENTITY_ENV, exploration_final_eps=0.4, evaluation_config=evaluation)
     monkeypatch.setattr(DQNAgent, "make_policy", lambda *args: RightPolicy())
-    returns, _ = agent.evaluate(800)
+    returns = agent.evaluate(800).returns
     agent.stop()
     # A random action is right in one case of four.
     assert returns.mean() == pytest.approx(1.0 - 0.75 * epsilon, abs=0.09 if epsilon else 0.0)
@@ -140,6 +155,40 @@ def test_evaluation_episodes_have_a_horizon_of_their_own(given: int | None, play
     row = agent.train()
     assert (row["episode_len_mean"], row["evaluation"]["episode_len_mean"]) == (5.0, played)
     agent.stop()
+
+
+@pytest.mark.key("evaluation_timeout_s")
+def test_evaluation_without_an_end_reports_what_ended_and_training_goes_on() -> None:
+    agent = make_dqn(ENDLESS_ENV, evaluation_interval=1, evaluation_timeout_s=0.05)
+    rows = [agent.train(), agent.train()]
+    events = agent.drain_events()
+    agent.stop()
+    assert [row["evaluation"]["episodes_this_iter"] for row in rows] == [0, 0]
+    assert math.isnan(rows[0]["evaluation"]["episode_reward_mean"])
+    assert rows[1]["timesteps_total"] > rows[0]["timesteps_total"]
+    assert events[0].startswith("0 of 10 evaluation episodes ended within 0 s, ")
+    assert events[0].endswith("set evaluation_config.horizon, or a longer evaluation_timeout_s")
+
+
+@pytest.mark.key("evaluation_config.explore", "evaluation_config.env_config", "evaluation_num_episodes")
+def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> None:
+    evaluation = {"explore": True, "exploration_final_eps": 0.6, "env_config": {"pay": 7.0}}
+    keys = {"evaluation_interval": 1, "evaluation_num_episodes": 13, "evaluation_config": evaluation}
+    agent = make_dqn(PAID_IDENTITY_ENV, seed=3, **keys)
+    agent.train()
+    row = agent.train()
+    config = agent.config.model_dump(mode="json") | {"seed": 3}
+    experiment = {"name": "e", "run": "DQN", "env": PAID_IDENTITY_ENV, "config": config}
+    path = agent.save(tmp_path / "checkpoint_000002", {"experiment": experiment})
+    agent.stop()
+    own = evaluate_checkpoint(path, EvaluationRequest())
+    assert own.epsilon == 0.6
+    assert len(own.played.returns) == row["evaluation"]["episodes_this_iter"] == 13
+    assert own.played.returns.mean() == row["evaluation"]["episode_reward_mean"]
+    assert set(own.played.returns.tolist()) == {0.0, 7.0}
+    other = evaluate_checkpoint(path, EvaluationRequest(num_episodes=40, seed=5, explore=False))
+    assert (len(other.played.returns), other.epsilon) == (40, None)
+    assert other.played.returns.mean() != own.played.returns.mean()
 
 
 @pytest.mark.key("evaluation_config.env_config")

@@ -105,9 +105,9 @@ class DQNAgentBase(Agent[DQNConfigT]):
             return ConstantEpsilon((ladder[worker_index],) * num_envs)
         return ConstantEpsilon(ladder[worker_index * num_envs : (worker_index + 1) * num_envs])
 
-    def evaluation_epsilon(self) -> float:
-        epsilon = self.config.evaluation_config.exploration_final_eps
-        return self.config.exploration_final_eps if epsilon is None else epsilon
+    @classmethod
+    def evaluation_epsilon(cls, config: DQNConfigT) -> float:
+        return config.evaluation_epsilon
 
     def stores_replay(self) -> bool:
         given = self.config.checkpoint_replay

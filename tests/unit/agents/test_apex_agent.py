@@ -65,7 +65,7 @@ def has_learned(agent: ApexAgent, updates: int) -> Callable[[], bool]:
 def test_solves_the_identity_env(num_workers: int, replay_storage: str) -> None:
     agent = make_agent(num_workers=num_workers, replay_storage=replay_storage, timesteps_per_iteration=10**9)
     goal = 0
-    while agent.evaluate(50)[0].mean() < 1.0:
+    while agent.evaluate(50).returns.mean() < 1.0:
         goal += 100
         assert goal <= 3000, f"not solved after {goal - 100} updates"
         agent.train(should_stop=has_learned(agent, goal))

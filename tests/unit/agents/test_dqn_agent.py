@@ -55,7 +55,7 @@ def test_solves_the_identity_env(parameter_noise: bool) -> None:
     agent = make_agent(parameter_noise=parameter_noise)
     started = time.monotonic()
     iterations = 0
-    while (mean := agent.evaluate(50)[0].mean()) < 1.0:
+    while (mean := agent.evaluate(50).returns.mean()) < 1.0:
         assert iterations < 15, f"mean return {mean} after {iterations} iterations"
         agent.train()
         iterations += 1
@@ -144,10 +144,9 @@ def test_epsilon_falls_with_the_steps_sampled() -> None:
 def test_evaluation_is_greedy_and_leaves_training_alone() -> None:
     agent = make_agent(COUNTING_ENV)
     before = {name: array.tobytes() for name, array in agent.learner.state_dict().items()}
-    returns, lengths = agent.evaluate(10)
-    again, _ = agent.evaluate(10)
-    assert sorted(lengths.tolist()) == [3] * 8 + [7] * 2
-    assert returns.tolist() == again.tolist()
+    played, again = agent.evaluate(10), agent.evaluate(10)
+    assert sorted(played.lengths.tolist()) == [3] * 8 + [7] * 2
+    assert played.returns.tolist() == again.returns.tolist()
     assert agent.optimizer.counters.num_steps_sampled == 0
     assert {name: array.tobytes() for name, array in agent.learner.state_dict().items()} == before
     agent.stop()

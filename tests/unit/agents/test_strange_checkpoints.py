@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.evaluation import evaluate_checkpoint
+from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.errors import CheckpointError, ResumeError, UsageError
 from tests.behaviour.rollout_agents import make_agent
 from tests.envs import COUNTING_ENV
@@ -28,7 +28,7 @@ def saved(folder: Path, env: str = COUNTING_ENV, **metadata: Any) -> Path:
 
 @pytest.mark.parametrize("metadata", [{}, {"imports": ["tests.envs"]}])
 def test_ones_own_may_name_modules(metadata: dict[str, Any], tmp_path: Path) -> None:
-    assert len(evaluate_checkpoint(saved(tmp_path, **metadata), 2, seed=0).returns) == 2
+    assert len(evaluate_checkpoint(saved(tmp_path, **metadata), EvaluationRequest(2)).played.returns) == 2
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_a_strangers_may_not(
 ) -> None:
     path = saved(tmp_path, env, **metadata)
     with pytest.raises(UsageError, match="cannot be imported"):
-        evaluate_checkpoint(path, 1, seed=0)
+        evaluate_checkpoint(path, EvaluationRequest(1))
     path.chmod(0o777)
     with pytest.raises(ResumeError, match="may be written by every user"):
-        evaluate_checkpoint(path, 1, seed=0)
+        evaluate_checkpoint(path, EvaluationRequest(1))
     somebody = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(ResumeError, match="belongs to another user"):
-        evaluate_checkpoint(path, 1, seed=0)
+        evaluate_checkpoint(path, EvaluationRequest(1))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_metadata_of_another_kind_are_an_error_of_the_checkpoint(change: dict[st
     path = saved(tmp_path)
     forge(path, metadata={**json.loads((path / "manifest.json").read_bytes())["metadata"], **change})
     with pytest.raises(CheckpointError, match="does not say how it was trained"):
-        evaluate_checkpoint(path, 1, seed=0)
+        evaluate_checkpoint(path, EvaluationRequest(1))
 
 
 def test_weights_of_another_network_are_an_error_of_the_checkpoint(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_weights_of_another_network_are_an_error_of_the_checkpoint(tmp_path: Pat
     metadata["experiment"]["config"]["model"]["fcnet_hiddens"] = [7, 7, 7]
     forge(path, metadata=metadata)
     with pytest.raises(CheckpointError, match="no weights of its own network"):
-        evaluate_checkpoint(path, 1, seed=0)
+        evaluate_checkpoint(path, EvaluationRequest(1))

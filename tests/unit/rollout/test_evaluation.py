@@ -7,13 +7,14 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
-from rlexp.rollout.evaluation import play_episodes
+from rlexp.rollout import evaluation
+from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, play_episodes
 from rlexp.sample_batch import Array
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, UNEVEN_ENV, CountingEnv, IdentityEnv, UnevenEnv
 from tests.unit.rollout.policies import ZeroPolicy
 
 SEED = 4
-MAX_STEPS = 1000
+LIMITS = EvaluationLimits(max_steps=1000, timeout_s=None)
 
 
 class RightPolicy(ZeroPolicy):
@@ -25,8 +26,9 @@ class RightPolicy(ZeroPolicy):
 
 def play(env: str, num_envs: int, num_episodes: int) -> tuple[list[float], list[int]]:
     vector = make_vector_env(EnvConfig(env, {}, None), num_envs)
-    returns, lengths = play_episodes(ZeroPolicy(), vector, num_episodes, SEED, MAX_STEPS)
-    return returns.tolist(), lengths.tolist()
+    played = play_episodes(ZeroPolicy(), vector, num_episodes, SEED, LIMITS)
+    assert played.is_complete
+    return played.returns.tolist(), played.lengths.tolist()
 
 
 def test_returns_and_lengths_by_hand() -> None:
@@ -51,19 +53,38 @@ def test_short_episodes_are_not_preferred(num_episodes: int, num_short: int, num
 
 def test_acts_on_what_the_policy_sees() -> None:
     vector = make_vector_env(EnvConfig(IDENTITY_ENV, {}, None), 3)
-    returns, _ = play_episodes(RightPolicy(), vector, 30, SEED, MAX_STEPS)
-    assert returns.tolist() == [1.0] * 30
-    blind, _ = play_episodes(ZeroPolicy(), vector, 30, SEED, MAX_STEPS)
-    assert 0 < blind.sum() < 30, f"one of {IdentityEnv.NUM_ACTIONS} actions is right"
+    assert play_episodes(RightPolicy(), vector, 30, SEED, LIMITS).returns.tolist() == [1.0] * 30
+    blind = play_episodes(ZeroPolicy(), vector, 30, SEED, LIMITS)
+    assert 0 < blind.returns.sum() < 30, f"one of {IdentityEnv.NUM_ACTIONS} actions is right"
 
 
 def test_the_same_seed_plays_the_same_episodes() -> None:
     assert play(IDENTITY_ENV, 3, 40) == play(IDENTITY_ENV, 3, 40)
 
 
-def test_episodes_that_do_not_end_are_given_up() -> None:
-    with pytest.raises(TimeoutError, match=r"0 of 3 episodes ended within 1000 steps of 2 envs"):
-        play(ENDLESS_ENV, 2, 3)
+def limited(env: str, limits: EvaluationLimits, num_episodes: int = 3) -> PlayedEpisodes:
+    return play_episodes(ZeroPolicy(), make_vector_env(EnvConfig(env, {}, None), 2), num_episodes, SEED, limits)
+
+
+def test_evaluation_ends_at_its_step_limit_with_the_episodes_so_far() -> None:
+    played = limited(COUNTING_ENV, EvaluationLimits(max_steps=6, timeout_s=None))
+    assert (played.lengths.tolist(), played.num_wanted, played.num_env_steps) == ([3, 3], 3, 12)
+    assert not played.is_complete
+    assert str(played) == "2 of 3 evaluation episodes ended within 0 s, 12 env steps"
+
+
+def test_evaluation_ends_at_its_time_limit_in_an_env_without_an_end() -> None:
+    played = limited(ENDLESS_ENV, EvaluationLimits(max_steps=10**9, timeout_s=0.05))
+    assert played.returns.tolist() == []
+    assert 0.05 <= played.seconds < 5.0
+
+
+def test_evaluation_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "REPORT_PERIOD_S", 0.0)
+    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 2)
+    seen: list[tuple[int, int]] = []
+    play_episodes(ZeroPolicy(), vector, 2, SEED, LIMITS, lambda *progress: seen.append(progress))
+    assert seen == [(0, 2), (0, 4), (2, 6)]
 
 
 def test_episodes_that_the_env_had_begun_before_do_not_count() -> None:
@@ -71,8 +92,7 @@ def test_episodes_that_the_env_had_begun_before_do_not_count() -> None:
     vector.reset(seed=1)
     for _ in range(5):
         vector.step(np.zeros(1, np.int64))
-    _, lengths = play_episodes(ZeroPolicy(), vector, 2, SEED, MAX_STEPS)
-    assert lengths.tolist() == [3, 7]
+    assert play_episodes(ZeroPolicy(), vector, 2, SEED, LIMITS).lengths.tolist() == [3, 7]
 
 
 class LivesEnv(CountingEnv):
@@ -86,5 +106,5 @@ class LivesEnv(CountingEnv):
 
 def test_whole_games_are_played_where_episodes_are_lives() -> None:
     vector = SyncVectorEnv([LivesEnv] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    returns, lengths = play_episodes(ZeroPolicy(), vector, 3, SEED, MAX_STEPS)
-    assert (returns.tolist(), lengths.tolist()) == ([100.0] * 3, [50] * 3)
+    played = play_episodes(ZeroPolicy(), vector, 3, SEED, LIMITS)
+    assert (played.returns.tolist(), played.lengths.tolist()) == ([100.0] * 3, [50] * 3)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.evaluation import film_checkpoint
+from rlexp.agents.evaluation import EvaluationRequest, film_checkpoint
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.experiment import DQNExperiment
 from rlexp.envs import GAME_OVER, EnvConfig, FrameConfig, make_filmed_env
@@ -43,7 +43,7 @@ def checkpoint(directory: Path) -> Path:
 
 
 def test_a_checkpoint_is_filmed_into_a_folder_that_need_not_exist(tmp_path: Path) -> None:
-    video = film_checkpoint_to(tmp_path / "some" / "videos", checkpoint(tmp_path), seed=3)
+    video = film_checkpoint_to(tmp_path / "some" / "videos", checkpoint(tmp_path), EvaluationRequest())
     assert video == tmp_path / "some" / "videos" / "trial-checkpoint_000001.mp4"
     assert [file.name for file in video.parent.iterdir()] == [video.name]
     num_frames, seconds = imageio_ffmpeg.count_frames_and_secs(video)
@@ -68,7 +68,7 @@ def test_package_that_renders_is_named_where_it_is_missing(monkeypatch: pytest.M
 
 
 def test_pictures_are_taken_while_the_episode_is_played(tmp_path: Path) -> None:
-    pictures, fps = film_checkpoint(checkpoint(tmp_path), seed=0)
+    pictures, fps = film_checkpoint(checkpoint(tmp_path), EvaluationRequest())
     assert fps == 10.0
     assert isinstance(pictures, Iterator)
     assert len(list(pictures)) == 11
