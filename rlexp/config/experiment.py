@@ -75,8 +75,8 @@ class CommonExperiment(KeyGroup):
     checkpoint_freq: CountOrZero = 0
     """Iterations between two checkpoints. 0: none on the way."""
 
-    checkpoint_at_end: bool = False
-    """Write a checkpoint when a trial stops."""
+    checkpoint_at_end: bool = True
+    """Write a checkpoint when a trial stops. RLlib did not; its trained policies were lost."""
 
     keep_checkpoints_num: Count | None = None
     """Checkpoints that a trial keeps, the best by ``checkpoint_score_attr``. Null: all."""

@@ -49,7 +49,7 @@ def _best(run: Path, trials: list[TrialRecord]) -> Path:
         if newest is not None:
             return newest
     raise CheckpointError(
-        f"{run} has no checkpoint", "set checkpoint_freq or checkpoint_at_end in the experiment and run it again"
+        f"{run} has no checkpoint", "trials write one at their end, unless checkpoint_at_end is false; run it again"
     )
 
 

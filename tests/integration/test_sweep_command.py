@@ -76,7 +76,9 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert [trial["status"] for trial in run["trials"]] == ["TERMINATED", "ERROR", "ERROR", "ERROR"]
     assert run["status"] == "TERMINATED"
     reasons = [trial["error"]["summary"] for trial in run["trials"][1:]]
-    assert reasons[0] == "RuntimeError: this env raises"
+    assert reasons[0].startswith(
+        "env tests.sweep_envs:FatefulEnv: tests/sweep_envs.py:26 in step: RuntimeError: this env raises"
+    )
     assert reasons[1].startswith("the env returned a reward of nan")
     assert reasons[2].startswith("no result for 15 s: ")
     assert "3 of 4 trials failed:" in done.stdout
