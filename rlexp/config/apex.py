@@ -31,7 +31,11 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     priorities older."""
 
     learner_queue_depth: Count = 16
-    """Batches that wait for the learner at most. Smooths uneven shards; more would hold older priorities and memory."""
+    """Batches that wait for the learner at most. Smooths uneven shards; more would hold older priorities and memory.
+
+    With ``num_workers: 0`` none waits: the learner takes turns with the worker, one update for each fragment, or as
+    many as ``training_intensity`` asks for.
+    """
 
 
 class ApexConfig(DQNConfig):
@@ -53,7 +57,8 @@ class ApexConfig(DQNConfig):
     """Where the replay shards are: ``actors``, each in a process of its own; ``local``, in the learner's process, which
     sends nothing and takes its core for it; ``shared_memory``, there too, but workers write their transitions straight
     into it instead of sending them. ``auto``: actors where this machine has a core for each of them beside those of the
-    workers and the learner, else local.
+    workers and the learner, else local. With ``num_workers: 0`` local, so that the same file and seed give the same
+    weights.
 
     ``shared_memory`` wants Linux and all workers on the learner's machine. Each of them keeps its own newest
     transitions, an equal share of ``buffer_size``, with whole observations, uncompressed: of stacked frames that is

@@ -8,7 +8,16 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 
 from rlexp.config.env_ids import package_of
@@ -16,6 +25,12 @@ from rlexp.config.plan import Plan
 from rlexp.config.user_modules import UserModules, modules_of
 from rlexp.errors import ConfigError, Problem
 
+LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
+"""What Python itself makes modules of, in its order."""
 WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
 
 
@@ -58,8 +73,7 @@ def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
     for count in range(1, len(others) + 1):
         if found is None or found.submodule_search_locations is None:
             return None
-        full = ".".join((first, *others[:count]))
-        found = PathFinder.find_spec(full, list(found.submodule_search_locations))
+        found = _find_in(list(found.submodule_search_locations), ".".join((first, *others[:count])))
     return found
 
 
@@ -69,7 +83,22 @@ def _find_top_level(name: str, folders: Sequence[str]) -> ModuleSpec | None:
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__spec__ is not None:
         return loaded.__spec__
-    return importlib.util.find_spec(name) or PathFinder.find_spec(name, list(folders))
+    return importlib.util.find_spec(name) or _find_in(folders, name)
+
+
+def _find_in(folders: Sequence[str], name: str) -> ModuleSpec | None:
+    """Return the module or package, with or without an ``__init__``, of the last part of ``name`` in ``folders``."""
+    portions: list[str] = []
+    for folder in folders:
+        found = FileFinder(folder, *LOADERS).find_spec(name)
+        if found is not None and found.loader is not None:
+            return found
+        portions += (found.submodule_search_locations or ()) if found is not None else ()
+    if not portions:
+        return None
+    package = ModuleSpec(name, None, is_package=True)
+    package.submodule_search_locations = portions
+    return package
 
 
 def _class_faults(name: str, module: ModuleSpec) -> Iterator[tuple[str, str | None]]:

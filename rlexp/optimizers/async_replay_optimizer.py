@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
-from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerThread
+from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.optimizers.replay_shards import ReplayShards
@@ -44,7 +44,7 @@ class QueueDepths:
 
 
 class AsyncReplayOptimizer:
-    """Keeps sample and replay calls in flight between a source, shards and a learner thread.
+    """Keeps sample and replay calls in flight between a source, shards and a learner.
 
     Bulk data does not pass through here: samples go from worker to shard by reference. Nothing is
     dropped: what has no room in the learner's queue is not asked for. A shard or a worker that is lost
@@ -56,7 +56,7 @@ class AsyncReplayOptimizer:
         pool: TaskPool,
         source: SampleSource,
         shards: ReplayShards,
-        learner_thread: LearnerThread,
+        learner_runner: LearnerRunner,
         depths: QueueDepths,
         beta: LinearSchedule,
         pacing: Pacing,
@@ -67,7 +67,7 @@ class AsyncReplayOptimizer:
         self._pool = pool
         self._source = source
         self._shards = shards
-        self._learner_thread = learner_thread
+        self._learner_runner = learner_runner
         self._depths = depths
         self._beta = beta
         self._pacing = pacing
@@ -84,14 +84,14 @@ class AsyncReplayOptimizer:
     def start(self) -> None:
         """Publish the first weights and start the learner."""
         self._publish_weights()
-        self._learner_thread.start()
+        self._learner_runner.start()
 
     def step(self) -> None:
         """Wait for something to arrive, then move everything on: the four movements of Ape-X."""
         with self._stopwatch.lap("wait"):
             timeout = self._longest_wait_s()
             if not self._pool.wait(timeout):
-                self._learner_thread.wait_for_output(timeout)
+                self._learner_runner.wait_for_output(timeout)
         with self._stopwatch.lap("store_samples"):
             self._store_samples()
         with self._stopwatch.lap("feed_learner"):
@@ -110,21 +110,23 @@ class AsyncReplayOptimizer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        with self._learner_thread.paused():
+        with self._learner_runner.paused():
             self._return_priorities()
             yield
 
     def state(self) -> dict[str, Any]:
         return {
             "pacing": self._pacing.state(),
+            "turns": self._shards.turns(),
             "routing": self._rng.bit_generator.state,
-            "learner_stats": dict(self._learner_thread.last_stats),
+            "learner_stats": dict(self._learner_runner.last_stats),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._pacing.load(state["pacing"])
+        self._shards.load_turns(state["turns"])
         self._rng.bit_generator.state = state["routing"]
-        self._learner_thread.last_stats = state["learner_stats"]
+        self._learner_runner.last_stats = state["learner_stats"]
 
     def replay_bytes(self) -> int:
         return sum(shard.nbytes for shard in self._shards.stats())
@@ -142,18 +144,18 @@ class AsyncReplayOptimizer:
             num_weight_syncs=self._source.num_weight_syncs,
             num_worker_restarts=self._source.num_worker_restarts,
             shards=self._shards.stats(),
-            learner_queue_size=self._learner_thread.queue_size,
-            learner_queue_capacity=self._learner_thread.queue_capacity,
+            learner_queue_size=self._learner_runner.queue_size,
+            learner_queue_capacity=self._learner_runner.queue_capacity,
             learner_wait_share=time_share["wait"],
             learner_time_share=time_share,
             weight_age=self._weight_age.drain(),
             bottleneck=self._bottleneck(time_share["wait"]),
-            learner=self._learner_thread.last_stats,
+            learner=self._learner_runner.last_stats,
             timing_s=lap.parts_s,
         )
 
     def stop(self) -> None:
-        self._learner_thread.stop()
+        self._learner_runner.stop()
         self._source.stop()
 
     def _store_samples(self) -> None:
@@ -164,17 +166,17 @@ class AsyncReplayOptimizer:
             return
         for sample in self._source.poll(self.counters.num_steps_sampled):
             self._infos.append(sample.info)
-            self._weight_age.add(self._learner_thread.learner.num_updates - sample.info.weights_version)
+            self._weight_age.add(self._learner_runner.learner.num_updates - sample.info.weights_version)
             self.counters.num_steps_sampled += sample.info.num_env_steps
             if sample.info.num_rows:
                 dealt = self._rng.integers(len(self._shards)) if sample.info.shard is None else sample.info.shard
                 shard = self._shards[int(dealt)]
                 self._store_calls.submit(shard, ReplayShard.add_batch, sample.batch)
                 self._shards.feed(shard)
-        self._learner_thread.learner.observe_progress(self.counters.num_steps_sampled)
+        self._learner_runner.learner.observe_progress(self.counters.num_steps_sampled)
 
     def _longest_wait_s(self) -> float:
-        queued_s = self._learner_thread.queue_time_s
+        queued_s = self._learner_runner.queue_time_s
         return min(STEP_TIMEOUT_S, QUEUE_SHARE_WAITED * queued_s) if queued_s else STEP_TIMEOUT_S
 
     def _feed_learner(self) -> None:
@@ -190,18 +192,18 @@ class AsyncReplayOptimizer:
                     self._shards.starve(call.actor)
                 else:
                     self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
-                    self._learner_thread.put(call.actor, batch)
+                    self._learner_runner.put(call.actor, batch)
 
     def _ask_for_batches(self) -> None:
         beta = self._beta.value(self.counters.num_steps_trained)
-        while self._batches_on_their_way() < self._learner_thread.queue_capacity and self._may_train():
+        while self._batches_on_their_way() < self._learner_runner.queue_capacity and self._may_train():
             shard = self._shards.take_turn(lambda shard: self._replay_calls.in_flight(shard) < self._depths.replay)
             if shard is None:
                 return
             self._replay_calls.submit(shard, ReplayShard.replay, beta)
 
     def _batches_on_their_way(self) -> int:
-        return self._learner_thread.queue_size + sum(map(self._replay_calls.in_flight, self._shards))
+        return self._learner_runner.queue_size + sum(map(self._replay_calls.in_flight, self._shards))
 
     def _may_train(self) -> bool:
         counters = self.counters
@@ -211,21 +213,21 @@ class AsyncReplayOptimizer:
 
     def _return_priorities(self) -> None:
         self._check(self._priority_calls)
-        for output in self._learner_thread.outputs():
+        for output in self._learner_runner.outputs():
             self.counters.num_steps_trained += len(output.keys)
             if output.shard in self._shards:
                 self._priority_calls.submit(output.shard, ReplayShard.update_priorities, output.keys, output.td_errors)
 
     def _publish_weights(self) -> None:
         if self._source.weights_wanted():
-            self._learner_thread.request_weights()
-        snapshot = self._learner_thread.latest_weights()
+            self._learner_runner.request_weights()
+        snapshot = self._learner_runner.latest_weights()
         if snapshot.version > self._published_version:
             self._source.publish(snapshot.version, snapshot.weights)
             self._published_version = snapshot.version
 
     def _learner_time_share(self, elapsed_s: float) -> dict[str, float]:
-        now_s = dict(self._learner_thread.time_s)
+        now_s = dict(self._learner_runner.time_s)
         seen_s, self._learner_time_seen_s = self._learner_time_seen_s, now_s
         return {part: min((now_s[part] - seen_s[part]) / max(elapsed_s, 1e-9), 1.0) for part in now_s}
 

@@ -6,8 +6,9 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from rlexp.policy import Learner, Weights
 from rlexp.replay.shard import ReplayShard
@@ -39,8 +40,65 @@ class WeightsSnapshot:
     weights: Weights
 
 
+class LearnerRunner(Protocol):
+    """Learns on batches: in a thread of its own, or in the optimizer's."""
+
+    learner: Learner
+    queue_capacity: int
+    """Batches that may wait."""
+    last_stats: Mapping[str, float]
+    """The learner's own figures, from its last update."""
+    time_s: dict[str, float]
+    """Seconds so far by LEARNER_PARTS."""
+
+    def start(self) -> None:
+        """Begin to learn."""
+        ...
+
+    def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
+        """Queue a batch of ``shard``; the caller keeps within ``queue_capacity``."""
+        ...
+
+    @property
+    def queue_size(self) -> int:
+        """Batches that wait."""
+        ...
+
+    @property
+    def queue_time_s(self) -> float:
+        """Seconds of learning that wait, if each batch takes as long as the last one did."""
+        ...
+
+    def wait_for_output(self, timeout: float) -> None:
+        """Return once an update has ended whose output was not taken yet, or after ``timeout`` seconds."""
+        ...
+
+    def outputs(self) -> list[LearnerOutput]:
+        """Return what updates said since the last call, in order; raises what stopped the learning, if anything did."""
+        ...
+
+    def request_weights(self) -> None:
+        """Ask for a snapshot after the next update."""
+        ...
+
+    def latest_weights(self) -> WeightsSnapshot:
+        """Return the newest snapshot."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Hold the learner between two updates for the ``with`` body, which may then read it.
+
+        Raises TimeoutError if the update in progress does not end.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End after the update in progress; idempotent. The learner is the caller's again afterwards."""
+        ...
+
+
 class LearnerThread:
-    """Owns the learner from ``start`` to ``stop``; everyone else talks to it through its queues.
+    """A LearnerRunner with a thread, which owns the learner from ``start`` to ``stop``.
 
     Batches wait in a bounded in-queue; TD errors come back through an out-queue. Weights are copied
     on this thread, between two updates, when somebody asked for them: nobody reads a network that
@@ -67,29 +125,23 @@ class LearnerThread:
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
     def start(self) -> None:
-        """Begin to learn."""
         self._thread.start()
 
     def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
-        """Queue a batch of ``shard``; the caller keeps within ``queue_capacity``."""
         self._in_queue.put((shard, batch))
 
     @property
     def queue_size(self) -> int:
-        """Batches that wait."""
         return self._in_queue.qsize()
 
     @property
     def queue_time_s(self) -> float:
-        """Seconds of learning that wait, if each batch takes as long as the last one did."""
         return self.queue_size * self._last_update_s
 
     def wait_for_output(self, timeout: float) -> None:
-        """Return once an update has ended whose output was not taken yet, or after ``timeout`` seconds."""
         self._has_output.wait(timeout)
 
     def outputs(self) -> list[LearnerOutput]:
-        """Return what updates said since the last call, in order; raises what stopped the thread, if anything did."""
         if self._error is not None:
             raise self._error
         self._has_output.clear()
@@ -99,19 +151,13 @@ class LearnerThread:
         return done
 
     def request_weights(self) -> None:
-        """Ask for a snapshot after the next update."""
         self._weights_requested.set()
 
     def latest_weights(self) -> WeightsSnapshot:
-        """Return the newest snapshot."""
         return self._snapshot
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hold the thread between two updates for the ``with`` body, which may then read the learner.
-
-        Raises TimeoutError if the update in progress does not end.
-        """
         with self._turnstile:
             self._pausing = True
             if not self._turnstile.wait_for(lambda: self._parked or not self._thread.is_alive(), STOP_TIMEOUT_S):
@@ -124,7 +170,6 @@ class LearnerThread:
                 self._turnstile.notify_all()
 
     def stop(self) -> None:
-        """End after the update in progress; idempotent. The learner is the caller's again afterwards."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_TIMEOUT_S)

@@ -76,6 +76,15 @@ class ReplayShards:
             self._turns.append(shard)
         return shard
 
+    def turns(self) -> list[list[int]]:
+        """Return the shards, by index, in the order in which they are asked, and those that wait for rows."""
+        return [[self._actors.index(shard) for shard in shards] for shards in (self._turns, self._starved)]
+
+    def load_turns(self, turns: Sequence[Sequence[int]]) -> None:
+        """Go on in the order that ``turns`` returned."""
+        order, starved = ([self._actors[index] for index in indices] for indices in turns)
+        self._turns, self._starved = deque(order), set(starved)
+
     def stats(self) -> tuple[ShardStats, ...]:
         """Return the figures of every shard; one found to be lost is replaced, and asked again."""
         refs = [self._pool.call(shard, ReplayShard.stats) for shard in self._actors]

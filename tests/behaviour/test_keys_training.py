@@ -259,7 +259,7 @@ class SlowLearner:
 @pytest.mark.key("optimizer.learner_queue_depth")
 @pytest.mark.parametrize("depth", [1, 5])
 def test_no_more_batches_wait_for_the_learner(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = make_apex(optimizer={"learner_queue_depth": depth})
+    agent = make_apex(num_workers=1, optimizer={"learner_queue_depth": depth})
     learner = SlowLearner(agent, monkeypatch)
     agent.train(learner.entered.is_set)
     sizes = []
@@ -275,6 +275,7 @@ def test_no_more_batches_wait_for_the_learner(depth: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("depth", [1, 4])
 def test_so_many_batches_are_asked_of_a_shard_ahead(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_apex(
+        num_workers=1,
         optimizer={"replay_queue_depth": depth, "num_replay_buffer_shards": 2, "learner_queue_depth": 100},
         learning_starts=2,
     )

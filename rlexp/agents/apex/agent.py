@@ -8,7 +8,8 @@ from rlexp.agents.dqn.agent import DQNAgentBase
 from rlexp.config.apex import ApexConfig
 from rlexp.machine import available_cpus
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
-from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.inline_learner import InlineLearner
+from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
@@ -39,7 +40,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
             self.pool,
             self.source,
             ReplayShards(self.pool, self._place_shard, settings.num_replay_buffer_shards),
-            LearnerThread(self.learner, settings.learner_queue_depth),
+            self._make_learner_runner(),
             depths,
             self.beta_schedule(),
             Pacing(self.config.training_intensity, self.config.train_batch_size),
@@ -47,6 +48,12 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         )
         optimizer.start()
         return optimizer
+
+    def _make_learner_runner(self) -> LearnerRunner:
+        """Return what learns: a thread; with ``num_workers: 0`` the optimizer's own, so that runs are repeatable."""
+        if self.config.num_workers == 0:
+            return InlineLearner(self.learner)
+        return LearnerThread(self.learner, self.config.optimizer.learner_queue_depth)
 
     def row_writer(self, worker_index: int) -> RowWriter | None:
         if self._shared is None:
@@ -83,5 +90,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
         if self.config.replay_storage != "auto":
             return self.config.replay_storage != "actors"
+        if self.config.num_workers == 0:
+            return True
         processes = self.config.num_workers + self.config.optimizer.num_replay_buffer_shards + 1
         return available_cpus() < processes

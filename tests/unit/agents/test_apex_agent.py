@@ -74,7 +74,7 @@ def test_solves_the_identity_env(num_workers: int, replay_storage: str) -> None:
 
 
 def test_a_row_of_results_tells_of_both_shards_and_of_the_queue() -> None:
-    agent = make_agent(timesteps_per_iteration=10**9)
+    agent = make_agent(num_workers=1, timesteps_per_iteration=10**9)
     info = agent.train(should_stop=has_learned(agent, 5))["info"]
     assert len(info["replay_fill_per_shard"]) == 2
     assert min(info["replay_fill_per_shard"]) > 0
@@ -203,7 +203,8 @@ class OverlapAgent(ApexAgent):
 
 @pytest.mark.parametrize("reads", ["save", "evaluate"])
 def test_nobody_reads_the_learner_while_it_is_being_written(reads: str, tmp_path: Path) -> None:
-    agent = OverlapAgent(IDENTITY_ENV, ApexConfig(**{**SMALL, "timesteps_per_iteration": 10**9}), YieldingPool(), 0)
+    keys = {**SMALL, "num_workers": 1, "timesteps_per_iteration": 10**9}
+    agent = OverlapAgent(IDENTITY_ENV, ApexConfig(**keys), YieldingPool(), 0)
     learner = agent.learner
     assert isinstance(learner, OverlapLearner)
     agent.train(should_stop=learner.updating.is_set)
@@ -215,8 +216,16 @@ def test_nobody_reads_the_learner_while_it_is_being_written(reads: str, tmp_path
     assert not learner.overlapped
 
 
+@pytest.mark.parametrize(("num_workers", "has_thread"), [(0, False), (1, True)])
+def test_learner_has_a_thread_beside_workers(num_workers: int, has_thread: bool) -> None:
+    agent = make_agent(num_workers=num_workers)
+    agent.train()
+    assert ("learner" in {thread.name for thread in threading.enumerate()}) is has_thread
+    agent.stop()
+
+
 def test_stops_twice() -> None:
-    agent = make_agent()
+    agent = make_agent(num_workers=1)
     agent.train()
     agent.stop()
     agent.stop()

@@ -41,6 +41,7 @@ SMALL: Mapping[str, Any] = {
     "metrics_smoothing_episodes": 20,
     "min_iter_time_s": 0.0,
 }
+Make = Callable[..., "DQNAgent | ApexAgent"]
 TIMES = {
     *("time_total_s", "time_this_iter_s", "sample_throughput", "train_throughput", "bottleneck"),
     *("learner_wait_share", "learner_time_share", "worker_wait_share", "worker_time_share"),
@@ -66,13 +67,22 @@ def timeless(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def held(agent: DQNAgent) -> dict[str, Any]:
-    """Return what replay holds: its rows with their keys, by slot, their priorities, and its random stream."""
-    shard = agent.optimizer._shard  # type: ignore[attr-defined]
-    rows = shard._buffer.rows
-    (state,) = (in_memory(state) for state in agent.optimizer.replay_states())
-    told = {name: value for name, value in state.items() if not name.startswith("storage.")}
-    return told | dict(rows.read(np.arange(rows.size)).columns)
+def make_apex(env: str, changes: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> ApexAgent:
+    keys = {"n_step": 1, "optimizer": {"num_replay_buffer_shards": 2}, **SMALL, **changes}
+    return ApexAgent(env, ApexConfig.model_validate(keys), InlineTaskPool(), 3, checkpoint)
+
+
+def held(agent: DQNAgent | ApexAgent) -> list[dict[str, Any]]:
+    """Return what each shard holds: its rows with their keys, by slot, their priorities, and its random stream."""
+    optimizer: Any = agent.optimizer
+    is_apex = isinstance(agent, ApexAgent)
+    shards = [shard.handle for shard in optimizer._shards] if is_apex else [optimizer._shard]
+    held = []
+    for shard, state in zip(shards, map(in_memory, optimizer.replay_states()), strict=True):
+        rows = shard._buffer.rows
+        told = {name: value for name, value in state.items() if not name.startswith("storage.")}
+        held.append(told | dict(rows.read(np.arange(rows.size)).columns))
+    return held
 
 
 def assert_same_bits(found: Any, expected: Any) -> None:
@@ -91,17 +101,17 @@ def assert_same_bits(found: Any, expected: Any) -> None:
         assert found == expected or (found != found and expected != expected)
 
 
-def assert_goes_on(env: str, changes: Mapping[str, Any], directory: Path) -> None:
+def assert_goes_on(env: str, changes: Mapping[str, Any], directory: Path, make: Make = make_agent) -> None:
     """Train twice so many updates, in one go and with a break, and compare all there is."""
-    whole = make_agent(env, changes)
+    whole = make(env, changes)
     rows = train(whole, UPDATES)
     all_rows = rows + train(whole, 2 * UPDATES)
 
-    first = make_agent(env, changes)
+    first = make(env, changes)
     rows_before = train(first, UPDATES)
     path = first.save(directory / f"checkpoint_{len(rows):06d}", {})
     first.stop()
-    second = make_agent(env, changes, read_checkpoint(path))
+    second = make(env, changes, read_checkpoint(path))
     rows_after = train(second, 2 * UPDATES)
 
     assert_same_bits([timeless(row) for row in rows_before + rows_after], [timeless(row) for row in all_rows])
@@ -133,6 +143,20 @@ def assert_goes_on(env: str, changes: Mapping[str, Any], directory: Path) -> Non
 )
 def test_a_run_with_a_break_is_the_run_without_one(changes: dict[str, Any], tmp_path: Path) -> None:
     assert_goes_on("CartPole-v1", changes, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"n_step": 3, "training_intensity": 8.0},
+        {"training_intensity": 0.5, "num_envs_per_worker": 1, "timesteps_per_iteration": 10},
+        {"optimizer": {"num_replay_buffer_shards": 3, "learner_queue_depth": 16, "max_weight_sync_delay": 1}},
+    ],
+    ids=lambda changes: "-".join(map(str, changes)) or "free",
+)
+def test_apex_without_workers_is_repeatable_and_continues_bit_by_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    assert_goes_on("CartPole-v1", changes, tmp_path, make_apex)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ def folder(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").write_text('raise SystemExit("it was imported")\n', encoding="utf-8")
     (package / "envs.py").write_text("class Maze(Base): pass\n", encoding="utf-8")
+    (tmp_path / "without_init" / "below").mkdir(parents=True)
+    (tmp_path / "without_init" / "below" / "envs.py").write_text("class Maze(Base): pass\n", encoding="utf-8")
     return tmp_path
 
 
@@ -51,7 +53,11 @@ def problems(folder: Path, env: str, imports: tuple[str, ...] = (), **keys: Any)
 
 
 @pytest.mark.parametrize(
-    "env", ["my_maze:Maze", "my_maze:Alias", "open_module:Anything", "my_package.envs:Maze", "CartPole-v1"]
+    "env",
+    [
+        *("my_maze:Maze", "my_maze:Alias", "open_module:Anything", "my_package.envs:Maze", "CartPole-v1"),
+        *("without_init.below.envs:Maze", "tests.behaviour.failing_env:FailsOnceEnv"),
+    ],
 )
 def test_env_that_may_exist_passes(folder: Path, env: str) -> None:
     assert problems(folder, env) == []
@@ -63,6 +69,7 @@ def test_env_that_may_exist_passes(folder: Path, env: str) -> None:
         ("my_mazes:Maze", "module my_mazes does not exist"),
         ("my_package.mazes:Maze", "module my_package.mazes does not exist"),
         ("my_maze.envs:Maze", "module my_maze.envs does not exist"),
+        ("without_init.above.envs:Maze", "module without_init.above.envs does not exist"),
         ("my_maze:Mase", "module my_maze has no Mase"),
         ("my_maze:Plain", "Plain ({folder}/my_maze.py:4) is not a gymnasium.Env"),
         ("my_maze:Below", "Below ({folder}/my_maze.py:5) is not a gymnasium.Env"),

@@ -1,0 +1,72 @@
+"""A learner in the optimizer's own thread (``num_workers: 0``): one update a step, so that training is repeatable."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerOutput, WeightsSnapshot
+from rlexp.policy import Learner
+from rlexp.replay.shard import ReplayShard
+from rlexp.sample_batch import KEYS, SampleBatch
+from rlexp.task_pool import Actor
+
+
+class InlineLearner:
+    """A LearnerRunner that learns when its outputs are taken; owned by one optimizer.
+
+    One batch may wait: after each step none does, and a checkpoint needs to hold none.
+    """
+
+    queue_capacity = 1
+    queue_time_s = 0.0
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.last_stats: Mapping[str, float] = {}
+        self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
+        self._batches: deque[tuple[Actor[ReplayShard], SampleBatch]] = deque()
+        self._weights_requested = False
+        self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
+
+    def start(self) -> None:
+        return None
+
+    def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
+        self._batches.append((shard, batch))
+
+    @property
+    def queue_size(self) -> int:
+        return len(self._batches)
+
+    def wait_for_output(self, timeout: float) -> None:
+        return None
+
+    def outputs(self) -> list[LearnerOutput]:
+        outputs = []
+        while self._batches:
+            shard, batch = self._batches.popleft()
+            started = time.perf_counter()
+            result = self.learner.learn_on_batch(batch)
+            self.time_s["learning"] += time.perf_counter() - started
+            self.last_stats = result.stats
+            outputs.append(LearnerOutput(shard, batch[KEYS], result.td_errors))
+        if outputs and self._weights_requested:
+            self._weights_requested = False
+            self._snapshot = WeightsSnapshot(self.learner.num_updates, self.learner.get_weights())
+        return outputs
+
+    def request_weights(self) -> None:
+        self._weights_requested = True
+
+    def latest_weights(self) -> WeightsSnapshot:
+        return self._snapshot
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        yield
+
+    def stop(self) -> None:
+        return None
