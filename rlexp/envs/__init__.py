@@ -2,6 +2,7 @@
 
 from rlexp.config.env_ids import is_atari
 from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.envs.checked_env import given_env
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.frames import is_image
 from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env
@@ -23,6 +24,7 @@ __all__ = [
     "check_first_steps",
     "check_spaces",
     "env_config_of",
+    "given_env",
     "is_atari",
     "is_byte_vector",
     "is_image",

@@ -95,6 +95,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the env")
 
 
+def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return an env as its user gave it, without what rlexp wrapped around it."""
+    while not isinstance(env, CheckedEnv):
+        assert isinstance(env, gym.Wrapper)
+        env = env.env
+    return env.env
+
+
 def env_error(name: str, error: BaseException) -> EnvError:
     """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is."""
     if isinstance(error, EnvError):

@@ -29,6 +29,7 @@ from rlexp.envs import (
     check_first_steps,
     check_spaces,
     env_config_of,
+    given_env,
     is_atari,
     is_image,
     make_env,
@@ -81,8 +82,8 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
         shape = observation_shape(env.observation_space)
         report = EnvReport(
             env=experiment.env,
-            observation_space=_on_one_line(env.unwrapped.observation_space),
-            action_space=_on_one_line(env.unwrapped.action_space),
+            observation_space=_on_one_line(given_env(env).observation_space),
+            action_space=_on_one_line(given_env(env).action_space),
             observation_shape=shape,
             notices=tuple(_image_notices(experiment, env)),
         )
@@ -100,7 +101,7 @@ def _on_one_line(space: object) -> str:
 
 def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
     """Yield what a user may not expect of images that are no Atari frames."""
-    given, seen = env.unwrapped.observation_space, env.observation_space
+    given, seen = given_env(env).observation_space, env.observation_space
     if not (is_image(given) and is_image(seen)) or given.shape is None or seen.shape is None:
         return
     model = experiment.config.model
