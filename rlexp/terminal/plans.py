@@ -12,8 +12,8 @@ from rlexp.config.plan import Plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
+from rlexp.terminal import problems
 from rlexp.terminal.paint import aligned, visible
-from rlexp.terminal.problems import print_notice
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def print_notices(plan: Plan) -> None:
     """Print a plan's notices to stderr, a line each."""
-    for notice in plan.notices:
-        print_notice(notice)
+    problems.print_notices(plan.notices)
 
 
 def print_plan(plan: Plan) -> None:
