@@ -1,10 +1,12 @@
-"""Which keys may be other ones when a run or a sweep goes on, and which are."""
+"""Which keys can change when a run or a sweep is resumed, and which did."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from rlexp.errors import ResumeError
 from rlexp.tuning.recorders import flatten
 
 _WHAT_IT_RUNS_ON: Final = (
@@ -23,7 +25,7 @@ CHANGEABLE: Final = frozenset(
         *("config/timesteps_per_iteration", "config/min_iter_time_s", "config/metrics_smoothing_episodes"),
     }
 )
-"""Of a trial: when it ends, what it runs on and what it reports."""
+"""Keys of a trial that can change: when it ends, what it runs on and what it reports."""
 
 CHANGEABLE_IN_SWEEPS: Final = frozenset(
     {
@@ -31,11 +33,11 @@ CHANGEABLE_IN_SWEEPS: Final = frozenset(
         *("search/num_samples", "search/max_concurrent", "search/time_budget_s", "search/hang_timeout_s"),
     }
 )
-"""Of a sweep: how much is tried, and what it runs on. What trials that are over had must hold for all others."""
+"""Keys of a sweep that can change: how much is tried, and what it runs on. All trials have the same other keys."""
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str]) -> Iterator[str]:
-    """Yield the keys of two experiments that are others in them and are not ``changeable``: ``lr 0.1 → 0.2``.
+    """Yield the keys that differ between two experiments and are not ``changeable``: ``lr 0.1 → 0.2``.
 
     A key that only one of them has was not known to the version that wrote the other.
     """
@@ -43,6 +45,22 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: C
     for key in sorted(old.keys() & new.keys()):
         if old[key] != new[key] and not any(key == name or key.startswith(f"{name}/") for name in changeable):
             yield f"{as_typed(key)} {old[key]} → {new[key]}"
+
+
+def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Path) -> None:
+    """Raise ResumeError where an override sets a key in which the trials of ``where`` differ, such as the seed."""
+    keys = sorted(fixed)
+    for text in overrides:
+        key = text.partition("=")[0].strip().removeprefix("config.")
+        for name in keys:
+            if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
+                message = f"-o {text}: {name} cannot change when {where} is resumed, because its trials differ in it"
+                raise ResumeError(message, what_can_change(CHANGEABLE))
+
+
+def what_can_change(changeable: Collection[str]) -> str:
+    """Return a hint with the keys that can change."""
+    return f"only these keys can change: {', '.join(sorted(map(as_typed, changeable)))}; rlexp run starts a new run"
 
 
 def as_typed(key: str) -> str:

@@ -13,7 +13,7 @@ from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError
 from rlexp.json_file import to_json
-from rlexp.tuning.changed_keys import CHANGEABLE, differences
+from rlexp.tuning.changed_keys import CHANGEABLE, differences, refuse_changes_of, what_can_change
 from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import machine_for, run_feed
 from rlexp.tuning.last_row import last_row
@@ -39,6 +39,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     refuse_untrusted(path, record)
     if is_sweep(path):
         return resume_sweep(path, record, overrides, display, debug)
+    refuse_changes_of(overrides, {"seed"}.union(*(trial.varied for trial in record.trials)), path)
     plan = load_recorded_plan(path, record, overrides)
     if plan.sweeps:  # without any of the files by which it would have been known
         return resume_sweep(path, record, overrides, display, debug)
@@ -105,7 +106,5 @@ def _refuse_other_keys(trial: Trial, directory: Path) -> None:
         return
     others = list(differences(before, trial.experiment.model_dump(mode="json"), CHANGEABLE))
     if others:
-        raise ResumeError(
-            f"{trial.name} was trained with other keys: {'; '.join(others)}",
-            "stop, checkpoint_freq and keys of resources may change; rlexp run starts anew with anything else",
-        )
+        message = f"{trial.name} cannot be resumed with other keys: {', '.join(others)}"
+        raise ResumeError(message, what_can_change(CHANGEABLE))

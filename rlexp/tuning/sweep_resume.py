@@ -12,7 +12,7 @@ from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.json_file import plain
-from rlexp.tuning.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences
+from rlexp.tuning.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences, what_can_change
 from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import EXIT_CODES, machine_for, run_feed
 from rlexp.tuning.last_row import last_row
@@ -32,8 +32,6 @@ from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_run import capacity
 from rlexp.tuning.takeover import adopt_checkpoint
 from rlexp.tuning.trust import refuse_own_modules
-
-_MAY_CHANGE = "search.num_samples, max_concurrent and time_budget_s, checkpoint_freq and keys of resources may change"
 
 
 def is_sweep(path: Path) -> bool:
@@ -75,13 +73,15 @@ def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:
     if set(keys) != set(heading.axes):
         now = ", ".join(keys) or "nothing"
         message = f"{path} searches {', '.join(heading.axes)}, {path / RESOLVED_FILE} has {now}"
-        raise ResumeError(message, "its space cannot change; rlexp sweep starts anew with another one")
+        raise ResumeError(
+            message, "the space of a sweep cannot change; rlexp sweep starts a new sweep with another one"
+        )
     changeable = {key for key in CHANGEABLE_IN_SWEEPS if as_typed(key) not in heading.axes}
     now_resolved = plain(masked(plan.experiments[0].resolved))
     others = list(differences(heading.experiment, now_resolved, changeable))
     if others:
-        hint = f"{_MAY_CHANGE}; rlexp sweep starts anew with anything else"
-        raise ResumeError(f"{path} was begun with other keys: {'; '.join(others)}", hint)
+        message = f"{path} cannot be resumed with other keys: {', '.join(others)}"
+        raise ResumeError(message, what_can_change(changeable))
     return plan.sweeps[0].with_axes_in_order(heading.axes)
 
 
@@ -197,5 +197,5 @@ def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
         key = text.partition("=")[0].strip().removeprefix("config.")
         for axis in heading.axes:
             if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}."):
-                message = f"-o {text}: {axis} is searched, and the space of a sweep that has begun cannot change"
-                raise ResumeError(message, "rlexp sweep starts anew with another space")
+                message = f"-o {text}: {axis} cannot change when a sweep is resumed, because it is searched"
+                raise ResumeError(message, "rlexp sweep starts a new sweep with another space")

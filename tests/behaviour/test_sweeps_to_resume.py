@@ -58,9 +58,9 @@ def begun(random_cut: tuple[Rehearsals, Path], tmp_path: Path) -> tuple[Rehearsa
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("lr=0.1", "-o lr=0.1: lr is searched, and the space of a sweep that has begun cannot change"),
-        ("config.n_step={randint: [1, 9]}", "n_step is searched"),
-        ("buffer_size=20000", "was begun with other keys: buffer_size 50000 → 20000"),
+        ("lr=0.1", "-o lr=0.1: lr cannot change when a sweep is resumed, because it is searched"),
+        ("config.n_step={randint: [1, 9]}", "n_step cannot change"),
+        ("buffer_size=20000", "cannot be resumed with other keys: buffer_size 50000 → 20000"),
         ("search.scheduler=fifo", "search.scheduler asha → fifo"),
         ("search.metric=episode_len_mean", "search.metric episode_reward_mean → episode_len_mean"),
         ("search.num_seeds=2", "search.num_seeds 1 → 2"),

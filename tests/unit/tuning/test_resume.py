@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,26 @@ def test_one_that_has_reached_its_stop(run: Path) -> None:
 @pytest.mark.parametrize(("override", "said"), [("lr=0.5", "lr 0.001 → 0.5"), ("n_step=7", "n_step 1 → 7")])
 def test_keys_that_shaped_what_was_learned(run: Path, override: str, said: str) -> None:
     before = content(run)
-    with pytest.raises(ResumeError, match=said):
+    with pytest.raises(ResumeError, match=f"00000-DQN.* cannot be resumed with other keys: {said}") as caught:
         resume(run, override, "stop.timesteps_total=1000")
     assert content(run) == before
+    assert caught.value.hint is not None
+    assert {"stop", "num_workers", "checkpoint_freq", "lr"} - set(re.findall(r"[\w.]+", caught.value.hint)) == {"lr"}
+
+
+@pytest.mark.parametrize(
+    ("override", "key"), [("n_step=3", "n_step"), ("config.n_step={grid_search: [1, 2]}", "n_step"), ("seed=3", "seed")]
+)
+def test_key_in_which_the_trials_differ_is_named(tmp_path: Path, override: str, key: str) -> None:
+    trials = trials_of(tmp_path, {"n_step": {"grid_search": [1, 2]}})
+    plan = load_plan([tmp_path / "experiment.yaml"])
+    with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
+        directory.write_experiments([""], resolved_yaml(plan))
+        directory.start(trials)
+    before = content(directory.path)
+    with pytest.raises(ResumeError, match=f"-o {re.escape(override)}: {key} cannot change when .* is resumed"):
+        resume(directory.path, override)
+    assert content(directory.path) == before
 
 
 def test_an_edited_resolved_file_is_compared_with_the_checkpoint(run: Path) -> None:
