@@ -126,8 +126,9 @@ class Agent(ABC, Generic[ConfigT]):
         """Train for one iteration; return its row of results.
 
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
-        ``min_iter_time_s`` seconds have passed, or as soon as ``should_stop`` says so; even then it has
-        env steps of its own, if some come within STOP_GRACE_S, so that no two rows stand at the same step.
+        ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum, but at least one step of
+        the optimizer must have sampled or trained something. It also ends when ``should_stop`` says so; even then
+        it has env steps of its own, if some come within STOP_GRACE_S, so that no two rows have the same step.
         """
         started = time.monotonic()
         sampled_before = self.optimizer.counters.num_steps_sampled
@@ -138,8 +139,9 @@ class Agent(ABC, Generic[ConfigT]):
             self.optimizer.step()
             infos += self._take_infos()
             sampled = self.optimizer.counters.num_steps_sampled - sampled_before
+            trained = self.optimizer.counters.num_steps_trained - trained_before
             elapsed_s = time.monotonic() - started
-            if sampled >= self.config.timesteps_per_iteration and elapsed_s >= self.config.min_iter_time_s:
+            if self._is_long_enough(sampled, trained, elapsed_s):
                 break
             if should_stop() and (sampled > 0 or elapsed_s >= STOP_GRACE_S):
                 break
@@ -244,6 +246,11 @@ class Agent(ABC, Generic[ConfigT]):
         told = state.get("optimizer", {}).get(type(self.optimizer).__name__)
         if told is not None:
             self.optimizer.load(told)
+
+    def _is_long_enough(self, sampled: int, trained: int, elapsed_s: float) -> bool:
+        """Return whether an iteration of so many steps and seconds may end."""
+        steps, seconds = self.config.timesteps_per_iteration or 0, self.config.min_iter_time_s or 0.0
+        return sampled + trained > 0 and sampled >= steps and elapsed_s >= seconds
 
     def _take_infos(self) -> list[FragmentInfo]:
         infos = self.optimizer.drain_infos()

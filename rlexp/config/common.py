@@ -28,129 +28,135 @@ class CommonConfig(KeyGroup):
     """What is under ``config:`` whatever the agent."""
 
     num_workers: CountOrZero
-    """Rollout workers, each a process of its own. 0: the learner's process steps the environments itself."""
+    """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""
 
     num_envs_per_worker: Count = 1
-    """Environments that a worker steps in lock-step, with one forward pass for all of them."""
+    """Number of environments that a worker steps together, with one forward pass for all of them."""
 
     num_cpus_per_worker: PositiveOrZero = 1.0
-    """CPUs reserved for a rollout worker; a fraction lets several workers share one."""
+    """CPUs reserved for each rollout worker. Several workers share a CPU if it is a fraction."""
 
     num_gpus_per_worker: PositiveOrZero = 0.0
-    """GPUs reserved for a rollout worker; a fraction lets several workers share one."""
+    """GPUs reserved for each rollout worker. Several workers share a GPU if it is a fraction."""
 
     custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
-    """Resources with names of the cluster's own that are reserved for a rollout worker."""
+    """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
 
     num_threads_per_worker: Count | None = None
-    """Threads that the forward pass of a rollout worker may use, where it has a process of its own. Null: 1."""
+    """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""
 
     num_cpus_for_driver: PositiveOrZero = 1.0
-    """CPUs reserved for the process that learns and drives the workers."""
+    """CPUs reserved for the process of the learner, which also drives the workers."""
 
     num_gpus: PositiveOrZero = 0.0
-    """GPUs reserved for the learner.
+    """GPUs reserved for the learner. Several trials share a GPU if it is a fraction.
 
-    0 for every agent. RLlib reserved 1 for APEX, which made its files fail on any machine without a GPU;
-    here a file runs everywhere until it asks for more.
+    The default is 0 for every agent. RLlib's was 1 for APEX, so its files failed on machines without a GPU.
     """
 
     max_num_worker_restarts: CountOrZero = 100
-    """Rollout workers that are replaced because they died, hung or failed, by one process of the trial.
+    """How many rollout workers are replaced because they died, hung or failed.
 
-    One that is lost ten times within five minutes is given up; the others go on. With ``num_workers: 0``
-    none is replaced: ``max_failures`` says how often the trial starts again.
+    A worker that fails ten times within five minutes is not replaced again; the others continue. The count starts
+    anew when the trial restarts. With ``num_workers: 0`` there is none to replace, and ``max_failures`` applies.
     """
 
     sample_timeout_s: Positive = 120.0
-    """Seconds that a rollout worker has for ``sample_batch_size`` steps in a process of its own.
+    """Seconds that a rollout worker with its own process has for ``sample_batch_size`` steps.
 
-    One that needs longer hangs, in its env most likely: it is killed and replaced.
+    A worker that needs longer counts as hung, most likely in its env: it is killed and replaced.
     """
 
     sample_batch_size: Count
-    """Env steps that a worker takes in each of its environments per call: the length of a fragment."""
+    """Env steps that a worker samples from each of its environments per call: the length of a fragment."""
 
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
-    """Send fragments of ``sample_batch_size`` steps, or whole episodes, at least so many steps of them."""
+    """``truncate_episodes``: workers send fragments of ``sample_batch_size`` steps. ``complete_episodes``: whole
+    episodes, with at least as many steps together."""
 
     sample_async: bool = False
-    """Let a worker play on while it prepares and sends the steps before; they may be a fragment older."""
+    """Let a worker continue sampling while it prepares and sends the last fragment. Its weights may then be one
+    fragment older."""
 
     horizon: Count | None = None
-    """Steps after which an episode is cut; a truncation, so the learner bootstraps. Null: the env's own limit."""
+    """Steps after which an episode is cut. This is a truncation, so the learner bootstraps. Null: the env's limit."""
 
     env_config: FreeForm = Field(default_factory=dict)
-    """Keyword arguments for making the environment; any keys."""
+    """Keyword arguments for making the environment."""
 
     preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
-    """How Atari games are prepared: ``deepmind`` (Mnih et al. 2015: grey 84x84 frames, no-op starts, the maximum of two
-    frames, a life as an episode), ``rllib`` (scaled and centred frames, nothing else), null (as the env gives them).
+    """Preprocessing of Atari games. ``deepmind``: grey 84x84 frames, no-op starts, the maximum of two frames, one life
+    per episode (Mnih et al. 2015). ``rllib``: scaled and centred frames, nothing else. Null: none.
 
     Images of other envs are only scaled where ``model.dim`` gives a size, and never with null.
     """
 
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
-    """``MeanStdFilter`` standardises observations by the mean and deviation of all seen so far."""
+    """``MeanStdFilter``: standardise observations by the running mean and standard deviation."""
 
     synchronize_filters: bool = True
-    """Merge the workers' ``observation_filter`` after each iteration; else each worker has its own."""
+    """Merge the ``observation_filter`` of all workers after each iteration. False: each worker keeps its own."""
 
     clip_rewards: ClipRewards = None
-    """Learn from clipped rewards; reported returns stay whole.
+    """Learn from clipped rewards. Reported returns are never clipped.
 
-    ``true``: their sign. A number x: limited to [-x, x]. A pair: limited to [low, high]. Null: the sign for Atari games
-    under ``preprocessor_pref: deepmind``, else whole.
+    ``true``: the sign of the reward. A number x: clip to [-x, x]. A pair: clip to [low, high]. Null: the sign for Atari
+    games with ``preprocessor_pref: deepmind``, else not clipped.
     """
 
     explore: bool = True
-    """Explore. False: workers act greedily."""
+    """Whether workers explore. False: they act greedily."""
 
     gamma: Fraction = 0.99
-    """Discount of the reward one step later."""
+    """Discount factor of rewards, per step."""
 
     lr: Positive
     """Learning rate of Adam."""
 
     lr_schedule: Schedule = None
-    """Learning rates over sampled steps: a list of [timestep, rate], linear between them, the last one kept.
+    """Learning rates over sampled steps: a list of [timestep, rate]. Linear between them, constant after the last.
 
-    Null: ``lr`` all the time.
+    Null: constant ``lr``.
     """
 
     train_batch_size: Count
-    """Transitions in one update of the learner."""
+    """Number of transitions in one update of the learner."""
 
-    timesteps_per_iteration: CountOrZero
-    """Env steps, of all workers together, that must be sampled before an iteration ends; see ``min_iter_time_s``."""
+    timesteps_per_iteration: CountOrZero | None
+    """Env steps that all workers together must sample in an iteration. Null or 0: no minimum.
 
-    min_iter_time_s: PositiveOrZero
-    """Seconds that an iteration lasts at least. It ends when this time and ``timesteps_per_iteration`` are over."""
+    An iteration ends when ``min_iter_time_s`` has passed as well. Without both, it ends after the first step of the
+    optimizer that sampled or trained something.
+    """
+
+    min_iter_time_s: PositiveOrZero | None
+    """Minimum duration of an iteration in seconds. Null or 0: no minimum; see ``timesteps_per_iteration``."""
 
     metrics_smoothing_episodes: Count = 100
-    """Episodes, the newest ones, over which ``episode_reward_mean`` and its relatives are taken."""
+    """Number of newest episodes over which ``episode_reward_mean`` and the like are computed."""
 
     evaluation_interval: CountOrZero | None = None
-    """Iterations between two evaluations; their results stand under ``evaluation/``. Null or 0: none."""
+    """Iterations between two evaluations, reported under ``evaluation/``. Null or 0: no evaluation."""
 
     evaluation_num_episodes: Count = 10
-    """Episodes of an evaluation."""
+    """Number of episodes per evaluation."""
 
     evaluation_timeout_s: Positive = 180.0
     """Seconds that an evaluation may take. One that takes longer ends with the episodes that have ended by then, and
     training goes on; an env without an end of its own needs ``evaluation_config.horizon``."""
 
     evaluation_config: EvaluationConfig = EvaluationConfig()
-    """In what evaluation episodes differ from training ones."""
+    """What is different in evaluation episodes."""
 
     monitor: bool = False
-    """Record videos of evaluation episodes into the trial's folder."""
+    """Record videos of evaluation episodes in the folder of the trial."""
 
     seed: CountOrZero | None = Field(default=None, le=LARGEST_SEED)
-    """Seed from which every env, worker, replay shard and the learner derive their own. Null: a fresh one, recorded."""
+    """Seed from which those of all envs, workers, replay shards and of the learner are derived. Null: a random one,
+    which is recorded."""
 
     model: ModelConfig = ModelConfig()
-    """The network."""
+    """The neural network."""
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield what is known to be wrong between these keys and the environment ``env``."""

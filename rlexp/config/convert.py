@@ -26,7 +26,7 @@ def converted(drafts: Sequence[Draft], text: str) -> str:
 
 
 class _Writer:
-    """Writes one file; comments go to the key that they stood at, or above."""
+    """Writes one file; a comment stays at its key, or above it."""
 
     def __init__(self, text: str, notices: Sequence[Finding]) -> None:
         self._source = text.splitlines()
@@ -37,7 +37,7 @@ class _Writer:
             self._changes[notice.place.line].append(notice.message)
 
     def text(self) -> str:
-        """Return what was written, and the comments that are left at the end."""
+        """Return what was written, with the comments at the end of the file."""
         self._comments_up_to(len(self._source) + 1, "")
         return "\n".join(self._out) + "\n"
 
@@ -45,6 +45,7 @@ class _Writer:
         """Write one experiment with ``run`` first."""
         node = _with_axes(draft)
         self._comments_up_to(draft.place.line, "")
+        self._write_changes(draft.place.line, "")
         self._out.append(f"{_key(draft.name)}:{self._trailing(draft.place.line)}")
         self._write_entries({"run": node.with_value(draft.corners[0].run), **node.entries()}, _INDENT)
 
@@ -78,7 +79,7 @@ class _Writer:
         self._next_line = max(self._next_line, line)
 
     def _trailing(self, line: int) -> str:
-        """Return the comment behind the key at ``line``, once."""
+        """Return the comment after the key at ``line``, once."""
         if line < self._next_line or not 1 <= line <= len(self._source):
             return ""
         self._next_line = line + 1
@@ -118,7 +119,7 @@ def _inline(node: Node) -> str:
 
 
 def _with_axes(draft: Draft) -> Node:
-    """Return the first corner as written, with each ``grid_search`` and sampler where it stands now."""
+    """Return the first corner as written, with each ``grid_search`` and sampler at its current key."""
     experiment = draft.written[0]
     for number, axis in enumerate(draft.axes):
         choices = [at(draft.written[place].plain(), axis.path) for place in line_of(draft.axes, number)]

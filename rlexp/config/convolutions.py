@@ -25,6 +25,6 @@ def misfit(height: int, width: int, filters: Sequence[ConvFilter]) -> tuple[str,
         return None
     message = (
         f"model.conv_filters do not fit images of {height}x{width} pixels: the last kernel is "
-        f"{kernel[0]}x{kernel[1]}, but the layers before it leave {left[0]}x{left[1]}"
+        f"{kernel[0]}x{kernel[1]}, but the output of the layers before it is {left[0]}x{left[1]}"
     )
     return message, f"make the last kernel [{left[0]}, {left[1]}] or smaller, or leave conv_filters out"

@@ -1,4 +1,4 @@
-"""Corner: one point of an experiment's grid, where every value is known, computed, translated and validated."""
+"""Corner: one point of an experiment's grid, where every value is known and validated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Corner:
     experiment: Experiment | None
     """None where anything is wrong with it."""
     written: Node
-    """What the file says of it, in today's spelling."""
+    """What the file gives, in today's spelling."""
     problems: tuple[Finding, ...]
     notices: tuple[Finding, ...]
 
@@ -56,7 +56,7 @@ def _drop_empty_groups(translation: Translation) -> None:
 def _leave_out_unknown(translation: Translation) -> None:
     for path, finding in unknown_keys(translation.experiment, translation.run):
         translation.take(".".join(path))
-        translation.notices.append(Finding(finding.place, f"{finding.message}: left out"))
+        translation.notices.append(Finding(finding.place, f"{finding.message}: it is left out"))
 
 
 def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
@@ -68,21 +68,22 @@ def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
         translation.problems.append(Finding(env.place, f"env {shown_key(env.value)} {message}", hint))
 
 
-def without_idle_keys(name: str, corners: Sequence[Corner], run: str) -> list[Corner]:
+def without_idle_keys(name: str, corners: Sequence[Corner], run: str) -> tuple[Corner, ...]:
     """Return valid corners without the keys that do nothing in any of them and are not at their default."""
     idle = [dict(idle_keys(corner.experiment.config)) for corner in corners if corner.experiment]
     everywhere = {key: reason for key, reason in idle[0].items() if all(key in other for other in idle)}
-    return [_without(name, corner, run, everywhere) for corner in corners]
+    return tuple(_without(name, corner, run, everywhere) for corner in corners)
 
 
 def _without(name: str, corner: Corner, run: str, idle: Mapping[str, str]) -> Corner:
     translation = Translation(corner.written, run)
     for key, reason in idle.items():
         node = translation.find(f"config.{key}")
-        if node is not None and node.plain() != key_table(run)["config", key].default:
-            translation.take(f"config.{key}")
-            translation.notice(node, f"config.{key} has no effect: {reason}")
-    if not translation.notices:
+        if node is None or node.plain() == key_table(run)["config", key].default:
+            continue
+        translation.take(f"config.{key}")
+        translation.notice(node, f"config.{key} has no effect: {reason}")
+    if translation.experiment is corner.written:
         return corner
     experiment, _ = validated(name, translation.experiment, run)
     return Corner(experiment, translation.experiment, (), (*corner.notices, *translation.notices))

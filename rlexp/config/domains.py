@@ -1,4 +1,4 @@
-"""Domains: the values that a searched key may have, how one is drawn, and how a drawn one is moved a little."""
+"""Domains: the values that a searched key can have, how one is sampled, and how it is perturbed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MOST_CHECKPOINTED_BYTES = 256 * 10**6
 
 
 class OptimizerConfig(KeyGroup):
-    """How experience moves. DQN samples, stores and learns in turn: it needs no keys of its own."""
+    """How experience moves. DQN samples, stores and learns in turn, and has no keys here."""
 
 
 class DQNConfig(CommonConfig):
@@ -49,22 +49,22 @@ class DQNConfig(CommonConfig):
         "train_batch_size",
         "clip_rewards",
     )
-    """Keys that RLlib copied into ``optimizer:``, so files may have them there; they stand flat here."""
+    """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
 
     num_workers: CountOrZero = 0
     sample_batch_size: Count = 4
     lr: Positive = 5e-4
     train_batch_size: Count = 32
-    timesteps_per_iteration: CountOrZero = 1000
-    min_iter_time_s: PositiveOrZero = 1.0
+    timesteps_per_iteration: CountOrZero | None = 1000
+    min_iter_time_s: PositiveOrZero | None = 1.0
 
     per_worker_exploration: bool = False
     """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
 
     epsilon_ladder: EpsilonLadder | None = None
-    """With ``per_worker_exploration``: one epsilon a worker, or one for each env of each worker.
+    """With ``per_worker_exploration``: one epsilon for each worker, or for each env of each worker.
 
-    Null: ``worker``, as in RLlib; ``env`` where there is at most one worker, which would else have 0.4 in all its envs.
+    Null: ``worker``, as in RLlib, but ``env`` if there is only one worker, whose envs would all have 0.4 otherwise.
     """
 
     exploration_initial_eps: Fraction = 1.0
@@ -74,118 +74,118 @@ class DQNConfig(CommonConfig):
     """Epsilon at the end of its schedule."""
 
     exploration_fraction: Fraction = 0.1
-    """Part of ``schedule_max_timesteps`` over which epsilon moves linearly from its first to its last value."""
+    """Part of ``schedule_max_timesteps`` over which epsilon changes linearly from its first to its last value."""
 
     epsilon_timesteps: CountOrZero | None = None
-    """Sampled steps over which epsilon moves linearly. Null: ``exploration_fraction`` of ``schedule_max_timesteps``."""
+    """Sampled steps over which epsilon changes. Null: ``exploration_fraction`` of ``schedule_max_timesteps``."""
 
     exploration_warmup_timesteps: CountOrZero = 0
-    """Sampled steps for which epsilon keeps its first value before it moves."""
+    """Sampled steps before epsilon starts to change."""
 
     schedule_max_timesteps: Count = 100_000
-    """The steps of which ``exploration_fraction`` (sampled) and ``beta_annealing_fraction`` (trained) are parts."""
+    """Steps of which ``exploration_fraction`` (of sampled ones) and ``beta_annealing_fraction`` (trained) are parts."""
 
     soft_q: bool = False
-    """Draw actions with the probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedily."""
+    """Draw actions with probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedy actions."""
 
     softmax_temp: Positive = 1.0
-    """Temperature of ``soft_q``: towards 0 it acts greedily, the higher the more evenly it draws."""
+    """Temperature of ``soft_q``. Near 0: greedy actions. High: almost uniform actions."""
 
     discretize_actions: Annotated[Whole, Field(ge=2)] | None = None
-    """Actions per dimension that stand for an env's continuous ones, evenly spread over their range, both
-    bounds included. Null: the env must have discrete actions."""
+    """For continuous actions: number of discrete values per dimension, evenly spaced, both bounds included. Null: the
+    env must have discrete actions."""
 
     learning_starts: CountOrZero = 1000
-    """Transitions that replay must hold before the learner starts; split evenly over the shards."""
+    """Transitions that must have been added to replay before the learner starts, split evenly over the shards. May be
+    more than ``buffer_size``."""
 
     buffer_size: Count = 50_000
-    """Transitions that replay holds, of all shards together; the oldest go first."""
+    """Capacity of replay in transitions, all shards together. The oldest are overwritten first."""
 
     prioritized_replay: bool = True
-    """Draw transitions in proportion to priority^alpha (Schaul et al. 2016) instead of uniformly."""
+    """Sample transitions in proportion to priority^alpha (Schaul et al. 2016). False: uniformly."""
 
     worker_side_prioritization: bool = False
-    """Let workers compute the first priority of their transitions; else new ones enter with the highest so far."""
+    """Let workers compute the first priority of transitions. False: new ones get the highest priority so far."""
 
-    prioritized_replay_alpha: Positive = 0.6
-    """Exponent of the priorities: towards 0 draws are uniform, at 1 proportional to the TD error."""
+    prioritized_replay_alpha: Fraction = 0.6
+    """Exponent of the priorities. 0: uniform sampling. 1: in proportion to the TD error."""
 
     prioritized_replay_beta: PositiveFraction = 0.4
-    """Exponent of the importance-sampling weights at the start; 1 corrects in full for the uneven draws."""
+    """Exponent of the importance-sampling weights at the start. 1 corrects the sampling bias in full."""
 
     final_prioritized_replay_beta: PositiveFraction | None = 0.4
-    """Exponent of the importance-sampling weights at the end of its schedule. Null: it stays as it started."""
+    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant."""
 
     beta_annealing_fraction: Fraction = 0.2
-    """Part of ``schedule_max_timesteps`` (trained steps) over which beta moves linearly to its final value."""
+    """Part of ``schedule_max_timesteps`` (trained steps) over which beta changes linearly to its final value."""
 
     prioritized_replay_beta_annealing_timesteps: CountOrZero | None = None
-    """Trained steps over which beta moves. Null: ``beta_annealing_fraction`` of ``schedule_max_timesteps``."""
+    """Trained steps over which beta changes. Null: ``beta_annealing_fraction`` of ``schedule_max_timesteps``."""
 
     prioritized_replay_eps: Positive = 1e-6
-    """Added to each absolute TD error, so that no transition's priority is 0."""
+    """Added to each absolute TD error, so that no priority is 0."""
 
     compress_observations: bool = True
-    """Keep observations of 1 kB or more, as images are, compressed (LZ4) in replay; lossless. Smaller ones are kept as
-    they are."""
+    """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
 
     checkpoint_replay: bool | None = None
-    """Write what replay holds into checkpoints: a run that goes on from one need not fill replay again.
+    """Save the contents of replay in checkpoints, so that a resumed run does not have to fill it again.
 
-    With ``num_workers: 0`` it then does, bit by bit, what it would have done without the break, where the environment
-    keeps its state in plain Python and NumPy values. Null: where replay, once it is full, takes no more than 256 MB,
-    as far as what it holds tells.
+    With ``num_workers: 0`` a resumed run then computes the same as one without the interruption, bit by bit, if the
+    state of the environment is plain Python and NumPy values. Null: true if full replay takes at most 256 MB.
     """
 
     training_intensity: Positive | None = None
-    """Steps trained per step sampled, held by pausing whichever side runs ahead. Null: both run freely in APEX; DQN
-    trains one batch for each round of fragments."""
+    """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
+    DQN trains one batch after each round of fragments."""
 
     double_q: bool = True
-    """Choose the next action with the online network, value it with the target network (van Hasselt et al. 2016)."""
+    """Double Q-learning: the online network chooses the next action, the target network gives its value (van Hasselt et
+    al. 2016)."""
 
     dueling: bool = True
-    """Split the head in a state value and centred advantages (Wang et al. 2016)."""
+    """Dueling network: separate heads for the state value and the advantages (Wang et al. 2016)."""
 
     hiddens: LayerSizes = (256,)
-    """Sizes of the layers in each head, behind the model; ``[]`` for none."""
+    """Sizes of the layers in each head, after the model. ``[]``: none."""
 
     noisy: bool = False
-    """Explore by noise in the layers of the heads (Fortunato et al. 2018); every epsilon is 0 then."""
+    """Explore by noise in the layers of the heads (Fortunato et al. 2018). Every epsilon is then 0."""
 
     sigma0: Positive = 0.5
-    """Deviation of the ``noisy`` layers' noise at the start, before it is divided by the root of their width."""
+    """Initial standard deviation of the noise of ``noisy`` layers, before division by the root of their width."""
 
     parameter_noise: bool = False
-    """Explore by noise on all of the network's weights as well, as much as epsilon does (Plappert et al. 2018).
+    """Explore by noise on all weights of the network, in addition to epsilon (Plappert et al. 2018).
 
-    The noise's deviation adapts until it changes what is done about as much as epsilon's random actions do, which are
-    still taken. The noise is drawn afresh with each episode of a worker's first environment, for all of them.
+    The standard deviation of the noise is adapted until the noise changes about as many actions as epsilon does. New
+    noise is drawn at each episode of a worker's first environment, for all of its environments.
     """
 
     parameter_noise_initial_stddev: Positive = 1.0
-    """Deviation of ``parameter_noise`` before it adapts."""
+    """Initial standard deviation of ``parameter_noise``."""
 
     num_atoms: Count = 1
-    """Atoms of the distribution of returns that is learned (Bellemare et al. 2017). 1: its mean only, as ever."""
+    """Number of atoms of the distribution of returns (Bellemare et al. 2017). 1: learn only its mean."""
 
     v_min: float = -10.0
-    """The lowest atom of ``num_atoms``: returns below count as this."""
+    """Lowest atom of the distribution of returns."""
 
     v_max: float = 10.0
-    """The highest atom of ``num_atoms``: returns above count as this."""
+    """Highest atom of the distribution of returns."""
 
     n_step: Count = 1
-    """Rewards folded into one transition before it bootstraps; never across the end of an episode."""
+    """Number of rewards added up in one transition before bootstrapping; never across the end of an episode."""
 
     target_network_update_freq: Count = 500
-    """Steps between two copies of the network to the target network: DQN counts sampled steps, APEX trained ones."""
+    """Steps between two updates of the target network: sampled steps for DQN, trained steps for APEX."""
 
     adam_epsilon: Positive = 1e-8
-    """Term that keeps Adam's denominator from 0."""
+    """Adam's epsilon, added to the denominator."""
 
     grad_norm_clipping: Positive | None = 40.0
-    """Largest norm of the gradient of all variables together. Null: never clipped."""
+    """Maximum norm of the gradient of all parameters together. Null: no clipping."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """How experience moves."""
@@ -228,15 +228,16 @@ class DQNConfig(CommonConfig):
             yield Conflict(("env",), message, "discretize_actions: 5 chooses among 5 values per dimension")
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then what could never be learned from, and two explorations at once."""
+        """Yield the parent's conflicts, then batches larger than replay, and two explorations at once."""
         yield from super().conflicts()
-        for key in ("learning_starts", "train_batch_size"):
-            if getattr(self, key) > self.buffer_size:
-                message = f"{self.said(key)}, more than buffer_size holds: {self.buffer_size}"
-                yield Conflict((key, "buffer_size"), message, "lower the one or raise the other")
+        if self.train_batch_size > self.buffer_size:
+            message = f"{self.said('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
+            hint = "lower train_batch_size or raise buffer_size"
+            yield Conflict(("train_batch_size", "buffer_size"), message, hint)
         for key in ("noisy", "soft_q"):
             if self.parameter_noise and getattr(self, key):
-                message = f"parameter_noise and {key} are both true: each explores in its own way"
-                yield Conflict(("parameter_noise", key), message, "choose one of them")
+                message = f"parameter_noise and {key} are both true, but only one of them can explore"
+                yield Conflict(("parameter_noise", key), message, f"write parameter_noise: false or {key}: false")
         if self.v_min >= self.v_max:
-            yield Conflict(("v_min", "v_max"), f"{self.said('v_min')}, not below v_max: {self.v_max}")
+            message = f"{self.said('v_min')}, but must be less than v_max, which is {self.v_max}"
+            yield Conflict(("v_min", "v_max"), message, "lower v_min or raise v_max")

@@ -1,4 +1,4 @@
-"""Draft: one entry of a file, in today's spelling, overridden and validated in every corner of its grid."""
+"""Draft: one entry of a file, in today's spelling, with the overrides, validated in every corner of its grid."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlexp.config import hints
+from rlexp.config.assembly import assembled
 from rlexp.config.corner import Corner, corner_of, without_idle_keys
-from rlexp.config.dialects import agent_name, use_current_names
+from rlexp.config.dialects import agent_name
 from rlexp.config.evaluations import expressions
 from rlexp.config.experiment import AGENTS, Experiment
-from rlexp.config.layout import arranged
 from rlexp.config.load_options import LoadOptions
 from rlexp.config.located_axes import at, data_of, located
 from rlexp.config.nodes import Finding, KeyPath, Node, Place, shown, shown_key
-from rlexp.config.overrides import Override, of_agent, overridden
+from rlexp.config.overrides import Override, of_agent
 from rlexp.config.search_section import use_search_section
 from rlexp.config.search_space import Axis, corners, find_axes
 from rlexp.config.space import Space
@@ -38,7 +38,7 @@ class Draft:
     space: Space
     """What of it is searched, and how to make an experiment of any point of it."""
     computed: tuple[tuple[KeyPath, Node], ...]
-    """Where an ``eval`` stands whose value depends on the corner, and the node that holds it."""
+    """The path of each ``eval`` whose value depends on the corner, and its node."""
     notices: tuple[Finding, ...]
 
     @property
@@ -52,50 +52,55 @@ class Draft:
 def draft_of(
     name: str, entry: Node, overrides: Sequence[Override], options: LoadOptions
 ) -> tuple[Draft | None, tuple[Finding, ...]]:
-    """Return the entry ``name`` of a file with the overrides laid over it; None where anything is wrong."""
+    """Return the entry ``name`` of a file with the overrides applied; None where anything is wrong."""
     if not isinstance(entry.value, Mapping):
-        message = f"experiment {shown_key(name)} must be a group of keys, got {shown(entry.plain())}"
+        message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
         return None, (Finding(entry.place, message, "it needs run and env at least"),)
     entry = _with_run(entry)
     run = _agent(entry, of_agent(overrides) or entry.child(RUN))
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry))
-    assembled = _assembled(entry.without(RUN), overrides, run)
-    use_search_section(assembled, options.is_sweep)
-    axes, malformed = find_axes(assembled.experiment)
+    translation = assembled(entry.without(RUN), overrides, run)
+    use_search_section(translation, options.is_sweep)
+    axes, malformed = find_axes(translation.experiment)
     axes = tuple(sorted(axes, key=_position))
-    findings = (*assembled.problems, *_named_inside(entry), *malformed)
+    findings = (*translation.problems, *_named_inside(entry), *malformed)
     if malformed:
         return None, findings
-    made = [corner_of(name, node, run, options) for node in corners(assembled.experiment, axes)]
+    nodes = corners(translation.experiment, axes)
+    made = tuple(corner_of(name, node, run, options) for node in nodes)
     findings += tuple(problem for corner in made for problem in corner.problems)
     if findings:
         return None, findings
-    draft, wrong = _drafted(name, entry, axes, without_idle_keys(name, made, run), assembled, options)
-    return (None if wrong else _adjusted(draft, options)), wrong
+    draft, wrong = _drafted(name, entry, translation, axes, made, options)
+    if wrong:
+        return None, wrong
+    return _adjusted(draft, options), ()
 
 
 def _drafted(
     name: str,
     entry: Node,
+    translation: Translation,
     axes: tuple[Axis, ...],
     made: Sequence[Corner],
-    assembled: Translation,
     options: LoadOptions,
 ) -> tuple[Draft, tuple[Finding, ...]]:
     """Return the draft of an entry that is right in all its corners, and the axes that cannot be searched."""
+    experiment, run = translation.experiment, translation.run
+    made = without_idle_keys(name, made, run)
     valid = tuple(corner.experiment for corner in made if corner.experiment)
-    computed = _computed(assembled.experiment, valid)
+    computed = _computed(experiment, valid)
     placed, unplaced = located(axes, valid, [path for path, _ in computed])
-    notices = dict.fromkeys((*assembled.notices, *(notice for corner in made for notice in corner.notices)))
-    written = tuple(corner.written for corner in made)
-    space = Space(name, assembled.run, assembled.experiment, axes, placed, options)
+    space = Space(name, run, experiment, axes, placed, options)
     wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
-    return Draft(name, entry.key_place, placed, valid, written, space, computed, tuple(notices)), wrong
+    notices = (*translation.notices, *(notice for corner in made for notice in corner.notices))
+    written = tuple(corner.written for corner in made)
+    return Draft(name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))), wrong
 
 
 def _position(axis: Axis) -> tuple[bool, int, int]:
-    """Return where an axis stands in its file, whatever its name is now; those of the command line stand behind."""
+    """Return the position of an axis in its file, whatever its name is now; those of the command line come last."""
     place = axis.choices[0].place
     return place.line == 0, place.line, place.column
 
@@ -120,19 +125,6 @@ def _adjusted(draft: Draft, options: LoadOptions) -> Draft:
     return replace(draft, corners=tuple(experiment for experiment, _ in adjusted), notices=notices)
 
 
-def _assembled(entry: Node, overrides: Sequence[Override], run: str) -> Translation:
-    """Return the entry in today's spelling, its keys in place, and the overrides laid over them."""
-    translation = Translation(entry, run)
-    use_current_names(translation)
-    experiment, misplaced = arranged(translation.experiment, run)
-    experiment, unplaced = overridden(experiment, overrides, run)
-    translation.experiment = experiment
-    use_current_names(translation)
-    translation.experiment, contradictory = arranged(translation.experiment, run)
-    translation.problems += [*misplaced, *unplaced, *contradictory]
-    return translation
-
-
 def _with_run(entry: Node) -> Node:
     """Return the entry with the agent under ``run``, where RLlib's command line wrote ``algo``."""
     algo = entry.child("algo")
@@ -146,17 +138,19 @@ def _agent(entry: Node, run: Node | None) -> str | Finding:
     if run is None:
         return Finding(entry.key_place, "run is missing", f"write run: {hints.agents()}")
     if not isinstance(run.value, str):
-        return Finding(run.place, f"run must be an agent's name, got {shown(run.plain())}")
+        message = f"run must be the name of an agent, got {shown(run.plain())}"
+        return Finding(run.place, message, f"use {hints.agents()}")
     name = agent_name(run.value)
     if name in AGENTS:
         return name
-    origin = "an algorithm of RLlib that does not run here" if name in hints.RLLIB_ALGORITHMS else "no agent"
-    return Finding(run.place, f"run: {shown_key(run.value)} is {origin}", hints.for_unknown_agent(name))
+    known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
+    message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
+    return Finding(run.place, message, hints.for_unknown_agent(name))
 
 
 def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
     """Return what is wrong with the keys that every agent's experiments have."""
-    translation = _assembled(entry.without(RUN, "config"), (), next(iter(AGENTS)))
+    translation = assembled(entry.without(RUN, "config"), (), next(iter(AGENTS)))
     axes, malformed = find_axes(translation.experiment)
     if malformed:
         return malformed
@@ -168,4 +162,5 @@ def _named_inside(entry: Node) -> tuple[Finding, ...]:
     inside = entry.child("name")
     if inside is None:
         return ()
-    return (Finding(inside.key_place, "name is not a key of an experiment", "its name is the key it stands under"),)
+    hint = "the name of an experiment is the key above it in the file"
+    return (Finding(inside.key_place, "unknown key name", hint),)

@@ -1,4 +1,4 @@
-"""Ids of environments: what those of other ages are called now, and which can exist; none is imported."""
+"""Ids of environments: the current names of old ones, and which can exist; nothing is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlexp.config.env_names import (
 )
 
 ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
-"""What an id can look like."""
+"""The form of an id."""
 
 _ALE = re.compile(r"ALE/(?P<game>\w+?)(?P<ram>-ram)?-v5")
 _ATARI = re.compile(r"(?P<game>\w+?)(?P<ram>-ram)?(?P<speed>NoFrameskip|Deterministic)?-v(?P<version>[04])")
@@ -26,7 +26,10 @@ _TASK = re.compile(r"(?P<task>\w+)-v[123]")
 _DOTTED_CLASS = re.compile(r"(?P<module>[a-z_]\w*(\.\w+)*)\.(?P<cls>[A-Z]\w*)", re.ASCII)
 _INSIDE_RLLIB = re.compile(r"ray\.(rllib|tune)\.")
 
+_VERSION = re.compile(r"-v[0-9]+$")
+
 _LIKENESS = 0.75
+_LONGEST_COMPARED = 100
 STICKY = {"0": 0.25, "4": 0.0}
 """Chance that an Atari env repeats the action before, by the version of its id."""
 
@@ -109,12 +112,34 @@ def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
 def why_unknown(env: str) -> tuple[str, str]:
     """Return what is wrong with an id that is not known, and what to do."""
     if _INSIDE_RLLIB.match(env):
-        return "is a class inside RLlib, which is not here", "copy it to a module of yours: package.module:Class"
-    known = [
-        *GYMNASIUM_IDS,
-        *(f"ALE/{game}-v5" for game in ATARI_GAMES),
-        *(f"{game}NoFrameskip-v4" for game in ATARI_GAMES),
-    ]
-    close = get_close_matches(env[:100], known, n=1, cutoff=_LIKENESS)
-    remedy = "name its class, package.module:Class, or the module that registers it, --import MODULE"
-    return "is not an environment of Gymnasium", f"did you mean {close[0]}? Else {remedy}" if close else remedy
+        return "is a class of RLlib, which rlexp does not have", "copy it to a module of your own: package.module:Class"
+    close = _closest(env[:_LONGEST_COMPARED])
+    remedy = "write package.module:Class, or --import MODULE if a module registers it"
+    hint = f"did you mean {close}? Otherwise, {remedy}" if close else f"for an env of your own, {remedy}"
+    return "is not a Gymnasium environment", hint
+
+
+def _closest(env: str) -> str | None:
+    """Return the known id that is most like a name: the newest version where the name has none, in any case.
+
+    >>> _closest("cartpole"), _closest("pong"), _closest("CartPole-v2")
+    ('CartPole-v1', 'ALE/Pong-v5', 'CartPole-v1')
+    """
+    known = {
+        **{game: f"ALE/{game}-v5" for game in ATARI_GAMES},
+        **{f"{game}NoFrameskip-v4": f"{game}NoFrameskip-v4" for game in ATARI_GAMES},
+        **{f"ALE/{game}-v5": f"ALE/{game}-v5" for game in ATARI_GAMES},
+    }
+    for name in sorted(GYMNASIUM_IDS):  # the newest version of a name comes last, and before a game of that name
+        known[name] = name
+        known[_VERSION.sub("", name)] = name
+    by_letters = {_letters(name): name for name in known}
+    close = get_close_matches(_letters(env), list(by_letters), n=1, cutoff=_LIKENESS)
+    if not close:
+        close = get_close_matches(_letters(_VERSION.sub("", env)), list(by_letters), n=1, cutoff=_LIKENESS)
+    return known[by_letters[close[0]]] if close else None
+
+
+def _letters(name: str) -> str:
+    """Return a name without what is easily written otherwise: capital letters and signs."""
+    return re.sub(r"[\s_-]", "", name).lower()

@@ -1,4 +1,4 @@
-"""The keys of ``config.evaluation_config``: in what evaluation episodes differ from training ones."""
+"""The keys of ``config.evaluation_config``: what is different in evaluation episodes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from rlexp.config.fields import Count, Fraction, FreeForm, KeyGroup
 
 
 class EvaluationConfig(KeyGroup):
-    """In what evaluation episodes differ from training ones."""
+    """What is different in evaluation episodes."""
 
     explore: bool = False
-    """Explore in evaluation episodes as well, with epsilon ``exploration_final_eps``."""
+    """Whether evaluation episodes explore, with epsilon ``exploration_final_eps``. False: greedy actions."""
 
     exploration_final_eps: Fraction | None = None
-    """Epsilon of evaluation episodes that explore. Null: the one of training."""
+    """Epsilon of evaluation episodes that explore. Null: that of the training."""
 
     env_config: FreeForm = Field(default_factory=dict)
-    """Keyword arguments for making the evaluation's environments, laid over those of training."""
+    """Keyword arguments for making the environments of the evaluation. They override those of the training."""
 
     horizon: Count | None = None
-    """Steps after which an evaluation episode is cut. Null: as in training."""
+    """Steps after which an evaluation episode is cut. Null: as in the training."""

@@ -10,13 +10,12 @@ from rlexp.config.expressions import ExpressionError, evaluated
 from rlexp.config.key_table import key_table
 from rlexp.config.layout import proper_path
 from rlexp.config.nodes import KeyPath, Node, dotted
-from rlexp.config.samplers import SAMPLERS
+from rlexp.config.samplers import FREE_FORM, SAMPLERS
 from rlexp.config.search_space import SEARCH
 from rlexp.config.translation import Translation, node_of
 
 EVAL = "eval"
 _SAMPLERS = ("sample_from", *SAMPLERS)
-_FREE_FORM = ("env_config",)
 
 
 def compute(translation: Translation) -> None:
@@ -25,7 +24,7 @@ def compute(translation: Translation) -> None:
 
 
 def expressions(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-    """Yield the place of every ``eval`` below a node, and the node."""
+    """Yield the path of every ``eval`` below a node, and the node."""
     if EVAL in node.entries():
         yield path, node
     elif isinstance(node.value, Mapping):
@@ -38,13 +37,13 @@ def _computed(translation: Translation, node: Node, path: KeyPath) -> Node | Non
     if EVAL in entries and len(entries) == 1:
         return _value_of(translation, node, path)
     sampler = next((name for name in _SAMPLERS if name in entries and len(entries) == 1), None)
-    if sampler and path[-1:] and path[-1] not in _FREE_FORM:
+    if sampler and path[-1:] and path[-1] != FREE_FORM:
         if SEARCH in translation.experiment.entries():
-            hint = "a list of samplers is no sampler: write one, or the values to try"
-            translation.problem(entries[sampler], f"{dotted(path)}: {sampler} cannot stand here", hint)
+            hint = "write one sampler, or a list of values, not a list of samplers"
+            translation.problem(entries[sampler], f"{dotted(path)}: {sampler} is not allowed here", hint)
             return None
-        message = f"{dotted(path)}: {sampler} draws at random, which rlexp run does not"
-        hint = "rlexp sweep draws; or write grid_search: [...] with the values to try"
+        message = f"{dotted(path)}: {sampler} is random, which rlexp run does not support"
+        hint = "use rlexp sweep, or write grid_search: [...] with the values to try"
         translation.problem(entries[sampler], message, hint)
         return None
     if isinstance(node.value, tuple):
@@ -63,7 +62,9 @@ def _value_of(translation: Translation, node: Node, path: KeyPath) -> Node | Non
     try:
         return node_of(evaluated(text.value, lambda names: _looked_up(translation, names)), node)
     except ExpressionError as error:
-        translation.problem(text, f"{dotted(path)}: the expression {error}", "it may compute with spec.config.KEY")
+        translation.problem(
+            text, f"{dotted(path)}: the expression {error}", "numbers, + - * / and spec.config.KEY are allowed"
+        )
         return None
 
 
@@ -74,5 +75,5 @@ def _looked_up(translation: Translation, names: tuple[str, ...]) -> Any:
     if node is not None and not isinstance(node.value, Mapping):
         return node.plain()
     if node is not None or key is None or key.is_group or key.required:
-        raise ExpressionError(f"names spec.{'.'.join(names)}, which has no value of its own here")
+        raise ExpressionError(f"uses spec.{'.'.join(names)}, which has no value")
     return key.default

@@ -1,6 +1,6 @@
 """Arithmetic in experiment files, ``eval: 4 + spec.config.num_workers``: our own reading of it, never Python's.
 
-What is allowed is listed here: numbers, texts, lists, comparisons, ``a if b else c``, a few functions and keys of the
+What is allowed is listed here: numbers, strings, lists, comparisons, ``a if b else c``, a few functions and keys of the
 experiment. An expression is short and its numbers are bounded, so none can take long.
 """
 
@@ -69,7 +69,7 @@ def evaluated(text: str, lookup: Lookup) -> Any:
             tree = tree.body
         return _value(tree, lookup)
     except SyntaxError as error:
-        raise ExpressionError(f"is no expression: {error.msg}") from error
+        raise ExpressionError(f"is not valid: {error.msg}") from error
     except (ArithmeticError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"cannot be computed: {error}") from error
 
@@ -94,22 +94,22 @@ def _operation(node: ast.expr, lookup: Lookup) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         left, right = _value(node.left, lookup), _value(node.right, lookup)
         if not isinstance(left, int | float) or not isinstance(right, int | float):
-            raise ExpressionError("computes with something that is no number")
+            raise ExpressionError("computes with a value that is not a number")
         if isinstance(node.op, ast.Pow) and abs(right) > math.log(LARGEST, 2):
-            raise ExpressionError("has an exponent out of all bounds")
+            raise ExpressionError("has too large an exponent")
         return _bounded(_BINARY[type(node.op)](left, right))
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _UNARY[type(node.op)](_value(node.operand, lookup))
     if isinstance(node, ast.BoolOp):
         values = [_value(item, lookup) for item in node.values]
         return all(values) if isinstance(node.op, ast.And) else any(values)
-    raise ExpressionError(f"has {ast.unparse(node)[:40]} in it, which is not allowed")
+    raise ExpressionError(f"contains {ast.unparse(node)[:40]}, which is not allowed")
 
 
 def _comparison(node: ast.Compare, lookup: Lookup) -> bool:
     values = [_value(item, lookup) for item in (node.left, *node.comparators)]
     if not all(type(kind) in _COMPARISONS for kind in node.ops):
-        raise ExpressionError("has a comparison in it that is not allowed")
+        raise ExpressionError("contains a comparison that is not allowed")
     pairs = zip(node.ops, values, values[1:], strict=False)
     return all(_COMPARISONS[type(kind)](left, right) for kind, left, right in pairs)
 
@@ -117,7 +117,7 @@ def _comparison(node: ast.Compare, lookup: Lookup) -> bool:
 def _call(node: ast.Call, lookup: Lookup) -> Any:
     name = ast.unparse(node.func)
     if name.startswith(("random.", "np.random.", "numpy.random.")):
-        raise ExpressionError(f"draws at random ({name})")
+        raise ExpressionError(f"is random ({name})")
     if name not in _FUNCTIONS or node.keywords:
         raise ExpressionError(f"calls {name[:40]}, which is not allowed")
     return _bounded(_FUNCTIONS[name](*(_value(argument, lookup) for argument in node.args)))
@@ -130,13 +130,13 @@ def _path(node: ast.expr) -> tuple[str, ...]:
         names.insert(0, node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id != "spec":
-        raise ExpressionError(f"names {ast.unparse(node)[:40]}, and only spec is known")
+        raise ExpressionError(f"uses {ast.unparse(node)[:40]}, but only spec is known")
     return tuple(names)
 
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, complex) or (isinstance(value, int | float) and not abs(value) <= LARGEST):
-        raise ExpressionError(f"leads to a number beyond {LARGEST:g}")
+        raise ExpressionError(f"gives a number above {LARGEST:g}")
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ExpressionError("has a value in it that is not allowed")
+    raise ExpressionError("contains a value that is not allowed")

@@ -1,6 +1,6 @@
 """The types that keys are made of: strict (no bool or text for a number), finite, with their range.
 
-The models use nothing else, so that ``key_table`` can say in words what a key expects.
+The models use nothing else, so that ``key_table`` can describe what a key expects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _plain_data(value: Any) -> Any:
     """Refuse NaN and infinity at any depth of free-form data: they could not be written to JSON."""
     for leaf in _leaves(value):
         if isinstance(leaf, float) and not isfinite(leaf):
-            raise PydanticCustomError("finite_number", "must be finite")
+            raise PydanticCustomError("finite_number", "must be a finite number")
     return value
 
 
@@ -62,7 +62,7 @@ FreeForm = Annotated[dict[str, Any], AfterValidator(_plain_data)]
 
 @dataclass(frozen=True)
 class Expects:
-    """What a key expects, in words, where its type does not say it; stands behind the type in ``Annotated``."""
+    """What a key expects, in words, where its type does not tell; it follows the type in ``Annotated``."""
 
     words: str
 
@@ -78,7 +78,7 @@ class Conflict:
 
 
 class KeyGroup(BaseModel):
-    """A group of keys: unknown ones are refused, values are not coerced, and nobody changes them later."""
+    """A mapping with known keys: unknown ones are refused, values are not coerced, and cannot be changed."""
 
     model_config = ConfigDict(
         extra="forbid",

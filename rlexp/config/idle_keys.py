@@ -1,4 +1,4 @@
-"""Keys that another key of the same experiment switches off: they are left out, with a notice each."""
+"""Keys that have no effect beside another key of the same experiment: they are left out, each with a notice."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _PRIORITIES = ("prioritized_replay_alpha", "prioritized_replay_eps", "worker_sid
 
 
 def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
-    """Yield each key under ``config`` that does nothing beside the others, and which of them is why."""
+    """Yield each key under ``config`` that has no effect beside the others, and the reason."""
     if not isinstance(config, DQNConfig):
         return
     for is_idle, keys, reason in (
         (config.noisy, ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
         (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
-        (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker one epsilon for ever"),
-        (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps says how long"),
+        (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
+        (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
         (not config.prioritized_replay, _PRIORITIES, "prioritized_replay is false"),
         (
             config.prioritized_replay_beta_annealing_timesteps is not None,
             ("beta_annealing_fraction",),
-            "prioritized_replay_beta_annealing_timesteps says how long",
+            "prioritized_replay_beta_annealing_timesteps is given",
         ),
         (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
         (not config.noisy, ("sigma0",), "noisy is false"),
@@ -49,6 +49,6 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
 
 
 def _has_ladder(config: DQNConfig) -> bool:
-    """Return whether ``per_worker_exploration`` decides, and evaluation does not fall back on the schedule's end."""
+    """Return whether ``per_worker_exploration`` decides, and evaluation does not use the end of the schedule."""
     falls_back = config.evaluation_config.explore and config.evaluation_config.exploration_final_eps is None
     return config.per_worker_exploration and not falls_back

@@ -13,7 +13,7 @@ from rlexp.config.dialect_table import absent_keys, computed_keys, renamed_keys
 from rlexp.config.experiment import AGENTS
 from rlexp.config.fields import Expects, KeyGroup
 from rlexp.config.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
-from rlexp.config.metric_names import KNOWN_METRICS
+from rlexp.config.metric_names import KNOWN_METRICS, is_reward
 from rlexp.config.old_samplers import KEYS
 from rlexp.config.samplers import GRID, SAMPLERS
 
@@ -57,12 +57,12 @@ def _any_case(name: str) -> str:
 
 def _agent_schema(run: str) -> Schema:
     schema = _group(AGENTS[run], run, ())
-    schema["properties"]["run"] = {"type": "string", "description": "The agent that learns."}
+    schema["properties"]["run"] = {"type": "string", "description": "The agent."}
     return schema
 
 
 def _group(group: type[KeyGroup], run: str, path: KeyName) -> Schema:
-    """Return the schema of a group: its own keys, those that may stand here too, and older ones."""
+    """Return the schema of a mapping: its own keys, those that may be here as well, and RLlib's."""
     own = {
         field.alias or name: _searched(_field(field, run, (*path, field.alias or name)))
         for name, field in group.model_fields.items()
@@ -76,23 +76,28 @@ def _group(group: type[KeyGroup], run: str, path: KeyName) -> Schema:
 
 
 def _elsewhere(run: str, path: KeyName) -> dict[str, Schema]:
-    """Return the keys of other groups that may stand in this one."""
+    """Return the keys of other mappings that may be in this one."""
     if path == ("config",):
-        return {name: _described(f"Also under optimizer: {name}.") for name in sorted(flat_keys_of_optimizer(run))}
+        return {
+            name: _described(f"The same as {name} under optimizer.") for name in sorted(flat_keys_of_optimizer(run))
+        }
     if path == ("config", "optimizer"):
-        return {name: _described(f"Also under config: {name}.") for name in sorted(nested_keys_of_config(run))}
+        return {name: _described(f"The same as {name} under config.") for name in sorted(nested_keys_of_config(run))}
     return {}
 
 
 def _older(run: str, path: KeyName) -> dict[str, Schema]:
-    """Return the first words, below ``path``, of the keys of other ages."""
+    """Return the first names, below ``path``, of the keys in RLlib's spelling."""
     said = {old: f"Now {'.'.join(new)}." for old, new in renamed_keys(run).items()}
     said |= {old: f"Now {', '.join('.'.join(key) for key in new)}." for old, new in computed_keys().items()}
-    said |= {absent.path: f"Has no counterpart: {absent.reason}." for absent in absent_keys(run)}
+    said |= {
+        absent.path: f"{'Not supported' if absent.is_feature else 'No effect'}: {absent.reason}."
+        for absent in absent_keys(run)
+    }
     depth = len(path)
     below = {old: text for old, text in said.items() if old[:depth] == path and len(old) > depth}
     return {
-        old[depth]: _described(text if len(old) == depth + 1 else "A group of keys of other ages.")
+        old[depth]: _described(text if len(old) == depth + 1 else "A mapping of RLlib.")
         for old, text in below.items()
         if old[: depth + 1] not in key_table(run)
     }
@@ -132,7 +137,8 @@ def _mapping(path: KeyName) -> Schema:
         return {"type": ["object", "null"]}
     number = _searched({"type": "number"})
     older = {"sampler_results/": _ANYTHING, "env_runners": _ANYTHING, "^(num|agent)_": _ANYTHING}
-    metrics = dict.fromkeys(KNOWN_METRICS, number)
+    count = _searched({"type": "number", "exclusiveMinimum": 0})
+    metrics = {metric: number if is_reward(metric) else count for metric in KNOWN_METRICS}
     return {
         "type": ["object", "null"],
         "additionalProperties": False,

@@ -1,4 +1,4 @@
-"""Every key of every agent, read off the models: where it stands, what it expects, its default and its meaning."""
+"""Every key of every agent, read from the models: its path, what it expects, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
 
 _WORDS: Mapping[Any, str] = MappingProxyType(
-    {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+    {bool: "true or false", int: "a whole number", float: "a number", str: "a string", NoneType: "null"}
 )
+MAPPING = "a mapping"
+"""What a key expects that has other keys below it, its own or the user's."""
 _NOT_WRITTEN = frozenset({"name"})
 
 
@@ -39,12 +41,27 @@ class Key:
     meaning: str
     """The docstring of the key."""
     is_group: bool
-    """Whether other keys stand below it: ``config``, ``config.model``."""
+    """Whether it has other keys below it: ``config``, ``config.model``."""
 
     @property
     def name(self) -> str:
         """The key without its groups."""
         return self.path[-1]
+
+    @property
+    def takes_strings(self) -> bool:
+        """Whether a value may be a string."""
+        return "a string" in self.expects or "one of" in self.expects
+
+    @property
+    def takes_null(self) -> bool:
+        """Whether a value may be null."""
+        return "null" in self.expects
+
+
+def key_path(dotted: str) -> KeyName:
+    """Return the path of a dotted key."""
+    return tuple(dotted.split("."))
 
 
 @cache
@@ -55,13 +72,13 @@ def key_table(run: str) -> Mapping[KeyName, Key]:
 
 @cache
 def flat_keys_of_optimizer(run: str) -> frozenset[str]:
-    """Return the keys below ``config.optimizer``: they may stand flat as well."""
+    """Return the keys below ``config.optimizer``: they may be flat as well."""
     return frozenset(key.name for key in key_table(run).values() if key.path[:-1] == ("config", "optimizer"))
 
 
 @cache
 def nested_keys_of_config(run: str) -> frozenset[str]:
-    """Return the flat keys of ``config`` that may stand below ``optimizer`` as well."""
+    """Return the flat keys of ``config`` that may be below ``optimizer`` as well."""
     config = AGENTS[run].model_fields["config"].annotation
     shared = config.SHARED_WITH_OPTIMIZER if isinstance(config, type) and issubclass(config, DQNConfig) else ()
     return frozenset(shared)
@@ -112,7 +129,7 @@ def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if origin is tuple:
         return "a list of " + expectation(arguments[0]).removeprefix("a ").replace("number", "numbers", 1)
     if origin is dict or _is_group(annotation):
-        return "a group of keys"
+        return MAPPING
     return _WORDS[annotation] + _range(metadata)
 
 

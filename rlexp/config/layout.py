@@ -1,10 +1,10 @@
-"""Each key where it belongs: keys of ``optimizer`` may stand flat, some flat ones in it, and groups may be empty."""
+"""Each key where it belongs: keys of ``optimizer`` may be flat, some flat ones in it, and mappings may be empty."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlexp.config.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
+from rlexp.config.key_table import MAPPING, KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.nodes import Finding, Node, shown
 
 CONFIG = "config"
@@ -34,7 +34,7 @@ def proper_path(path: KeyName, run: str) -> KeyName:
 
 
 def _with_empty_groups(node: Node, run: str, path: KeyName) -> Node:
-    """Return the node with ``model:`` and its like, where nothing follows, read as a group without keys."""
+    """Return the node with ``model:`` and the like, where nothing follows, read as an empty mapping."""
     if node.value is None and path:
         return node.with_value({})
     if not node.entries():
@@ -43,7 +43,7 @@ def _with_empty_groups(node: Node, run: str, path: KeyName) -> Node:
     groups = {
         name: _with_empty_groups(child, run, (*path, name))
         for name, child in node.entries().items()
-        if (key := table.get((*path, name))) and key.expects == "a group of keys"
+        if (key := table.get((*path, name))) and key.expects == MAPPING
     }
     return node.with_value({**node.entries(), **groups})
 
@@ -68,10 +68,10 @@ def _disagreements(ones: dict[str, Node], others: dict[str, Node]) -> list[Findi
     findings = []
     for name in ones.keys() & others.keys():
         first, second = sorted((ones[name], others[name]), key=lambda node: (node.place.line, node.place.column))
-        if first.plain() != second.plain():
+        if not first.is_same_as(second):
             message = (
-                f"{name} is given twice, in {CONFIG} and in {OPTIMIZER}: {shown(second.plain())} here, "
-                f"{shown(first.plain())} at {first.key_place}"
+                f"{name} is given twice with different values, in {CONFIG} and in {OPTIMIZER}: "
+                f"{shown(first.plain())} at {first.key_place}, {shown(second.plain())} here"
             )
             findings.append(Finding(second.key_place, message, "keep one of them"))
     return findings

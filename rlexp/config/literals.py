@@ -1,4 +1,4 @@
-"""Texts that Python or a slip of the pen wrote where YAML wants a value: ``None``, ``True,``, ``(256, 256)``."""
+"""Strings with values in Python's spelling: ``None``, ``True,``, ``(256, 256)``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STARTS = ("(", "[")
 
 
 def read_literal(text: str) -> Any:
-    """Return what the text stands for; the text itself, the same object, where it is none of these slips."""
+    """Return the value that a string has in Python; the same object for any other string."""
     stripped = text.strip()
     bare = stripped.removesuffix(",").rstrip()
     if bare.lower() in ("true", "false") and bare != text:
@@ -24,4 +24,4 @@ def read_literal(text: str) -> Any:
 
 
 def _nothing_is_known(path: tuple[str, ...]) -> Any:
-    raise ExpressionError("names a key")
+    raise ExpressionError("uses a key")

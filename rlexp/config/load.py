@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlexp.config import yaml_file
@@ -25,6 +27,19 @@ AS_IT_STANDS = LoadOptions()
 SEED_BITS = 31
 """Bits of a fresh seed, as of derived ones."""
 
+_KEYS_OF_AN_EXPERIMENT = ("run", "algo", "env", "stop", "config")
+_LAST_LINE = sys.maxsize
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One experiment of a file, as it was read."""
+
+    name: str
+    node: Node
+    notices: tuple[Finding, ...]
+    """What its user should know of its text."""
+
 
 def load_plan(
     paths: Sequence[Path | str],
@@ -37,7 +52,7 @@ def load_plan(
 
     Args:
         paths: experiment files; their order is the order of the trials.
-        overrides: ``key.path=value`` each, laid over every experiment; later ones win.
+        overrides: ``key.path=value`` each, for every experiment; later ones win.
         seed: as the override ``config.seed``.
         options: how to read them.
         fresh_seed: gives the seed of an experiment that names none.
@@ -63,13 +78,13 @@ def load_drafts(
     entries, unreadable = _entries(paths)
     findings += (*unreadable, *_named_twice(entries))
     drafts: list[Draft] = []
-    for name, entry in entries:
-        draft, wrong = draft_of(name, entry, laid_over, options)
-        drafts.extend([draft] if draft else [])
+    for entry in entries:
+        draft, wrong = draft_of(entry.name, entry.node, laid_over, options)
+        drafts.extend([replace(draft, notices=(*entry.notices, *draft.notices))] if draft else [])
         findings += wrong
     findings += _too_many(drafts)
     if findings:
-        raise ConfigError([finding.problem() for finding in _ordered(findings, paths)])
+        raise ConfigError([finding.problem() for finding in _ordered(findings, unreadable, paths)])
     return drafts
 
 
@@ -78,26 +93,54 @@ def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
     return converted(load_drafts([path], options=options), read_text(path, str(path)))
 
 
-def _entries(paths: Sequence[Path | str]) -> tuple[list[tuple[str, Node]], tuple[Finding, ...]]:
-    """Return the names and nodes of all experiments of all files."""
-    entries: list[tuple[str, Node]] = []
+def _entries(paths: Sequence[Path | str]) -> tuple[list[_Entry], tuple[Finding, ...]]:
+    """Return the experiments of all files, and what is wrong with the files."""
+    entries: list[_Entry] = []
     findings: list[Finding] = []
     for path in paths:
-        root, wrong = yaml_file.read_file(Path(path), str(path))
-        findings.extend(wrong)
-        entries.extend(root.entries().items() if root else ())
-        if root and not root.entries():
-            findings.append(Finding(Place(str(path)), "holds no experiment"))
+        text = yaml_file.read_file(Path(path), str(path))
+        findings.extend(text.problems)
+        if text.root is None:
+            continue
+        nameless = _without_a_name(text.root)
+        if nameless is not None:
+            findings.append(nameless)
+            continue
+        if not text.root.entries():
+            findings.append(Finding(Place(str(path)), "has no experiment", "write one, with run and env at least"))
+        entries.extend(_of_one_file(text))
     return entries, tuple(findings)
 
 
-def _named_twice(entries: Iterable[tuple[str, Node]]) -> Iterable[Finding]:
+def _of_one_file(text: yaml_file.YamlText) -> Iterator[_Entry]:
+    """Yield a file's experiments, each with the notices of its lines."""
+    assert text.root is not None
+    starts = {name: node.key_place.line for name, node in text.root.entries().items()}
+    for name, node in text.root.entries().items():
+        later = [line for line in starts.values() if line > starts[name]]
+        lines = range(starts[name], min(later, default=_LAST_LINE))
+        yield _Entry(name, node, tuple(notice for notice in text.notices if notice.place.line in lines))
+
+
+def _without_a_name(root: Node) -> Finding | None:
+    """Return what is wrong with a file whose experiment is its top level; None where it has a name."""
+    keys = [key for key in _KEYS_OF_AN_EXPERIMENT if key in root.entries()]
+    values = [root.entries()[key].value for key in keys if key not in ("config", "stop")]
+    if not any(isinstance(value, str) for value in values):
+        return None
+    place = min((root.entries()[key].key_place for key in keys), key=lambda place: (place.line, place.column))
+    message = f"the experiment has no name: {', '.join(keys)} cannot be at the top level of a file"
+    return Finding(place, message, "write my-experiment: in the first line, and indent everything else below it")
+
+
+def _named_twice(entries: Iterable[_Entry]) -> Iterable[Finding]:
     first_places: dict[str, Place] = {}
-    for name, entry in entries:
-        first = first_places.setdefault(name, entry.key_place)
-        if first is not entry.key_place:
-            message = f"experiment {shown_key(name)} stands already at {first}"
-            yield Finding(entry.key_place, message, "experiments need different names")
+    for entry in entries:
+        place = entry.node.key_place
+        first = first_places.setdefault(entry.name, place)
+        if first is not place:
+            message = f"experiment {shown_key(entry.name)} already exists at {first}"
+            yield Finding(place, message, "give each experiment its own name")
 
 
 def _too_many(drafts: Iterable[Draft]) -> tuple[Finding, ...]:
@@ -105,17 +148,23 @@ def _too_many(drafts: Iterable[Draft]) -> tuple[Finding, ...]:
     for draft in drafts:
         total += draft.number_of_trials
         if total > MAX_TRIALS:
-            message = f"{draft.name} makes it {total} trials, more than {MAX_TRIALS}"
-            return (Finding(draft.place, message, "lower num_samples, or search fewer values"),)
+            message = f"with {draft.name} there are {total} trials, more than {MAX_TRIALS}"
+            return (Finding(draft.place, message, "lower num_samples, or try fewer values"),)
     return ()
 
 
-def _ordered(findings: Iterable[Finding], paths: Sequence[Path | str]) -> list[Finding]:
-    """Return findings without repetitions, by file and position; those of the command line last."""
+def _ordered(findings: Iterable[Finding], unreadable: Iterable[Finding], paths: Sequence[Path | str]) -> list[Finding]:
+    """Return findings without repetitions, by file and position; those of the command line last.
+
+    Where a value cannot be read, other problems at its place are left out.
+    """
     rank = {str(path): number for number, path in enumerate(paths)}
+    first = dict.fromkeys(unreadable)
+    broken = {finding.place for finding in first}
+    found = dict.fromkeys((*first, *(finding for finding in findings if finding.place not in broken)))
 
     def position(finding: Finding) -> tuple[int, int, int]:
         place = finding.place
         return rank.get(place.source, len(rank)), place.line, place.column
 
-    return sorted(dict.fromkeys(findings), key=position)
+    return sorted(found, key=position)

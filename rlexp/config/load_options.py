@@ -28,9 +28,9 @@ class LoadOptions:
     """How files are to be read."""
 
     imports: tuple[str, ...] = ()
-    """Modules that register environments: ids that are known to nobody else may be theirs."""
+    """Modules that register environments: unknown ids may be theirs."""
     module_folders: tuple[str, ...] | None = None
-    """Where the user's modules are looked for. None: in the current folder and those of the files."""
+    """Folders in which the user's modules are searched. None: the current folder and those of the files."""
     allow_unknown: bool = False
     """Leave unknown keys out, with a notice each, instead of refusing them."""
     is_sweep: bool = False

@@ -1,4 +1,4 @@
-"""Where the axes of a grid stand once every corner is in today's spelling; some old keys come down to others."""
+"""Where the axes of a grid are once every corner is in today's spelling; some old keys set other ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MISSING = object()
 def located(
     axes: Sequence[Axis], corners: Sequence[Experiment], computed: Collection[KeyPath]
 ) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
-    """Return the axes with the paths at which the corners differ, and those that stand for several keys at once.
+    """Return the axes with the paths at which the corners differ, and what is wrong with all others.
 
     Values at the paths ``computed`` are expected to follow from others.
     """
@@ -45,7 +45,8 @@ def _overlap(one: KeyPath, other: KeyPath) -> bool:
 def _lost(axis: Axis, paths: set[KeyPath]) -> Finding:
     place = axis.choices[0].place
     if not paths:
-        return Finding(place, f"{axis.key} cannot be searched: it has no effect here")
+        message = f"{axis.key} cannot be searched: it has no effect here"
+        return Finding(place, message, "write one value, or leave the key out")
     keys = " and ".join(sorted(".".join(map(str, path)) for path in paths))
     message = f"{axis.key} cannot be searched: its values stand for several keys ({keys})"
     return Finding(place, message, "search one of those keys, or write an experiment for each value")

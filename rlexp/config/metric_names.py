@@ -1,6 +1,6 @@
-"""The metrics that every result reports: what ``stop`` may name, and what the recorders declare as columns.
+"""The metrics of every result: what ``stop`` can name, and the columns of the recorders.
 
-Names are RLlib's; ``info/`` holds what the optimizer counts.
+Names are RLlib's; ``info/`` has what the optimizer counts.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ EVALUATION_METRICS = (
 """What evaluations add, every ``evaluation_interval`` iterations."""
 
 STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS
-"""The metrics of every result row; an experiment stops at the first one of its ``stop`` that reaches its number."""
+"""The metrics of every row of results."""
 
 KNOWN_METRICS = STOP_METRICS + EVALUATION_METRICS
-"""What ``stop`` and ``checkpoint_score_attr`` may name."""
+"""What ``stop`` and ``checkpoint_score_attr`` can name."""
 
 _RENAMED = MappingProxyType(
     {
@@ -72,3 +72,8 @@ def current_metric(name: str) -> str:
         return current_metric(rest.replace("episode_return_", "episode_reward_"))
     current = f"evaluation/{current_metric(rest)}" if slash and group == "evaluation" else _RENAMED.get(name, name)
     return current if current in KNOWN_METRICS else name
+
+
+def is_reward(metric: str) -> bool:
+    """Return whether a metric is a reward, which can be 0 or negative; others count steps, episodes or seconds."""
+    return "reward" in metric

@@ -1,4 +1,4 @@
-"""The keys of ``config.model``: the network between the observation and an agent's heads."""
+"""The keys of ``config.model``: the network between the observation and the heads of an agent."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ Activation = Literal["tanh", "relu", "elu", "swish", "linear"]
 
 
 class ModelConfig(KeyGroup):
-    """The network between the observation and an agent's heads."""
+    """The network between the observation and the heads of an agent."""
 
     fcnet_hiddens: LayerSizes = (256, 256)
-    """Sizes of the fully connected layers that see a flat observation; ``[]`` for none. Images have ``conv_filters``
-    instead."""
+    """Sizes of the fully connected layers for vector observations. ``[]``: none. Images use ``conv_filters``."""
 
     fcnet_activation: Activation = "tanh"
     """Activation after each of the ``fcnet_hiddens`` layers."""
 
     conv_filters: ConvFilters = None
-    """Convolutions that see an image: a list of [channels, kernel, stride], a kernel being one side or [height, width].
+    """Convolutions for images: a list of [channels, kernel, stride]. A kernel is a number or [height, width].
 
-    All but the last pad with zeros. Null: [16, 8, 4], or [16, 4, 2] up to 42 pixels, [32, 4, 2] and, with the whole of
-    what is left for a kernel, 256 channels.
+    All but the last pad with zeros. Null: [16, 8, 4] ([16, 4, 2] up to 42 pixels), then [32, 4, 2], then 256 channels
+    whose kernel covers what is left of the image.
     """
 
     conv_activation: Activation = "relu"
     """Activation after each of the ``conv_filters``."""
 
     post_fcnet_hiddens: LayerSizes = ()
-    """Sizes of fully connected layers behind ``conv_filters`` or ``fcnet_hiddens``; ``[]`` for none."""
+    """Sizes of fully connected layers after ``conv_filters`` or ``fcnet_hiddens``. ``[]``: none."""
 
     post_fcnet_activation: Activation = "relu"
     """Activation after each of the ``post_fcnet_hiddens`` layers."""
@@ -46,13 +45,13 @@ class ModelConfig(KeyGroup):
     """
 
     grayscale: bool = False
-    """With ``preprocessor_pref: rllib``: make frames grey. ``deepmind`` always does so with Atari."""
+    """With ``preprocessor_pref: rllib``: convert frames to grey. ``deepmind`` always does this for Atari games."""
 
     framestack: bool = True
-    """With ``preprocessor_pref: deepmind``: show the last 4 frames of an Atari game, not only the last."""
+    """With ``preprocessor_pref: deepmind``: stack the last 4 frames of an Atari game. False: only the last frame."""
 
     zero_mean: bool = True
-    """With ``preprocessor_pref: rllib``: pixels lie between -1 and 1; else between 0 and 1."""
+    """With ``preprocessor_pref: rllib``: scale pixels to -1 to 1. False: 0 to 1."""
 
     @property
     def atari_dim(self) -> int:
@@ -64,7 +63,7 @@ class ActorCriticModelConfig(ModelConfig):
     """The network of an agent with a policy and a value function."""
 
     vf_share_layers: bool = False
-    """Let the value function share the layers of the policy."""
+    """Whether the value function shares the layers of the policy."""
 
     free_log_std: bool = False
-    """Learn the deviation of continuous actions as parameters, whatever the observation."""
+    """Learn the standard deviation of continuous actions as parameters that do not depend on the observation."""

@@ -1,4 +1,4 @@
-"""PyYAML's nodes to ours: aliases and merges expanded within limits, duplicate keys and odd words found."""
+"""PyYAML's nodes to ours: aliases and merges expanded within limits, duplicate keys and bad values found."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import yaml
 
-from rlexp.config.nodes import Finding, Node, Place, Scalar, shown_key
-from rlexp.config.yaml_scalars import read_plain, read_tagged
+from rlexp.config.nodes import Finding, Node, Place, Scalar, shown, shown_key
+from rlexp.config.yaml_scalars import ScalarError, read_plain, read_tagged
 from rlexp.config.yaml_text import Locate, UnreadableError
 
 MAX_DEPTH = 32
@@ -19,17 +19,18 @@ MAX_NODES = 20_000
 
 TAG = "tag:yaml.org,2002:"
 PLAIN = "plain"
-"""Our own tag of a word that is neither quoted nor tagged."""
+"""Our own tag of a value that is neither quoted nor tagged."""
 
 _ODD_SPACE = re.compile(r"[^\S \t\n\r]|[\u200b\ufeff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class NodeBuilder:
-    """Builds one file's nodes, and collects what is wrong on the way."""
+    """Builds one file's nodes, and collects what is wrong with them and what its user should know."""
 
     def __init__(self, locate: Locate) -> None:
-        self.findings: list[Finding] = []
+        self.problems: list[Finding] = []
+        self.notices: list[Finding] = []
         self._locate = locate
         self._count = 0
         self._open: list[yaml.Node] = []
@@ -41,7 +42,7 @@ class NodeBuilder:
         self._open.append(node)
         value = self._value(node, place)
         self._open.pop()
-        return Node(value, place, key_place or place)
+        return Node(value, place, key_place or place, is_plain=node.tag == PLAIN)
 
     def _check_limits(self, node: yaml.Node, place: Place) -> None:
         self._count += 1
@@ -53,8 +54,8 @@ class NodeBuilder:
             raise UnreadableError(Finding(place, f"nested deeper than {MAX_DEPTH} levels once aliases are expanded"))
         odd = _ODD_SPACE.search(str(node.value)) if node.tag == PLAIN else None
         if odd:
-            message = f"a space that is not one (U+{ord(odd.group()):04X}) stands here"
-            raise UnreadableError(Finding(place, message, "type an ordinary space instead"))
+            message = f"U+{ord(odd.group()):04X} looks like a space, but is another character"
+            raise UnreadableError(Finding(place, message, "replace it by an ordinary space"))
 
     def _value(self, node: yaml.Node, place: Place) -> Scalar | tuple[Node, ...] | dict[str, Node]:
         if isinstance(node, yaml.MappingNode) and node.tag == TAG + "map":
@@ -63,8 +64,8 @@ class NodeBuilder:
             return tuple(self.build(item) for item in node.value)
         try:
             return _scalar(node)
-        except ValueError as error:
-            self.findings.append(Finding(place, str(error)))
+        except ScalarError as error:
+            self.problems.append(Finding(place, error.message, error.hint))
             return None
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
@@ -86,13 +87,19 @@ class NodeBuilder:
         child = self.build(value_node, place)
         try:
             key = _key(key_node)
-        except ValueError as error:
-            self.findings.append(Finding(place, str(error)))
+        except ScalarError as error:
+            self.problems.append(Finding(place, error.message, error.hint))
             return
         first = entries.setdefault(key, child)
-        if first is not child:
-            message = f"key {shown_key(key)} given twice (first at line {first.key_place.line})"
-            self.findings.append(Finding(place, message, "keep one of them"))
+        if first is child:
+            return
+        if first.is_same_as(child):
+            message = f"{shown_key(key)} is given twice with the same value: here and at {first.key_place}"
+            self.notices.append(Finding(place, message))
+        else:
+            both = f"{shown(first.plain())} at {first.key_place}, {shown(child.plain())} here"
+            message = f"{shown_key(key)} is given twice with different values: {both}"
+            self.problems.append(Finding(place, message, "keep one of them"))
 
     def _merged(self, node: yaml.Node) -> Iterator[Node]:
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
@@ -100,23 +107,23 @@ class NodeBuilder:
             if isinstance(source, yaml.MappingNode):
                 yield built
             else:
-                self.findings.append(Finding(built.place, "<< merges groups of keys, nothing else"))
+                self.problems.append(Finding(built.place, "<< can merge mappings only"))
 
     def _place(self, node: yaml.Node) -> Place:
         return self._locate(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _key(node: yaml.Node) -> str:
-    """Return a key's text, whatever it would mean as a value; raises ValueError."""
+    """Return a key as a string, whatever it would mean as a value; raises ScalarError."""
     if not isinstance(node, yaml.ScalarNode):
-        raise ValueError("a key must be a word, not a list or a group of keys")
+        raise ScalarError("a key must be a string, not a list or a mapping")
     return _text(node)
 
 
 def _scalar(node: yaml.Node) -> Scalar:
-    """Return the value of a single word or text; raises ValueError."""
+    """Return the value of a node without children; raises ScalarError."""
     if not isinstance(node, yaml.ScalarNode):
-        raise ValueError(f"tag {shown_key(node.tag)} is not supported")
+        raise ScalarError(f"tag {shown_key(node.tag)} is not supported")
     text = _text(node)
     if node.tag == PLAIN:
         return read_plain(text)
@@ -126,5 +133,5 @@ def _scalar(node: yaml.Node) -> Scalar:
 def _text(node: yaml.ScalarNode) -> str:
     text = str(node.value)
     if _SURROGATE.search(text):
-        raise ValueError("half a character: \\ud800 to \\udfff stand for nothing")
+        raise ScalarError("\\ud800 to \\udfff are not characters")
     return text

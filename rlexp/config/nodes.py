@@ -36,7 +36,9 @@ class Node:
     value: Scalar | tuple[Node, ...] | Mapping[str, Node]
     place: Place
     key_place: Place
-    """Where its key stands; its own place in a list and at the root."""
+    """The place of its key; its own place in a list and at the root."""
+    is_plain: bool = False
+    """Whether it is a single value that was written without quotes and without a tag."""
 
     def child(self, key: str | int) -> Node | None:
         """Return the node under ``key``, None where there is none."""
@@ -59,11 +61,15 @@ class Node:
 
     def with_value(self, value: Scalar | tuple[Node, ...] | Mapping[str, Node]) -> Node:
         """Return this node, at the same place, with another value."""
-        return replace(self, value=value)
+        return replace(self, value=value, is_plain=False)
 
     def without(self, *keys: str) -> Node:
         """Return a mapping without some of its keys."""
         return replace(self, value={key: child for key, child in self.entries().items() if key not in keys})
+
+    def is_same_as(self, other: Node) -> bool:
+        """Return whether another node holds the same data; 1 is 1.0, but not true."""
+        return bool(_typed(self.plain()) == _typed(other.plain()))
 
     def plain(self) -> Any:
         """Return the data without places: dicts, lists and scalars."""
@@ -91,6 +97,15 @@ class Finding:
         return Notice(str(self.place), self.message)
 
 
+def _typed(data: Any) -> Any:
+    """Return data in which true differs from 1; Python's are equal."""
+    if isinstance(data, dict):
+        return {key: _typed(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_typed(value) for value in data]
+    return (type(data) is bool, data)
+
+
 def dotted(path: Sequence[str | int]) -> str:
     """Return a path as messages show it: ``config.model.fcnet_hiddens[1]``."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{shown_key(key)}" for key in path)
@@ -103,16 +118,27 @@ def shown_key(key: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, in the words of YAML: ``null``, ``true``, ``the text 'abc'``, ``a list``."""
+    """Return a value for a message, in the words of YAML: ``null``, ``true``, ``the string 'abc'``, ``a list``."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"the text {_shortened(repr(value))}"
+        return f"the string {_shortened(repr(value))}"
     if isinstance(value, dict):
-        return "a group of keys"
+        return "a mapping"
     return "a list" if isinstance(value, list | tuple) else _shortened(repr(value))
+
+
+def written(value: Any) -> str:
+    """Return a value for a message as a file has it: ``null``, ``true``, ``abc``, ``[1, 2]``."""
+    if isinstance(value, str):
+        return _shortened(value if value.isprintable() and value else repr(value))
+    if isinstance(value, list | tuple):
+        return _shortened(f"[{', '.join(map(written, value))}]")
+    if isinstance(value, dict):
+        return _shortened("{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}")
+    return shown(value)
 
 
 def _shortened(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Exploration as RLlib 0.8 to 2 describes it: ``exploration_config`` and ``epsilon``."""
+"""Exploration in the spelling of RLlib 0.8 to 2: ``exploration_config`` and ``epsilon``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlexp.config.becoming import said
+from rlexp.config.nodes import written
 from rlexp.config.translation import Translation
 
 _EXPLORATIONS: Mapping[str, Mapping[str, Any]] = {
@@ -23,15 +24,17 @@ _EXPLORATIONS: Mapping[str, Mapping[str, Any]] = {
     "Random": {"exploration_initial_eps": 1.0, "exploration_final_eps": 1.0, "per_worker_exploration": False},
 }
 
+_KNOWN = f"use {', '.join(_EXPLORATIONS)}"
+
 
 def exploration_type(translation: Translation) -> None:
-    """``exploration_config.type`` is a choice between flat keys; those of other agents are refused."""
+    """``exploration_config.type`` stands for flat keys; the types of other agents are refused."""
     node = translation.take("config.exploration_config.type")
     if node is None:
         return
     kind = str(node.value).rpartition(".")[2]
     if kind not in _EXPLORATIONS:
-        translation.problem(node, f"config.exploration_config.type: rlexp does not support {kind}")
+        translation.problem(node, f"config.exploration_config.type: rlexp does not support {kind}", _KNOWN)
         return
     keys = _EXPLORATIONS[kind]
     for key, value in keys.items():
@@ -48,7 +51,8 @@ def epsilon(translation: Translation) -> None:
         return
     points = node.plain() if isinstance(node.value, tuple) else [[0, node.plain()], [0, node.plain()]]
     if len(points) != 2 or not all(_is_point(point) for point in points):
-        translation.problem(node, "config.epsilon must be a number or [[0, first], [timestep, last]]")
+        message = f"config.epsilon must be a number or [[0, first], [timestep, last]], got {written(node.plain())}"
+        translation.problem(node, message, "write epsilon: [[0, 1.0], [10000, 0.05]]")
         return
     (warmup, first), (end, last) = points
     keys = {"exploration_initial_eps": first, "exploration_final_eps": last, "epsilon_timesteps": end - warmup}

@@ -1,9 +1,9 @@
-"""Replay as RLlib once chose it: by the class of the buffer and of the optimizer."""
+"""Replay in RLlib's spelling: by the class of the buffer and of the optimizer."""
 
 from __future__ import annotations
 
 from rlexp.config.becoming import becomes
-from rlexp.config.nodes import shown
+from rlexp.config.nodes import written
 from rlexp.config.translation import Translation
 
 _BUFFERS = {
@@ -16,7 +16,7 @@ _BUFFERS = {
     "EpisodeReplayBuffer": False,
     "MultiAgentEpisodeReplayBuffer": False,
 }
-
+_RECOMMENDED = ("MultiAgentPrioritizedReplayBuffer", "MultiAgentReplayBuffer")
 
 _OPTIMIZERS = {
     "AsyncReplayOptimizer": "APEX",
@@ -28,13 +28,14 @@ _OPTIMIZERS = {
 
 
 def replay_buffer_type(translation: Translation) -> None:
-    """``replay_buffer_config.type`` is ``prioritized_replay``."""
+    """``replay_buffer_config.type`` stands for ``prioritized_replay``."""
     node = translation.take("config.replay_buffer_config.type")
     if node is None:
         return
     kind = str(node.value).rpartition(".")[2]
     if kind not in _BUFFERS:
-        translation.problem(node, f"config.replay_buffer_config.type: rlexp does not support {shown(node.value)}")
+        message = f"config.replay_buffer_config.type: rlexp does not support {written(node.plain())}"
+        translation.problem(node, message, f"use {' or '.join(_RECOMMENDED)}")
         return
     becomes(translation, node, f"replay_buffer_config.type: {kind}", "prioritized_replay", _BUFFERS[kind])
 
@@ -46,9 +47,9 @@ def optimizer_class(translation: Translation) -> None:
         return
     agent = _OPTIMIZERS.get(str(node.value))
     if agent is None:
-        translation.problem(node, f"config.optimizer_class: rlexp does not support {shown(node.value)}")
+        translation.problem(node, f"config.optimizer_class: rlexp does not support {written(node.plain())}")
     elif agent != translation.run:
-        message = f"config.optimizer_class: {node.value} is the optimizer of {agent}, and this is {translation.run}"
+        message = f"config.optimizer_class: {node.value} is the optimizer of {agent}, but run is {translation.run}"
         translation.problem(node, message, f"write run: {agent}, or leave optimizer_class out")
     else:
-        translation.notice(node, f"config.optimizer_class has no effect here: {agent} implies it")
+        translation.notice(node, f"config.optimizer_class has no effect here: {agent} has only this one")

@@ -1,4 +1,4 @@
-"""CPUs and GPUs as RLlib once asked for them: ``gpu: true``, lists of devices, resources of a whole trial."""
+"""CPUs and GPUs in RLlib's spelling: ``gpu: true``, lists of devices, resources of a whole trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlexp.config.translation import Translation
 
 
 def learner_gpu(translation: Translation) -> None:
-    """``gpu``, ``gpu_fraction`` and ``devices`` are ``num_gpus``."""
+    """``gpu``, ``gpu_fraction`` and ``devices`` stand for ``num_gpus``."""
     fraction = translation.take("config.gpu_fraction")
     gpu = translation.take("config.gpu")
     if gpu is not None and isinstance(gpu.value, bool):
@@ -28,7 +28,7 @@ def learner_gpu(translation: Translation) -> None:
 
 
 def worker_resources(translation: Translation) -> None:
-    """``worker_resources`` and ``use_gpu_for_workers`` are CPUs and GPUs per worker."""
+    """``worker_resources`` and ``use_gpu_for_workers`` stand for CPUs and GPUs per worker."""
     resources = translation.take("config.worker_resources")
     for name, amount in (resources.entries() if resources else {}).items():
         becomes(translation, amount, f"worker_resources.{name}", f"{name}_per_worker", amount.plain())
@@ -38,14 +38,15 @@ def worker_resources(translation: Translation) -> None:
 
 
 def trial_resources(translation: Translation) -> None:
-    """Give the CPUs and GPUs asked for a trial to its driver and, in equal shares, to its workers."""
+    """Give the CPUs and GPUs of a trial to its driver and, in equal shares, to its workers."""
     for name in ("resources_per_trial", "trial_resources", "resources"):
         node = translation.take(name)
         if node is None or node.value is None:
             continue
         asked = {key: child.plain() for key, child in node.entries().items() if child.value is not None}
         if not node.entries() or not all(isinstance(amount, int | float) for amount in asked.values()):
-            translation.problem(node, f"{name} must be a group of numbers: cpu, gpu, extra_cpu, extra_gpu")
+            message = f"{name} must be a mapping of numbers: cpu, gpu, extra_cpu, extra_gpu"
+            translation.problem(node, message, f"write {name}: {{cpu: 1, extra_cpu: 4}}, or leave it out")
             continue
         for unit in ("cpu", "gpu"):
             _share_out(translation, node, name, unit, asked)

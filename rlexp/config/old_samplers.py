@@ -11,7 +11,7 @@ from rlexp.config.expressions import MAX_LENGTH
 from rlexp.config.nodes import Node
 
 KEYS = ("sample_from", "eval")
-"""What such a text stands under."""
+"""The keys of such a string."""
 
 _MODULES = ("tune.", "ray.tune.", "np.random.", "numpy.random.", "random.")
 _SAME = ("choice", "uniform", "loguniform", "quniform", "randint", "lograndint", "randn")

@@ -1,4 +1,4 @@
-"""Values of other ages to ours, where a new name does not do it; one function for each thing that is said otherwise."""
+"""Values in RLlib's spelling to ours, where a new name is not enough; one function for each of them."""
 
 from __future__ import annotations
 
@@ -6,51 +6,52 @@ from collections.abc import Callable
 
 from rlexp.config.becoming import becomes, said
 from rlexp.config.env_ids import current_env
-from rlexp.config.key_table import key_table
+from rlexp.config.key_table import Key, key_table
 from rlexp.config.literals import read_literal
 from rlexp.config.metric_names import current_metric
-from rlexp.config.nodes import dotted, shown
+from rlexp.config.nodes import dotted, shown, written
 from rlexp.config.old_exploration import epsilon, exploration_type
 from rlexp.config.old_replay import optimizer_class, replay_buffer_type
 from rlexp.config.old_resources import learner_gpu, trial_resources, worker_resources
 from rlexp.config.translation import Translation, node_of
 
-_LEFT_TO_RLLIB = (
-    ("sample_batch_size", "auto"),
-    ("evaluation_num_episodes", "auto"),
-    ("train_batch_size", "auto"),
-    ("timesteps_per_iteration", None),
-    ("min_iter_time_s", None),
-)
+_AUTO = "auto"
+_DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size")
 _ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
 
 
 def use_current_values(translation: Translation) -> None:
-    """Bring the values of a concrete experiment, with the keys' current names, into today's form."""
+    """Bring the values of an experiment without grids, whose keys have their current names, into today's form."""
     for step in _STEPS:
         step(translation)
 
 
 def _literals(translation: Translation) -> None:
-    """Read texts that Python wrote: ``None``, ``True,``, ``(256, 256)``."""
-    for key in key_table(translation.run).values():
-        node = translation.experiment.find(key.path)
-        if node is None or not isinstance(node.value, str) or "a text" in key.expects:
-            continue
-        if "one of" in key.expects and node.value != "None":
+    """Read strings in Python's spelling: ``None``, ``True,``, ``(256, 256)``."""
+    table = key_table(translation.run)
+    for path, node in translation.nodes().items():
+        key = table.get(path)
+        if key is None or not isinstance(node.value, str) or (key.takes_strings and not _is_none(key, node.value)):
             continue
         value = read_literal(node.value)
         if value is not node.value:
             translation.put(".".join(key.path), value, node)
-            translation.notice(node, f"{dotted(key.path)}: {shown(node.value)} is read as {shown(value)}")
+            translation.notice(node, f"{dotted(key.path)}: {shown(node.value)} is read as {written(value)}")
+
+
+def _is_none(key: Key, text: str) -> bool:
+    """Return whether a string is Python's null, at a key that takes null and chooses between words."""
+    return text == "None" and key.takes_null and "a string" not in key.expects
 
 
 def _schedules(translation: Translation) -> None:
-    """RLlib 2 writes a schedule where the number stood: ``lr: [[0, 1e-3], [100000, 1e-4]]``."""
+    """RLlib 2 has a schedule in place of a number: ``lr: [[0, 1e-3], [100000, 1e-4]]``."""
     for key in ("lr", "entropy_coeff"):
         node = translation.find(f"config.{key}")
         if node is None or not isinstance(node.value, tuple) or ("config", key) not in key_table(translation.run):
             continue
+        if not all(isinstance(point.value, tuple) for point in node.value):
+            continue  # a list of numbers is no schedule, but perhaps a grid
         translation.take(f"config.{key}")
         becomes(translation, node, key, f"{key}_schedule", node.plain())
 
@@ -92,15 +93,32 @@ def _videos(translation: Translation) -> None:
 
 
 def _automatic(translation: Translation) -> None:
-    """``auto`` and null leave a number to RLlib; here the agent's default is taken."""
-    for key, word in _LEFT_TO_RLLIB:
+    """``auto`` leaves a number to RLlib: the length of fragments follows other keys, the rest has the default."""
+    node = translation.find("config.sample_batch_size")
+    if node is not None and node.value == _AUTO:
+        length = _automatic_fragment(translation)
+        translation.put("config.sample_batch_size", length, node)
+        translation.notice(node, f"config.sample_batch_size: auto is {length} here")
+    for key in _DEFAULT_IF_AUTO:
         node = translation.find(f"config.{key}")
-        if node is not None and node.value == word:
+        if node is not None and node.value == _AUTO:
             translation.take(f"config.{key}")
             default = key_table(translation.run)["config", key].default
-            translation.notice(
-                node, f"config.{key}: {word or 'null'} is left out, for the default of {translation.run}: {default}"
-            )
+            translation.notice(node, f"config.{key}: auto is the default of {translation.run} here: {default}")
+
+
+def _automatic_fragment(translation: Translation) -> int:
+    """Return the length of fragments as RLlib 2 computes it: ``n_step`` of a Q-learner, else a share of the batch."""
+    table = key_table(translation.run)
+
+    def value(name: str) -> int:
+        given = translation.value(f"config.{name}")
+        return int(given if isinstance(given, int) else table["config", name].default)
+
+    if ("config", "n_step") in table:
+        return max(value("n_step"), 1)
+    num_envs = max(value("num_envs_per_worker"), 1) * max(value("num_workers"), 1)
+    return max(value("train_batch_size") // num_envs, 1)
 
 
 def _frames(translation: Translation) -> None:
@@ -111,11 +129,12 @@ def _frames(translation: Translation) -> None:
     if number is not None and number.value in ("auto", 0, 4):
         becomes(translation, number, "model.num_framestacks", "model.framestack", number.value != 0)
     elif number is not None:
-        translation.problem(number, f"config.model.num_framestacks: rlexp stacks 4 frames, not {number.value}")
+        message = f"config.model.num_framestacks: rlexp stacks 4 frames, not {written(number.plain())}"
+        translation.problem(number, message, "write 4, auto, or 0 for no stack")
 
 
 def _shared_layers(translation: Translation) -> None:
-    """PPO's own ``vf_share_layers`` overruled the model's."""
+    """PPO's own ``vf_share_layers`` had precedence over the model's."""
     node = translation.take("config.vf_share_layers") if translation.run == "PPO" else None
     if node is not None and node.value is not None:
         translation.put("config.model.vf_share_layers", node, node)
@@ -142,8 +161,8 @@ def _env(translation: Translation) -> None:
     if missing:
         added = node_of(missing, node)
         translation.put("config.env_config", (given or added).with_value({**added.entries(), **entries}), node)
-    settings_said = f" with env_config {said(missing)}" if missing else ""
-    translation.notice(node, f"env: {node.value} is {env_id}{settings_said} now")
+    with_settings = f" with env_config {said(missing)}" if missing else ""
+    translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now")
 
 
 _STEPS: tuple[Callable[[Translation], None], ...] = (

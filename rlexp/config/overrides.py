@@ -1,4 +1,4 @@
-"""Values from the command line, ``-o key.path=value``, laid over every experiment."""
+"""Values from the command line, ``-o key.path=value``, that override those of every experiment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlexp.config.load_options import Flag
 from rlexp.config.nodes import Finding, Node, Place, dotted
 from rlexp.config.search_space import GRID
 
-_FORM = ("an override is written key.path=value", "-o lr=1e-3, or -o stop.timesteps_total=1e6")
+_FORM = ("an override must be key.path=value", "for example -o lr=1e-3, or -o stop.timesteps_total=1e6")
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Override:
     """One value from the command line."""
 
     path: KeyName
-    """As given: ``config`` may be missing at its start."""
+    """As given: ``config`` may be left out at its start."""
     value: Node
 
 
 def parse_overrides(
     texts: Sequence[str], seed: int | None, flags: Sequence[Flag] = ()
 ) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
-    """Return the overrides of flags, ``-o`` and ``--seed``, and what cannot be understood of them."""
+    """Return the overrides of flags, ``-o`` and ``--seed``, and what is wrong with them."""
     overrides: list[Override] = []
     findings: list[Finding] = []
     of_flags = (_parsed(flag.key, flag.text, Place(flag.shown)) for flag in flags)
@@ -55,10 +55,10 @@ def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding
     path = tuple(part.strip() for part in key.split("."))
     if not all(path):
         return (Finding(place, *_FORM),)
-    value, findings = yaml_file.parse(value_text, lambda line, column: place)
-    if findings:
-        return findings
-    return Override(path, value or Node(None, place, place))
+    value = yaml_file.parse(value_text, lambda line, column: place)
+    if value.problems:
+        return value.problems
+    return Override(path, value.root or Node(None, place, place))
 
 
 def of_agent(overrides: Sequence[Override]) -> Node | None:
@@ -68,7 +68,7 @@ def of_agent(overrides: Sequence[Override]) -> Node | None:
 
 
 def overridden(experiment: Node, overrides: Sequence[Override], run: str) -> tuple[Node, tuple[Finding, ...]]:
-    """Return an arranged experiment with the overrides laid over it, and those that find no place in it."""
+    """Return an arranged experiment with the overrides applied, and those that cannot be applied."""
     findings: list[Finding] = []
     for override in overrides:
         path = current_path(override.path, run)
@@ -77,13 +77,13 @@ def overridden(experiment: Node, overrides: Sequence[Override], run: str) -> tup
         try:
             experiment = _with_value_at(experiment, path, override.value)
         except LookupError:
-            message = f"{dotted(path[:-1])} is not a group of keys here"
+            message = f"{dotted(path[:-1])} is not a mapping here, so {path[-1]} cannot be set in it"
             findings.append(Finding(override.value.place, message))
     return experiment, tuple(findings)
 
 
 def _with_value_at(node: Node, path: KeyName, value: Node) -> Node:
-    """Return ``node`` with ``value`` at ``path``, groups made on the way; raises LookupError at what is no group."""
+    """Return ``node`` with ``value`` at ``path``, in new mappings where needed; raises LookupError at other values."""
     if not path:
         return value
     entries = dict(node.entries())

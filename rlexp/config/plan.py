@@ -1,4 +1,4 @@
-"""Plan: the trials of some files, each with its seed and name, and the experiments with every key filled in."""
+"""Plan: the trials of some files, each with its seed and name, and the experiments with all keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlexp.config.user_modules import NO_MODULES, UserModules
 from rlexp.config.yaml_writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
-_SWEEP_HINT = "rlexp sweep FILE; at its end there is a best.yaml for rlexp run"
+_SWEEP_HINT = "use rlexp sweep FILE; it writes a best.yaml for rlexp run"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def planned(
             trials.extend(trial for number, point in enumerate(points) for trial in sweeps[-1].trials(number, point))
         else:
             trials.extend(_trials(draft, seeded, len(trials)))
-    notices = tuple(finding.notice() for draft in drafts for finding in _notices(draft))
+    notices = tuple(finding.notice() for draft in drafts for finding in dict.fromkeys(_notices(draft)))
     places = dict(place for draft in drafts for place in _env_places(draft))
     return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places)
 
@@ -85,13 +85,13 @@ def refuse_untrainable(plan: Plan) -> None:
     """Raise UsageError where the plan has an agent whose files are understood, but that does not exist yet."""
     runs = {experiment.run for experiment in plan.experiments} - set(RUNNABLE)
     if runs:
-        message = f"{' and '.join(sorted(runs))} cannot be trained yet: only {' and '.join(RUNNABLE)} can"
-        raise UsageError(message, "rlexp check and rlexp convert read such files")
+        message = f"{' and '.join(sorted(runs))} cannot be trained yet, only {' and '.join(RUNNABLE)}"
+        raise UsageError(message, "rlexp check and rlexp convert can read such files")
 
 
 def refuse_sweeps(plan: Plan) -> None:
-    """Raise ConfigError where an experiment has a ``search`` section: it is no single experiment to be run."""
-    message = "has a search section: rlexp run trains what a file says, rlexp sweep searches"
+    """Raise ConfigError where an experiment has a ``search`` section, so that it is not a single experiment."""
+    message = "has a search section, which rlexp run does not support"
     problems = [Problem(str(sweep.place), f"{sweep.name} {message}", _SWEEP_HINT) for sweep in plan.sweeps]
     if problems:
         raise ConfigError(problems)
@@ -102,8 +102,8 @@ def the_sweep(plan: Plan) -> Sweep:
     if len(plan.sweeps) == 1:
         return plan.sweeps[0]
     names = ", ".join(sweep.name for sweep in plan.sweeps)
-    message = f"a sweep is of one experiment, and there are {len(plan.sweeps)}: {names}"
-    raise UsageError(message, "write a file for each")
+    message = f"a sweep must have one experiment, but there are {len(plan.sweeps)}: {names}"
+    raise UsageError(message, "write a file for each of them")
 
 
 def resolved_yaml(plan: Plan) -> str:
@@ -114,7 +114,10 @@ def resolved_yaml(plan: Plan) -> str:
 def _notices(draft: Draft) -> Iterable[Finding]:
     yield from sorted(draft.notices, key=lambda notice: (notice.place.line, notice.place.column))
     if any(not experiment.stop for experiment in draft.corners):
-        yield Finding(draft.place, f"{draft.name} has no stop: it runs until it is interrupted")
+        yield Finding(draft.place, f"{draft.name} has no stop, so it runs until it is interrupted")
+    run = draft.corners[0].run
+    if run not in RUNNABLE:
+        yield Finding(draft.place, f"{draft.name}: rlexp cannot train {run} yet; it can check and convert the file")
 
 
 def _env_places(draft: Draft) -> Iterable[tuple[tuple[str, str], str]]:

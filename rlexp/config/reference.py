@@ -1,4 +1,4 @@
-"""What can be said of a key: meaning, values, defaults, other spellings; for ``explain`` and docs/keys.md."""
+"""Meaning, values, defaults and other spellings of keys, for ``explain`` and docs/keys.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeyReference:
     required: bool
     meaning: str
     spellings: tuple[str, ...]
-    """Names that it has, or had, elsewhere."""
+    """Its other names in files of RLlib."""
     is_group: bool
 
     @property
@@ -38,11 +38,11 @@ class KeyReference:
 
 @dataclass(frozen=True)
 class OldKey:
-    """A key of other ages."""
+    """A key of RLlib that rlexp does not have."""
 
     dotted: str
     says: str
-    """What became of it, as the end of a sentence."""
+    """What happens to it, as the end of a sentence."""
 
 
 @cache
@@ -70,7 +70,7 @@ def _spellings(path: KeyName) -> Iterator[str]:
 
 
 def find_keys(name: str) -> tuple[KeyReference, ...]:
-    """Return the keys that a name means: a path, the end of one, or one of their other spellings."""
+    """Return the keys with a name: a path, the end of one, or one of their other spellings."""
     wanted = tuple(name.split("."))
     exact = [key for key in key_references() if key.path == wanted or key.path[1:] == wanted]
     ending = [key for key in key_references() if key.path[-len(wanted) :] == wanted]
@@ -78,7 +78,7 @@ def find_keys(name: str) -> tuple[KeyReference, ...]:
 
 
 def _spelled(wanted: KeyName, from_the_start: bool) -> list[KeyReference]:
-    """Return the keys with another spelling that is, or ends in, what is wanted; ``config`` may be left out."""
+    """Return the keys with a spelling that is, or ends in, what is wanted; ``config`` may be left out."""
     found = []
     for key in key_references():
         spellings = [tuple(spelling.split(".")) for spelling in key.spellings]
@@ -88,23 +88,23 @@ def _spelled(wanted: KeyName, from_the_start: bool) -> list[KeyReference]:
 
 
 def find_old_key(name: str) -> OldKey | None:
-    """Return what became of a key that rlexp does not have."""
+    """Return what happens to a key that rlexp does not have."""
     wanted = tuple(name.split("."))
     for absent in (absent for run in AGENTS for absent in absent_keys(run)):
         if absent.path[-len(wanted) :] == wanted:
             return OldKey(".".join(absent.path), _says(absent))
     group = next((group for group in sorted(old_groups()) if group[-len(wanted) :] == wanted), None)
-    return OldKey(".".join(group), "is a group of RLlib's; rlexp explain knows its keys") if group else None
+    return OldKey(".".join(group), "is a mapping of RLlib; rlexp explain has its keys") if group else None
 
 
 def _says(absent: Absent) -> str:
     if not absent.is_feature:
         return f"has no effect here: {absent.reason}"
     hint = f"; {absent.hint}" if absent.hint else ""
-    return f"asks for what rlexp does not support: {absent.reason}{hint}"
+    return f"is not supported by rlexp: {absent.reason}{hint}"
 
 
 def nearest_key(name: str) -> str | None:
-    """Return the key that is spelled most like a name that nothing has."""
+    """Return the key that is spelled most like an unknown name."""
     names = [key.path[-1] for key in key_references()]
     return next(iter(get_close_matches(name.rpartition(".")[2][:100], names, n=1, cutoff=_LIKENESS)), None)

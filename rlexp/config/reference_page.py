@@ -22,9 +22,9 @@ BEHAVIOUR_TESTS = Path("tests/behaviour")
 _HEAD = """\
 # Keys
 
-Written from the models by `python -m rlexp.config.reference_page > docs/keys.md`; `rlexp explain KEY` says the same in
-a terminal. Keys under `optimizer` may stand flat, and `grid_search: [...]` may stand for any value. The last column
-names the test that fails if a key is ignored.
+Generated from the models by `python -m rlexp.config.reference_page > docs/keys.md`; `rlexp explain KEY` prints the same
+in a terminal. Keys under `optimizer` may also be written directly under `config`, and any value may be
+`grid_search: [...]`. The last column names a test that fails if the key is ignored.
 """
 
 
@@ -33,11 +33,11 @@ def page(tests: Mapping[str, str]) -> str:
     keys = [key for key in key_references() if not key.is_group]
     parts = [_HEAD]
     for title, chosen in (
-        ("Beside `config`", [key for key in keys if key.path[0] != "config"]),
-        ("Under `config`", [key for key in keys if key.path[0] == "config"]),
+        ("Keys beside `config`", [key for key in keys if key.path[0] != "config"]),
+        ("Keys under `config`", [key for key in keys if key.path[0] == "config"]),
     ):
         parts.append(f"## {title}\n\n" + "\n".join(_table(chosen, tests)) + "\n")
-    parts.append("## Keys of RLlib that have no counterpart\n\n" + "\n".join(_absent_table()) + "\n")
+    parts.append("## Keys of RLlib that rlexp does not have\n\n" + "\n".join(_absent_table()) + "\n")
     return "\n".join(parts)
 
 
@@ -79,7 +79,7 @@ def _default(key: KeyReference, run: str) -> str:
 
 
 def shown_default(default: Any) -> str:
-    """Return a default as a file would have it."""
+    """Return a default as in a file."""
     if isinstance(default, BaseModel):
         default = default.model_dump(mode="json", by_alias=True)
     if isinstance(default, tuple):
@@ -92,7 +92,7 @@ def _absent_table() -> Iterator[str]:
     for absent in (absent for run in AGENTS for absent in absent_keys(run)):
         start = "not supported: " if absent.is_feature else "no effect: "
         reasons[start + absent.reason][_short(".".join(absent.path))] = None
-    yield "| what becomes of it | keys |"
+    yield "| what happens | keys |"
     yield "|---|---|"
     for reason, keys in sorted(reasons.items()):
         yield f"| {reason} | {', '.join(f'`{key}`' for key in keys)} |"

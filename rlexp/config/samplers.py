@@ -13,12 +13,12 @@ from rlexp.config.old_samplers import sampler_call
 from rlexp.config.translation import node_of
 
 GRID = "grid_search"
-_FREE_FORM = ("env_config",)
-"""Groups whose keys are the user's own: ``env_config: {choice: 3}`` is no sampler."""
+FREE_FORM = "env_config"
+"""A mapping with the user's own keys: in it ``{choice: 3}`` is not a sampler."""
 
 
 class MalformedError(Exception):
-    """A sampler that does not mean anything; its message goes behind the key, the hint into the next line."""
+    """A sampler with wrong arguments; its message follows the key, its hint is the next line."""
 
     def __init__(self, place_of: Node, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a sampler stands for."""
+    """What a sampler means."""
 
     domain: Domain
     ends: tuple[Node, ...]
@@ -38,7 +38,7 @@ class Sampled:
 
 def sampler_in(node: Node, path: KeyPath) -> tuple[str, Node] | None:
     """Return the sampler's name and its arguments if the node is one (``grid_search`` is not), else None."""
-    if not path or path[-1] in _FREE_FORM:
+    if not path or path[-1] == FREE_FORM:
         return None
     call = sampler_call(node)
     if call is not None:
@@ -50,13 +50,13 @@ def sampler_in(node: Node, path: KeyPath) -> tuple[str, Node] | None:
 
 
 def read_sampler(name: str, arguments: Node) -> Sampled:
-    """Return what ``{name: arguments}`` stands for; raises MalformedError."""
+    """Return what ``{name: arguments}`` means; raises MalformedError."""
     return SAMPLERS[name](name, arguments)
 
 
 def _choice(name: str, arguments: Node) -> Sampled:
     if not isinstance(arguments.value, tuple) or not arguments.value:
-        raise MalformedError(arguments, f"{name} takes a list of values")
+        raise MalformedError(arguments, f"{name} needs a list of values")
     return Sampled(Listed(name, arguments.plain()), arguments.value)
 
 
@@ -77,18 +77,18 @@ def _quniform(name: str, arguments: Node) -> Sampled:
     step = _as_whole(step)
     first, last = multiple(math.ceil(low / step - 1e-9) * step, step), multiple(math.floor(high / step) * step, step)
     if low < high and first > last:
-        raise MalformedError(nodes[0], f"{name} has no multiple of {step} between {low} and {high}")
+        raise MalformedError(nodes[0], f"{name}: there is no multiple of {step} between {low} and {high}")
     return _range(name, nodes, Range(name, (low, high, step), first, last, step=step))
 
 
 def _randint(name: str, arguments: Node) -> Sampled:
-    nodes, (low, high) = _numbers(name, arguments, "[low, high], high left out", 2)
+    nodes, (low, high) = _numbers(name, arguments, "[low, high], without high", 2)
     for node, number in zip(nodes, (low, high), strict=True):
         if not float(number).is_integer():
-            raise MalformedError(node, f"{name} takes whole numbers, got {shown(number)}")
+            raise MalformedError(node, f"{name} needs whole numbers, got {shown(number)}")
     first, last = int(low), int(high) - 1
     if low < high and first == last:
-        raise MalformedError(nodes[0], f"{name} has one value only, {first}: high itself is left out")
+        raise MalformedError(nodes[0], f"{name} has only one value, {first}: high is not included")
     return _range(name, nodes, Range(name, (int(low), int(high)), first, last, name == "lograndint", 1))
 
 
@@ -118,7 +118,7 @@ def _range(name: str, nodes: tuple[Node, ...], domain: Range) -> Sampled:
     if low >= high:
         raise MalformedError(nodes[0], f"{name} needs low < high, got {shown(low)} and {shown(high)}")
     if domain.is_log and low <= 0:
-        raise MalformedError(nodes[0], f"{name} needs low > 0, got {shown(low)}: there is no logarithm of it")
+        raise MalformedError(nodes[0], f"{name} needs low > 0, got {shown(low)}")
     return Sampled(domain, (nodes[0].with_value(domain.low), nodes[1].with_value(domain.high)))
 
 
@@ -126,12 +126,12 @@ def _numbers(name: str, arguments: Node, form: str, count: int) -> tuple[tuple[N
     """Return the nodes and the numbers of a list of ``count`` finite numbers; raises MalformedError."""
     nodes = arguments.value
     if not isinstance(nodes, tuple) or len(nodes) != count:
-        raise MalformedError(arguments, f"{name} takes {form}, got {shown(arguments.plain())}")
+        raise MalformedError(arguments, f"{name} needs {form}, got {shown(arguments.plain())}")
     numbers: list[Number] = []
     for node in nodes:
         number = node.value
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise MalformedError(node, f"{name} takes {form}, all of them numbers, got {shown(node.plain())}")
+            raise MalformedError(node, f"{name} needs numbers, {form}, got {shown(node.plain())}")
         numbers.append(number)
     return nodes, tuple(numbers)
 

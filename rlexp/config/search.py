@@ -1,4 +1,4 @@
-"""The ``search`` section: what a sweep looks for, how it picks configurations and which of them it stops early."""
+"""The ``search`` section: what a sweep optimises, how it chooses configurations and which of them it stops early."""
 
 from __future__ import annotations
 
@@ -17,129 +17,131 @@ TimeAttribute = Literal["timesteps_total", "training_iteration", "time_total_s"]
 def known_metric(metric: str) -> str:
     """Return a metric if results report it."""
     if metric not in KNOWN_METRICS:
-        raise PydanticCustomError(RULE, "is not a metric that results report")
+        raise PydanticCustomError(RULE, "is not a metric of the results")
     return metric
 
 
 class AshaConfig(KeyGroup):
-    """Asynchronous successive halving (Li et al. 2020): few of those that reach a rung go on to the next."""
+    """Asynchronous successive halving (Li et al. 2020): only the best trials at a rung continue to the next rung."""
 
     time_attr: TimeAttribute = "timesteps_total"
-    """What rungs are counted in."""
+    """Unit in which rungs are counted."""
 
     grace_period: Positive | None = None
-    """Where the first rung is; the others follow at ``reduction_factor`` times the one before.
+    """Position of the first rung. Each later rung is at ``reduction_factor`` times the one before.
 
-    Null: so that two rungs lie below what ``stop`` has for ``time_attr``.
+    Null: chosen such that two rungs are below the limit in ``stop`` for ``time_attr``.
     """
 
     reduction_factor: Annotated[float, Field(gt=1)] = 4.0
-    """Of so many trials at a rung one goes on, the best so far."""
+    """One of so many trials at a rung continues: the best so far."""
 
 
 class MedianConfig(KeyGroup):
-    """Median stopping (Golovin et al. 2017): a trial worse than the median of the others' averages ends."""
+    """Median stopping (Golovin et al. 2017): a trial that is worse than the median of the others' averages ends."""
 
     time_attr: TimeAttribute = "timesteps_total"
-    """What time is counted in."""
+    """Unit in which time is counted."""
 
     grace_period: Positive | None = None
-    """No trial ends before. Null: a tenth of what ``stop`` has for ``time_attr``."""
+    """Time before which no trial is ended. Null: a tenth of the limit in ``stop`` for ``time_attr``."""
 
     min_samples_required: Count = 3
-    """Other trials that must have come as far before one is judged."""
+    """Number of other trials that must have reached the same time before a trial is compared with them."""
 
 
 class PbtConfig(KeyGroup):
-    """Population based training (Jaderberg et al. 2017): the worst take over the best's weights, with keys moved."""
+    """Population based training (Jaderberg et al. 2017): the worst trials copy the best ones, and change keys."""
 
     time_attr: TimeAttribute = "timesteps_total"
-    """What ``perturbation_interval`` is counted in."""
+    """Unit of ``perturbation_interval``."""
 
     perturbation_interval: Positive | None = None
-    """Between two looks at a trial. Null: a tenth of what ``stop`` has for ``time_attr``."""
+    """Time between two comparisons of a trial with the others. Null: a tenth of the limit in ``stop`` for
+    ``time_attr``."""
 
     quantile_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.25
-    """The part of the population that takes over from the same part at its other end."""
+    """Part of the population that copies from an equal part of the best trials."""
 
     resample_probability: Fraction = 0.25
-    """How likely a key is drawn anew instead of moved."""
+    """Probability that a key gets a new random value instead of a perturbed one."""
 
     perturbation_factor: Annotated[float, Field(gt=1)] = 1.2
-    """A number is moved by this factor or its inverse; a value of a list to the next or the one before."""
+    """A number is multiplied or divided by this factor. A value of a list is replaced by the next or previous one."""
 
 
 class OptunaConfig(KeyGroup):
     """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
 
     n_startup_trials: CountOrZero = 10
-    """Configurations that are drawn at random before the estimator has a say."""
+    """Number of random configurations before the estimator is used."""
 
 
 class SearchConfig(KeyGroup):
-    """What is under ``search:``; a file that has it is a sweep."""
+    """What is under ``search:``. A file that has it is a sweep."""
 
     metric: Annotated[str, AfterValidator(known_metric)] = "episode_reward_mean"
-    """What makes a trial better: its mean over the last tenth of the steps that all completed trials have."""
+    """The metric that is optimised. A trial's score is its mean over the last tenth of the steps that all completed
+    trials have."""
 
     mode: Literal["max", "min"] = "max"
-    """Whether more of ``metric`` is better, or less."""
+    """Whether a higher ``metric`` is better (``max``) or a lower one (``min``)."""
 
     searcher: Literal["grid", "random", "optuna"] | None = None
-    """``grid``: every point. ``random``: points drawn at random. ``optuna``: each one chosen by what is known so far.
+    """``grid``: all points of the grid. ``random``: random points. ``optuna``: points chosen from the results so far.
 
-    Null: ``grid`` where there are no samplers, else ``random``.
+    Null: ``grid`` if there are no samplers, else ``random``.
     """
 
     scheduler: Literal["fifo", "asha", "median", "pbt"] = "fifo"
-    """Whether trials end early: never, by ``asha``, by ``median``; or learn from each other, by ``pbt``."""
+    """Whether trials are stopped early: never (``fifo``), by ``asha`` or by ``median``. ``pbt``: trials copy from each
+    other instead."""
 
     num_samples: Count = 1
-    """Configurations that are tried; with a grid beside samplers, at each of its points."""
+    """Number of configurations; with a grid beside samplers, per point of the grid."""
 
     num_seeds: Count = 1
-    """Trials of each configuration, with other seeds; it is ranked by what they say together."""
+    """Number of trials of each configuration, with different seeds. Configurations are ranked by all of them."""
 
     rank_by: Literal["mean", "iqm"] = "mean"
-    """What stands for the seeds of a configuration: their mean, or the mean of their middle half."""
+    """How the scores of a configuration's seeds are combined: mean, or interquartile mean (``iqm``)."""
 
     max_concurrent: Count | None = None
-    """Trials that run at a time at most. Null: as many as the machine has room for."""
+    """Maximum number of trials that run at the same time. Null: as many as fit on the machine."""
 
     time_budget_s: Positive | None = None
-    """Seconds after which no trial begins and those that run end. Null: no limit."""
+    """Seconds after which running trials end and no new one begins. Null: no limit."""
 
     hang_timeout_s: Positive = 300.0
-    """Seconds without a result after which a trial is taken for hung and ended.
+    """Seconds without a result after which a trial counts as hung and is ended.
 
-    An env that hangs in ``step`` would keep its place for ever. A process that starts, the longest iteration and
-    its evaluation must fit.
+    Must be longer than the start of a process, and than the longest iteration with its evaluation.
     """
 
     asha: AshaConfig = AshaConfig()
-    """Of ``scheduler: asha``."""
+    """Options of ``scheduler: asha``."""
 
     median: MedianConfig = MedianConfig()
-    """Of ``scheduler: median``."""
+    """Options of ``scheduler: median``."""
 
     pbt: PbtConfig = PbtConfig()
-    """Of ``scheduler: pbt``."""
+    """Options of ``scheduler: pbt``."""
 
     optuna: OptunaConfig = OptunaConfig()
-    """Of ``searcher: optuna``."""
+    """Options of ``searcher: optuna``."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield searchers and schedulers that do not go together."""
+        """Yield searchers and schedulers that cannot be combined."""
         yield from super().conflicts()
         if self.searcher == "grid" and self.num_samples > 1:
-            message = f"num_samples is {self.num_samples}, but searcher is grid, which tries every point once"
-            yield Conflict(("num_samples",), message, "num_seeds repeats each point with other seeds")
+            message = f"num_samples is {self.num_samples}, but searcher: grid tries every point once"
+            yield Conflict(("num_samples",), message, "use num_seeds to repeat each point with other seeds")
         if self.scheduler == "pbt" and self.searcher == "optuna":
-            hint = "leave searcher out: the first population is drawn at random"
-            yield Conflict(("searcher",), "searcher is optuna, but pbt moves keys by itself", hint)
+            hint = "leave searcher out; the first population is random"
+            yield Conflict(("searcher",), "searcher is optuna, but scheduler: pbt chooses keys itself", hint)
         if self.scheduler == "pbt" and self.num_seeds > 1:
-            message = f"num_seeds is {self.num_seeds}, but with pbt each trial ends with keys of its own"
-            yield Conflict(("num_seeds",), message, "num_samples is the size of the population")
+            message = f"num_seeds is {self.num_seeds}, but with scheduler: pbt each trial changes its keys"
+            yield Conflict(("num_seeds",), message, "use num_samples, the size of the population")
 
     def interval(self, stop_at: float | None) -> float | None:
         """Return the first rung, grace period or perturbation interval, given what ``stop`` has for its time attribute.
@@ -159,7 +161,7 @@ class SearchConfig(KeyGroup):
 
     @property
     def time_attr(self) -> TimeAttribute:
-        """What the scheduler counts time in."""
+        """The unit in which the scheduler counts time."""
         known: dict[str, TimeAttribute] = {
             "asha": self.asha.time_attr,
             "median": self.median.time_attr,

@@ -1,4 +1,4 @@
-"""The ``search`` section as it came: in the words of other tools, or not at all where a command searches anyway."""
+"""The ``search`` section in the words of other tools, or missing although the command is a search."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _respell(translation: Translation, key: str, node: Node, word: str, words: M
     if known != word:
         translation.put(key, known, node)
     if word.lower() in words:
-        translation.notice(node, f"{key}: {word} is {known} here")
+        translation.notice(node, f"{key}: {word} is {known} now")
 
 
 def _move_samples(translation: Translation) -> None:
@@ -63,5 +63,5 @@ def _move_samples(translation: Translation) -> None:
     if node is None or node.value == 1:
         return
     if not translation.put_unless_given(f"{SEARCH}.num_samples", node, node):
-        message = "num_samples is given twice, beside search and in it"
+        message = "num_samples is given twice with different values: beside search and under it"
         translation.problem(node, message, "keep search.num_samples")

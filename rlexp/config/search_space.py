@@ -15,7 +15,7 @@ from rlexp.config.samplers import GRID, MalformedError, Sampled, read_sampler, s
 __all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "corner_indices", "corners", "find_axes", "line_of", "replaced"]
 
 MAX_TRIALS = 10_000
-"""More trials than anyone can want; a grid of seven axes reaches it by accident."""
+"""Maximum number of trials; a grid of seven axes reaches it by accident."""
 
 MAX_CORNERS = 1_000
 """Corners of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
@@ -29,7 +29,7 @@ _NEVER_VARIED = ("num_samples", SEARCH)
 
 @dataclass(frozen=True)
 class Axis:
-    """One ``grid_search`` or sampler: where it stands and what may stand there instead."""
+    """One ``grid_search`` or sampler: its path, and the values that it can take."""
 
     path: KeyPath
     choices: tuple[Node, ...]
@@ -59,7 +59,7 @@ def find_axes(experiment: Node) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
     reader = _Reader(SEARCH in experiment.entries())
     findings = list(reader.malformed(experiment, ()))
     if not findings and (size := reader.size(experiment)) > MAX_TRIALS:
-        message = f"the grid has {size} corners, more than {MAX_TRIALS}"
+        message = f"the grid has {size} variants, more than {MAX_TRIALS}"
         findings.append(Finding(experiment.key_place, message, "search fewer values, or fewer keys at once"))
     return (() if findings else tuple(reader.axes(experiment, ()))), tuple(findings)
 
@@ -120,14 +120,14 @@ class _Reader:
         grid = node.entries().get(GRID)
         if grid is not None:
             if not isinstance(grid.value, tuple) or not grid.value:
-                yield Finding(grid.place, f"{where}: {GRID} takes a list of values")
+                yield Finding(grid.place, f"{where}: {GRID} needs a list of values", f"write {GRID}: [1, 2, 3]")
             if len(node.entries()) > 1:
-                yield Finding(grid.key_place, f"{where}: nothing else may stand beside {GRID}")
+                yield Finding(grid.key_place, f"{where}: {GRID} must be the only key here", "remove the others")
         sampled = self._sampler(node, path)
         if isinstance(sampled, MalformedError):
             yield Finding(sampled.node.place, f"{where}: {sampled.message}", sampled.hint)
         if path[:1] in [(key,) for key in _NEVER_VARIED] and (grid is not None or sampled is not None):
-            yield Finding((grid or node).key_place, f"{where} cannot be searched", "write an experiment for each")
+            yield Finding((grid or node).key_place, f"{where} cannot be searched", "write an experiment for each value")
         for key, child in _children(node):
             yield from self.malformed(child, (*path, key))
 
@@ -153,7 +153,7 @@ class _Reader:
                 yield from self.axes(child, (*path, key))
 
     def _expanded(self, values: Node) -> tuple[Node, ...]:
-        """Return what the values of a list stand for: themselves, or the corners of the grids inside them."""
+        """Return the values of a list: themselves, or the corners of the grids inside them."""
         return tuple(corner for _, child in _children(values) for corner in corners(child, tuple(self.axes(child, ()))))
 
     def _sampler(self, node: Node, path: KeyPath) -> Sampled | MalformedError | None:

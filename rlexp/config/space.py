@@ -25,7 +25,7 @@ _KEEP_THE_NETWORK = (
     *("config.num_atoms", "config.observation_filter", "config.preprocessor_pref", "config.optimizer"),
     *("config.num_workers", "config.num_gpus", "config.num_cpus_for_driver", "config.num_cpus_per_worker"),
 )
-"""Keys that pbt cannot change: a trial that takes over another's weights goes on in its own network and processes."""
+"""Keys that pbt cannot change: a trial that copies another's weights keeps its own network and processes."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Space:
     """The experiment, in the spelling of its file where that is older, with its axes."""
     axes: tuple[Axis, ...]
     located: tuple[Axis, ...]
-    """The same axes, where they stand today."""
+    """The same axes, at their current keys."""
     options: LoadOptions
 
     @property
@@ -59,23 +59,24 @@ class Space:
         """Yield what a section's searcher or scheduler cannot do with these axes."""
         searcher = self.searcher(search)
         if not self.axes:
-            hint = "write {loguniform: [1e-4, 1e-2]}, or grid_search: [...], for a value; or --sweep lr=1e-3,1e-4"
+            hint = "write a value as {loguniform: [1e-4, 1e-2]} or {grid_search: [...]}, or use --sweep lr=1e-3,1e-4"
             yield Finding(self._section.key_place, f"{self.name} has nothing to search", hint)
         for axis, located in zip(self.axes, self.located, strict=True):
             place = axis.choices[0].place
             if searcher == "grid" and not axis.is_grid:
                 sampler = next(iter(axis.domain.data()))
-                message = f"{axis.key}: {sampler} is drawn from, but search.searcher is grid"
+                message = f"{axis.key}: {sampler} cannot be used with search.searcher: grid"
                 yield Finding(place, message, "write grid_search: [...], or searcher: random")
             if searcher == "optuna" and axis.is_grid:
-                message = f"{axis.key}: optuna chooses points by itself, and grid_search is for trying all"
+                message = f"{axis.key}: grid_search cannot be used with search.searcher: optuna"
                 yield Finding(place, message, "write choice: [...]")
             if searcher == "optuna" and isinstance(axis.domain, Normal):
-                yield Finding(place, f"{axis.key}: optuna has no randn", "write uniform: [low, high]")
+                message = f"{axis.key}: randn cannot be used with search.searcher: optuna"
+                yield Finding(place, message, "write uniform: [low, high]")
             path = ".".join(map(str, located.path))
             if search.scheduler == "pbt" and f"{path}.".startswith(tuple(f"{key}." for key in _KEEP_THE_NETWORK)):
-                message = f"{axis.key}: pbt moves trials onto each other's weights, and these would not fit"
-                yield Finding(place, message, "search it with another scheduler, or write a value")
+                message = f"{axis.key} cannot be searched with scheduler: pbt, whose trials copy each other's weights"
+                yield Finding(place, message, "use another scheduler, or write one value")
 
     def grid(self) -> list[Point]:
         """Return the points of the grid axes alone, the last axis fastest; one empty point where there are none."""

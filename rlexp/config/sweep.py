@@ -25,11 +25,11 @@ class Sweep:
     space: Space
     search: SearchConfig
     corners: tuple[Experiment, ...]
-    """Experiments at the ends of the space: whoever can hold them can hold every trial."""
+    """Experiments at the ends of the space: a machine that can hold them can hold every trial."""
     seed: int
     """Of the search, and of the first trial of configurations that name none."""
     place: Place
-    """Where its section stands."""
+    """The place of its section."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Translation: an experiment on its way from the spelling of its age to ours, and what is said about each step."""
+"""Translation: an experiment that is brought from its spelling to ours, with the notices of each step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from rlexp.config.nodes import Finding, Node, dotted, shown
 
 
 class Translation:
-    """Holds one experiment; moves, replaces and drops keys, and collects errors and notices on the way."""
+    """Holds one experiment; moves, replaces and drops keys, and collects problems and notices."""
 
     def __init__(self, experiment: Node, run: str) -> None:
         self.experiment = experiment
         self.run = run
         self.problems: list[Finding] = []
         self.notices: list[Finding] = []
+
+    def nodes(self) -> Mapping[KeyName, Node]:
+        """Return the nodes of all keys that are given, by path, also of those with other keys below them."""
+        return dict(_nodes(self.experiment, ()))
 
     def find(self, key: str) -> Node | None:
         """Return the node at a dotted path."""
@@ -35,7 +39,7 @@ class Translation:
         return node
 
     def put(self, key: str, value: Any, at: Node) -> None:
-        """Set the key at a dotted path to plain data or a node, at the place of ``at``; groups are made on the way."""
+        """Set the key at a dotted path to plain data or a node, at the place of ``at``; missing mappings are made."""
         node = value if isinstance(value, Node) else node_of(value, at)
         self.experiment = _with(self.experiment, tuple(key.split(".")), node)
 
@@ -52,18 +56,20 @@ class Translation:
         if node is None:
             return
         current = self.experiment.find(new)
-        if node.value is None and (current is not None or "null" not in key_table(self.run)[new].expects):
-            return  # RLlib wrote null under the newer of two names for "see the older one", or for its default
-        if current is not None and current.plain() != node.plain() and node.place.line and current.place.line:
-            message = f"{dotted(old)} is {dotted(new)}, and they differ: {_both(node, current)}"
+        is_override = not node.place.line
+        if node.value is None and not is_override and (current is not None or not key_table(self.run)[new].takes_null):
+            return  # RLlib wrote null under one of two names for "see the other one", or for its default
+        is_open = current is None or current.value is None
+        if is_open or is_override:
+            self.put(".".join(new), node, node)
+        elif current is not None and current.place.line and not current.is_same_as(node):
+            message = f"{dotted(old)} is another name of {dotted(new)}, but they differ: {_both(node, current)}"
             self.problems.append(Finding(node.key_place, message, "keep one of them"))
             return
-        if current is None or not node.place.line:  # what the command line says wins
-            self.put(".".join(new), node, node)
         self.notice(node, f"{dotted(old)} is {dotted(new)} now")
 
     def notice(self, node: Node, message: str) -> None:
-        """Tell the user something about a key."""
+        """Add a notice about a key."""
         self.notices.append(Finding(node.key_place, message))
 
     def problem(self, node: Node, message: str, hint: str | None = None) -> None:
@@ -80,6 +86,12 @@ def node_of(value: Any, at: Node) -> Node:
     return at.with_value(value)
 
 
+def _nodes(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Node]]:
+    for key, child in node.entries().items():
+        yield (*path, key), child
+        yield from _nodes(child, (*path, key))
+
+
 def leaves(node: Node) -> Iterator[Node]:
     """Yield the single values below a node."""
     children = node.value if isinstance(node.value, tuple) else tuple(node.entries().values())
@@ -91,7 +103,7 @@ def leaves(node: Node) -> Iterator[Node]:
 
 
 def _both(old: Node, new: Node) -> str:
-    return f"{shown(old.plain())} here, {shown(new.plain())} at {new.key_place}"
+    return f"{shown(new.plain())} at {new.key_place}, {shown(old.plain())} here"
 
 
 def _without(node: Node, path: KeyName) -> Node:

@@ -11,7 +11,7 @@ from rlexp.config.experiment import Experiment
 from rlexp.seeding import derive_seed
 
 MAX_NAME_LENGTH = 100
-"""Characters in a trial's name; file systems allow 255 for a folder, and the name stands in longer ones."""
+"""Characters in a trial's name; file systems allow 255 for a folder, and the name is part of longer ones."""
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._,=+-]+")
 _NAMED_ANYWAY = frozenset({"env"})

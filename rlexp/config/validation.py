@@ -1,8 +1,10 @@
-"""One corner to an Experiment, or to what is wrong with it: pydantic's complaints with their place, in our words."""
+"""One corner to an Experiment, or to what is wrong with it: pydantic's errors with their place, in our words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -10,15 +12,21 @@ from pydantic_core import ErrorDetails
 from rlexp.config import hints
 from rlexp.config.dialect_table import old_groups
 from rlexp.config.experiment import AGENTS, Experiment
-from rlexp.config.fields import CONFLICT, LARGEST_COUNT, RULE
+from rlexp.config.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.key_table import KeyName, key_table
-from rlexp.config.nodes import Finding, KeyPath, Node, dotted, shown
-from rlexp.config.yaml_scalars import FLOAT, INTEGER
+from rlexp.config.nodes import Finding, KeyPath, Node, dotted, shown, written
+from rlexp.config.samplers import GRID
+from rlexp.config.yaml_scalars import BOOLEAN_WORDS, FLOAT, INTEGER
+from rlexp.config.yaml_text import with_space
 
 _KEY_MARK = "[key]"
 """What pydantic appends to the path when the key of a mapping is wrong, not its value."""
 
-_BOOLEAN_WORDS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+_MULTIPLES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+_ABBREVIATED = re.compile(r"(?P<number>[-+]?[0-9]+(\.[0-9]+)?)\s*(?P<unit>[kKmMbBgG%])")
+
+_EXAMPLES = {"env": "write env: CartPole-v1, or env: package.module:Class for one of your own"}
+"""What to write for a key that is missing."""
 
 
 def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None, tuple[Finding, ...]]:
@@ -34,9 +42,9 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
 def _findings(detail: ErrorDetails, experiment: Node, run: str) -> Iterator[Finding]:
     path = detail["loc"]
     if detail["type"] == CONFLICT:
-        yield from _conflicts(detail, experiment)
+        yield from conflict_findings(detail["ctx"]["conflicts"], experiment, path)
     elif detail["type"] == "missing":
-        yield Finding(experiment.key_place, f"{dotted(path)} is missing")
+        yield Finding(experiment.key_place, f"{dotted(path)} is missing", _EXAMPLES.get(dotted(path)))
     elif detail["type"] == "extra_forbidden":
         yield from _unknown_key(path, experiment, run)
     elif path[-1] == _KEY_MARK:
@@ -45,9 +53,9 @@ def _findings(detail: ErrorDetails, experiment: Node, run: str) -> Iterator[Find
         yield _wrong_value(detail, experiment, run)
 
 
-def _conflicts(detail: ErrorDetails, experiment: Node) -> Iterator[Finding]:
-    group = detail["loc"]
-    for conflict in detail["ctx"]["conflicts"]:
+def conflict_findings(conflicts: Iterable[Conflict], experiment: Node, group: KeyPath) -> Iterator[Finding]:
+    """Yield conflicts between the keys of a group, each at the first of its keys that the experiment gives."""
+    for conflict in conflicts:
         nodes = (experiment.find((*group, *key.split("."))) for key in conflict.keys)
         place = next((node.key_place for node in nodes if node), experiment.key_place)
         yield Finding(place, f"{dotted(group)}.{conflict.message}".removeprefix("."), conflict.hint)
@@ -66,28 +74,27 @@ def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], .
 
 
 def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]:
-    """Yield a finding for a key that the agent does not have; for a group of other ages, one for each of its keys."""
+    """Yield a finding for a key that the agent does not have; for a mapping of RLlib, one for each of its keys."""
     node = _node(path, experiment)
     names = tuple(str(key) for key in path)
     if names in old_groups() and node.entries():
         for name in node.entries():
             yield from _unknown_key((*path, name), experiment, run)
         return
-    owner = run if path[0] == "config" else "an experiment"
-    yield Finding(node.key_place, f"{dotted(path)} is not a key of {owner}", hints.for_unknown_key(names, run))
+    agent = f" (agent {run})" if path[0] == "config" else ""
+    yield Finding(node.key_place, f"unknown key {dotted(path)}{agent}", hints.for_unknown_key(names, run))
 
 
 def _unknown_metric(path: KeyPath, experiment: Node) -> Finding:
     hint = hints.for_unknown_metric(str(path[-1]))
-    return Finding(_node(path, experiment).key_place, f"{dotted(path)} is not a metric that results report", hint)
+    return Finding(_node(path, experiment).key_place, f"{dotted(path)} is not a metric of the results", hint)
 
 
 def _wrong_value(detail: ErrorDetails, experiment: Node, run: str) -> Finding:
     path, value, demand = detail["loc"], detail["input"], _demand(detail, run)
-    hint = _hint_for_text(value, demand) if isinstance(value, str) else None
     node = experiment.find(path)
     place = node.place if node else experiment.key_place
-    return Finding(place, f"{dotted(path)} {demand}, got {shown(value)}", hint)
+    return Finding(place, f"{dotted(path)} {demand}, got {shown(value)}", _hint(path, value, demand, experiment))
 
 
 def _demand(detail: ErrorDetails, run: str) -> str:
@@ -95,7 +102,7 @@ def _demand(detail: ErrorDetails, run: str) -> str:
     if detail["type"] == RULE:
         return detail["msg"]
     if detail["type"] == "finite_number":
-        return "must be finite"
+        return "must be a finite number"
     if detail["type"] == "less_than_equal" and detail["ctx"]["le"] == LARGEST_COUNT:
         return f"must be at most {LARGEST_COUNT}"
     path, table = detail["loc"], key_table(run)
@@ -103,14 +110,40 @@ def _demand(detail: ErrorDetails, run: str) -> str:
     return f"must be {table[names].expects if names in table else table[names[:-1]].items_expect}"
 
 
-def _hint_for_text(text: str, demand: str) -> str | None:
-    """Return how to write what a text was probably meant to be."""
-    if "true or false" in demand and text.lower() in _BOOLEAN_WORDS:
-        return f"write {_BOOLEAN_WORDS[text.lower()]}: YAML 1.2 reads {text} as a text"
-    bare = text.replace("_", "")
-    if "number" in demand and (FLOAT.fullmatch(bare) or INTEGER.fullmatch(bare)):
-        return f"write {bare}, without quotes or underscores"
+def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | None:
+    """Return how to write what a value was probably meant to be."""
+    if isinstance(value, str):
+        return _hint_for_string(value, demand)
+    if isinstance(value, dict) and len(value) == 1:
+        return hints.for_misspelt_sampler(next(iter(value)))
+    if isinstance(value, list):
+        whole = experiment.find(path[:-1]) if isinstance(path[-1], int) else experiment.find(path)
+        return f"to try each of them, write {{{GRID}: {written(whole.plain() if whole else value)}}}"
     return None
+
+
+def _hint_for_string(text: str, demand: str) -> str | None:
+    if "metric" in demand:
+        return hints.for_unknown_metric(text.removeprefix("min-"))
+    if "must be a mapping" in demand:
+        spaced = with_space(text)
+        return f"write a space after the colon: {spaced}" if spaced else None
+    word = text.lower()
+    if "true" in demand and word in BOOLEAN_WORDS:
+        return f"write {shown(BOOLEAN_WORDS[word])}, without quotes"
+    bare = text.replace("_", "").strip()
+    if "number" in demand and (FLOAT.fullmatch(bare) or INTEGER.fullmatch(bare)):
+        return f"write {bare}, without quotes"
+    found = _ABBREVIATED.fullmatch(text.strip()) if "number" in demand else None
+    if found is None:
+        return None
+    number = float(found["number"])
+    unit = found["unit"].lower()
+    return f"write {_digits(number / 100 if unit == '%' else number * _MULTIPLES[unit])}"
+
+
+def _digits(number: float) -> str:
+    return str(int(number)) if number.is_integer() else f"{number:.12g}"
 
 
 def _node(path: KeyPath, experiment: Node) -> Node:

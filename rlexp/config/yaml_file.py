@@ -1,4 +1,4 @@
-"""Text to nodes: YAML 1.2 scalars, duplicate keys refused, every value's line and column, limits against bombs.
+"""Text to nodes: YAML 1.2 scalars, duplicate keys found, every value's line and column, limits against bombs.
 
 Pure Python on purpose: libyaml's C loader crashes the process on deep nesting.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -16,37 +16,46 @@ from rlexp.config.node_builder import MAX_DEPTH, MAX_NODES, PLAIN, TAG, NodeBuil
 from rlexp.config.nodes import Finding, Node, Place
 from rlexp.config.yaml_text import Locate, UnreadableError
 
-Result = tuple[Node | None, tuple[Finding, ...]]
-"""The root, None where the text cannot be read or holds nothing, and what is wrong with it."""
+_FORM = "write the name of an experiment (my-experiment:) and indent its keys below it"
 
 
-def read_file(path: Path, name: str) -> Result:
+class YamlText(NamedTuple):
+    """What was read."""
+
+    root: Node | None
+    """None where the text cannot be read or is empty."""
+    problems: tuple[Finding, ...]
+    notices: tuple[Finding, ...] = ()
+
+
+def read_file(path: Path, name: str) -> YamlText:
     """Read an experiment file, a mapping at its top; ``name`` is the path as its user wrote it. Raises nothing."""
     try:
         text = yaml_text.read_text(path, name)
     except UnreadableError as error:
-        return None, (error.finding,)
-    root, findings = parse(text, lambda line, column: Place(name, line, column))
-    if findings and root is None:
-        return None, findings
-    if root is None or root.value is None:
-        return None, (*findings, Finding(Place(name), "is empty", "an experiment file maps names to experiments"))
-    if not isinstance(root.value, Mapping):
-        kind = "a list" if isinstance(root.value, tuple) else "a single value"
-        hint = "write `name:` and indent the experiment below it"
-        return None, (*findings, Finding(root.place, f"a file maps names to experiments, this one is {kind}", hint))
-    return root, findings
+        return YamlText(None, (error.finding,))
+    found = parse(text, lambda line, column: Place(name, line, column))
+    if found.root is None and found.problems:
+        return found
+    if found.root is None or found.root.value is None:
+        return YamlText(None, (*found.problems, Finding(Place(name), "is empty", _FORM)))
+    if not isinstance(found.root.value, Mapping):
+        kind = "a list" if isinstance(found.root.value, tuple) else "a single value"
+        problem = Finding(found.root.place, f"a file must be a mapping of names to experiments, got {kind}", _FORM)
+        return YamlText(None, (*found.problems, problem))
+    return found
 
 
-def parse(text: str, locate: Locate) -> Result:
+def parse(text: str, locate: Locate) -> YamlText:
     """Read YAML text. Raises nothing."""
     builder = NodeBuilder(locate)
     try:
         yaml_text.refuse_unprintable(text, locate)
         root = _compose(text, locate)
-        return builder.build(root) if root else None, tuple(builder.findings)
+        node = builder.build(root) if root else None
     except UnreadableError as error:
-        return None, (*builder.findings, error.finding)
+        return YamlText(None, (*builder.problems, error.finding))
+    return YamlText(node, tuple(builder.problems), tuple(builder.notices))
 
 
 def _compose(text: str, locate: Locate) -> yaml.Node | None:
@@ -57,12 +66,12 @@ def _compose(text: str, locate: Locate) -> yaml.Node | None:
         raise UnreadableError(yaml_text.explain(error, text, locate)) from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # a code point or a %YAML version beyond all bounds
         mark = loader.get_mark()
-        message = "not valid YAML: a number too large for what it stands for"
+        message = "not valid YAML: a number is too large"
         raise UnreadableError(Finding(locate(mark.line + 1, mark.column + 1), message)) from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes PyYAML's nodes; tells plain words from quoted ones, and stops at the limits."""
+    """Composes PyYAML's nodes; marks plain values, and stops at the limits."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -70,13 +79,13 @@ class _Loader(yaml.SafeLoader):
         self._count = 0
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-        """Return the tag of a node that has none; what plain words mean is decided later."""
+        """Return the tag of a node that has none; plain values are read later."""
         if kind is yaml.ScalarNode:
             return PLAIN if implicit[0] else TAG + "str"
         return TAG + ("seq" if kind is yaml.SequenceNode else "map")
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose one node, unless it is nested too deep or one too many."""
+        """Compose one node; raises MarkedYAMLError where it is nested too deep, or one too many."""
         self._depth += 1
         self._count += 1
         if self._depth > MAX_DEPTH or self._count > MAX_NODES:

@@ -1,4 +1,4 @@
-"""Plain data to YAML that our reader reads back as it was: texts that YAML 1.2 would take for numbers are quoted."""
+"""Plain data to YAML that our reader reads back as it was: strings that look like numbers are quoted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rlexp.config.yaml_scalars import FLOAT, INTEGER
+from rlexp.config.yaml_scalars import FLOAT, INTEGER, UNDERSCORED
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:
@@ -29,7 +29,7 @@ def _on_one_line(dumper: yaml.SafeDumper, items: Sequence[Any]) -> yaml.Node:
 
 _Dumper.add_representer(list, _on_one_line)
 _Dumper.add_representer(tuple, _on_one_line)
-for _tag, _pattern in (("int", INTEGER), ("float", FLOAT)):
+for _tag, _pattern in (("int", INTEGER), ("float", FLOAT), ("int", UNDERSCORED)):
     _Dumper.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern.pattern})$"), list("-+.0123456789")
     )

@@ -14,7 +14,7 @@ from rlexp.machine.hardware import Machine
 from rlexp.machine.replay_memory import bytes_per_transition
 
 _FEWEST_WORKERS = 2
-"""With one worker, the envs alone explore differently; two are kept where the file wants as many."""
+"""With one worker, only its envs explore differently; two are kept if the file has as many."""
 _SHARE_OF_MEMORY = 0.5
 """Part of the available memory that replay may take; the rest is for workers, batches and the network."""
 
@@ -26,7 +26,9 @@ def fitted(experiment: Experiment, machine: Machine) -> tuple[Experiment, tuple[
     said: list[str] = []
     for change in (_fewer_gpus, _fewer_cpus, _fewer_shards, _less_replay):
         keys = {key: value for key, value in change(experiment, machine).items() if _at(experiment, key) != value}
-        said += [f"{key} {_at(experiment, key)} becomes {value} (--fit)" for key, value in keys.items()]
+        said += [
+            f"{key}: {_shown(value)} instead of {_shown(_at(experiment, key))} (--fit)" for key, value in keys.items()
+        ]
         experiment = _changed(experiment, keys)
     return experiment, tuple(said)
 
@@ -64,8 +66,11 @@ def _less_replay(experiment: Experiment, machine: Machine) -> Changes:
     if each is None or not isinstance(config, DQNConfig):
         return {}
     fits = math.floor(machine.memory_available * _SHARE_OF_MEMORY / each)
-    size = max(min(config.buffer_size, fits), config.train_batch_size)
-    return {"buffer_size": size, "learning_starts": min(config.learning_starts, size)}
+    return {"buffer_size": max(min(config.buffer_size, fits), config.train_batch_size)}
+
+
+def _shown(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
 
 
 def _rounded(share: float) -> float:

@@ -41,7 +41,7 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
     for name, amount in config.custom_resources_per_worker.items():
         if amount * config.num_workers > 0:
             message = f"{experiment.name} needs {amount:g} {name} for each worker, which this machine does not have"
-            yield Problem("", message, "remove custom_resources_per_worker: only a cluster can declare such resources")
+            yield Problem("", message, "remove custom_resources_per_worker; only a Ray cluster has such resources")
     memory = replay_bytes(experiment)
     if memory is not None and memory > machine.memory_total:
         message = f"{experiment.name} may need {_gib(memory)} for replay, this machine has {_gib(machine.memory_total)}"

@@ -78,7 +78,7 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
 
 def _resolved_experiments(run: Path) -> Iterator[Mapping[str, Any]]:
     path = run / RESOLVED_FILE
-    root, _ = read_file(path, RESOLVED_FILE) if path.is_file() else (None, ())
+    root = read_file(path, RESOLVED_FILE).root if path.is_file() else None
     for experiment in (root.plain() if root else {}).values():
         if isinstance(experiment, dict):
             yield experiment

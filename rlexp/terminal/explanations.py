@@ -17,7 +17,7 @@ _LABEL_WIDTH = 11
 
 
 def print_explanation(name: str | None) -> None:
-    """Print what a key, or every key of an agent, means; raises UsageError for a name that stands for nothing."""
+    """Print the meaning of a key, or the keys of an agent; raises UsageError for an unknown name."""
     if name is None or name.upper() in AGENTS:
         _print_agent(name.upper() if name else None)
         return
@@ -28,7 +28,9 @@ def print_explanation(name: str | None) -> None:
     old = find_old_key(name)
     if old is None:
         nearest = nearest_key(name)
-        raise UsageError(f"{name} is no key", f"did you mean {nearest}?" if nearest else "rlexp explain lists them all")
+        raise UsageError(
+            f"unknown key {name}", f"did you mean {nearest}?" if nearest else "rlexp explain lists all keys"
+        )
     print("\n".join(_old(old)))
 
 
@@ -44,7 +46,7 @@ def _explained(key: KeyReference) -> Iterator[str]:
 
 def _defaults(key: KeyReference) -> str:
     if key.required:
-        return "none, it must be given"
+        return "none; required"
     shown = {run: shown_default(default) for run, default in key.defaults.items()}
     if len(shown) == len(AGENTS) and len(set(shown.values())) == 1:
         return next(iter(shown.values()))
@@ -70,8 +72,8 @@ def _print_agent(run: str | None) -> None:
             )
         )
     if run and run not in RUNNABLE:
-        print(f"\n{run} cannot be trained yet; its files can be checked and converted.")
-    print(f"\nDefaults of {', '.join(runs)}. rlexp explain KEY says what a key does.")
+        print(f"\nrlexp cannot train {run} yet; it can check and convert its files.")
+    print(f"\nDefaults of {', '.join(runs)}. rlexp explain KEY explains a key.")
 
 
 def _labelled(label: str, text: str) -> Sequence[str]:

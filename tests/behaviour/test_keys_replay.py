@@ -55,9 +55,9 @@ def test_shards_hold_it_together() -> None:
 
 @pytest.mark.key("learning_starts")
 @both_agents
-@pytest.mark.parametrize("learning_starts", [41, 200])
-def test_learning_starts_with_so_many_rows(run: str, learning_starts: int) -> None:
-    (first,) = updates_of(MAKERS[run](learning_starts=learning_starts), 1)
+@pytest.mark.parametrize(("learning_starts", "buffer_size"), [(41, 1000), (200, 1000), (200, 50)])
+def test_learning_starts_with_so_many_rows(run: str, learning_starts: int, buffer_size: int) -> None:
+    (first,) = updates_of(MAKERS[run](learning_starts=learning_starts, buffer_size=buffer_size), 1)
     assert first.num_steps_sampled >= learning_starts
     if run == "DQN":
         assert first.num_steps_sampled == math.ceil(learning_starts / 20) * 20
@@ -73,6 +73,13 @@ def by_surprise(run: str = "DQN", count: int = 60, **changes: Any) -> list[Updat
     return updates_of(
         MAKERS[run](IDENTITY_ENV, train_batch_size=64, worker_side_prioritization=False, **changes), count, surprise
     )
+
+
+@pytest.mark.key("prioritized_replay_alpha")
+@both_agents
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_ends_of_the_range_of_alpha_can_be_trained_with(run: str, alpha: float) -> None:
+    assert updates_of(MAKERS[run](prioritized_replay_alpha=alpha), 3)
 
 
 @pytest.mark.key("prioritized_replay")

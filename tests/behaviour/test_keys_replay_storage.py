@@ -157,4 +157,4 @@ def test_whole_episodes_fit_into_no_ring() -> None:
         ApexConfig(replay_storage="shared_memory", batch_mode="complete_episodes")
     (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
     assert conflict.keys == ("replay_storage", "batch_mode")
-    assert "fragments of a known length" in conflict.message
+    assert "fragments of fixed length" in conflict.message

@@ -89,6 +89,23 @@ def test_an_iteration_lasts_at_least_so_long(seconds: float) -> None:
     assert (row["timesteps_this_iter"] > STEPS) == (seconds > 0.0)
 
 
+@pytest.mark.key("timesteps_per_iteration", "min_iter_time_s")
+@both_agents
+@pytest.mark.parametrize("nothing", [None, 0])
+def test_iteration_without_minimum_is_one_step_that_sampled_or_trained(run: str, nothing: int | None) -> None:
+    agent = MAKERS[run](timesteps_per_iteration=nothing, min_iter_time_s=nothing)
+    moved, begun = [], (0, 0)
+    for _ in range(30):
+        info = agent.train()["info"]
+        ended = (info["num_steps_sampled"], info["num_steps_trained"])
+        moved.append((ended[0] - begun[0], ended[1] - begun[1]))
+        begun = ended
+    agent.stop()
+    assert all(sampled > 0 or trained > 0 for sampled, trained in moved)
+    assert max(sampled for sampled, _ in moved) == STEPS
+    assert begun[1] > 0
+
+
 @pytest.mark.key("metrics_smoothing_episodes")
 @pytest.mark.parametrize(("window", "mean", "lowest"), [(1, 28.0, 28.0), (2, 17.0, 6.0), (100, 17.0, 6.0)])
 def test_results_are_taken_over_the_newest_episodes(window: int, mean: float, lowest: float) -> None:

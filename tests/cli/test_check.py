@@ -76,7 +76,7 @@ def test_a_misspelt_key(path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        f"error: {path}:7:5  config.num_wokers is not a key of APEX",
+        f"error: {path}:7:5  unknown key config.num_wokers (agent APEX)",
         "hint:  did you mean num_workers?",
     ]
 
@@ -102,7 +102,7 @@ def test_json(path: Path) -> None:
     printed = json.loads(done.stdout)
     assert done.returncode == 0
     assert [notice["message"] for notice in printed["notices"]] == [
-        "cartpole has no stop: it runs until it is interrupted"
+        "cartpole has no stop, so it runs until it is interrupted"
     ]
     assert printed["problems"] == printed["envs"] == []
     assert printed["checked"][0] == "keys and values"
@@ -126,13 +126,13 @@ def test_json_of_what_is_wrong(path: Path) -> None:
     done = rlexp("check", str(path), "--json", "-o", "lr=abc")
     assert done.returncode == 2
     assert json.loads(done.stdout)["problems"] == [
-        {"where": "-o lr=abc", "message": "config.lr must be a number > 0, got the text 'abc'", "hint": None}
+        {"where": "-o lr=abc", "message": "config.lr must be a number > 0, got the string 'abc'", "hint": None}
     ]
 
 
 def test_notices_go_to_stderr(path: Path) -> None:
     done = rlexp("check", str(path), "-o", "stop={}")
-    assert done.stderr == f"notice: {path}:1:1  cartpole has no stop: it runs until it is interrupted\n"
+    assert done.stderr == f"notice: {path}:1:1  cartpole has no stop, so it runs until it is interrupted\n"
 
 
 def test_tracebacks_only_with_debug(path: Path) -> None:

@@ -65,19 +65,25 @@ def test_rlexp_run_refuses_a_sweep_and_names_the_command(path: Path, tmp_path: P
     ("arguments", "said"),
     [
         (["--num-samples", "0"], "--num-samples 0  search.num_samples must be a whole number >= 1, got 0"),
-        (["--metric", "reward"], "--metric reward  search.metric is not a metric that results report"),
-        (["--searcher", "grid", "--num-samples", "1"], "lr: loguniform is drawn from, but search.searcher is grid"),
+        (["--metric", "reward"], "--metric reward  search.metric is not a metric of the results"),
+        (["--searcher", "grid", "--num-samples", "1"], "lr: loguniform cannot be used with search.searcher: grid"),
         (["--sweep", "lr=-1,1"], "--sweep lr=-1,1  config.lr must be a number > 0, got -1"),
         (["--sweep", "lr"], "--sweep lr names no values"),
-        (["--sweep", "lr="], "--sweep lr=  config.lr: grid_search takes a list of values"),
-        (["--sweep", "n_setp=1,2"], "config.n_setp is not a key of DQN"),
+        (["--sweep", "lr="], "--sweep lr=  config.lr: grid_search needs a list of values"),
+        (["--sweep", "n_setp=1,2"], "unknown key config.n_setp (agent DQN)"),
         (["-o", "stop={}"], "search.scheduler is asha, but neither stop.timesteps_total nor"),
         (["-o", "lr=1e-3"], "cartpole has nothing to search"),
-        (["--searcher", "optuna", "--sweep", "n_step=1,2"], "n_step: optuna chooses points by itself"),
-        (["--searcher", "optuna", "--scheduler", "pbt"], "searcher is optuna, but pbt moves keys by itself"),
-        (["--scheduler", "pbt", "--sweep", "hiddens={choice: [[8], [16]]}"], "hiddens: pbt moves trials onto"),
+        (
+            ["--searcher", "optuna", "--sweep", "n_step=1,2"],
+            "n_step: grid_search cannot be used with search.searcher: optuna",
+        ),
+        (["--searcher", "optuna", "--scheduler", "pbt"], "searcher is optuna, but scheduler: pbt chooses keys itself"),
+        (
+            ["--scheduler", "pbt", "--sweep", "hiddens={choice: [[8], [16]]}"],
+            "hiddens cannot be searched with scheduler: pbt",
+        ),
         (["--searcher", "nonsense"], "nonsense"),
-        (["-o", "search.num_sample=3"], "search.num_sample is not a key of an experiment"),
+        (["-o", "search.num_sample=3"], "unknown key search.num_sample"),
     ],
 )
 def test_what_is_wrong_creates_nothing(arguments: list[str], said: str, path: Path, tmp_path: Path) -> None:
@@ -92,7 +98,7 @@ def test_a_file_with_several_experiments_is_no_sweep(path: Path) -> None:
     path.write_text(SWEEP + SWEEP.replace("cartpole", "other"))
     done = rlexp("sweep", str(path))
     assert done.returncode == 2
-    assert "a sweep is of one experiment, and there are 2: cartpole, other" in done.stderr
+    assert "a sweep must have one experiment, but there are 2: cartpole, other" in done.stderr
 
 
 def test_files_of_other_tools_are_understood(path: Path) -> None:
@@ -105,4 +111,4 @@ def test_files_of_other_tools_are_understood(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("old: 8 configurations by random, 8 trials; asha from")
     assert "scheduler is search.scheduler now" in done.stderr
-    assert "search.scheduler: AsyncHyperBand is asha here" in done.stderr
+    assert "search.scheduler: AsyncHyperBand is asha now" in done.stderr

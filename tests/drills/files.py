@@ -100,9 +100,11 @@ def yaml_types(scene: Scene) -> str:
     good = apex().replace("    seed: 0\n", "    seed: 0\n    lr: 1e-4\n")
     command = scene.run("check", scene.write("good.yaml", good), "--json")
     check(command.process.returncode == 0, command.stderr[-300:])
-    for bad in ("lr: true", "lr: 1:30", "lr: .nan", "n_step: 3.7", "n_step: 012", "double_q: 'no'"):
+    for bad in ("lr: true", "lr: 1:30", "lr: .nan", "n_step: 3.7", "double_q: 'no'"):
         text = apex().replace("    seed: 0\n", f"    seed: 0\n    {bad}\n")
         refused(scene, 2, bad.split(":")[0], "check", scene.write("bad.yaml", text))
+    text = apex().replace("    seed: 0\n", "    seed: 0\n    n_step: 012\n")
+    refused(scene, 2, "bad.yaml:9:13  012 starts with 0", "check", scene.write("bad.yaml", text))
     return "1e-4 is a number; true, 1:30, .nan, 3.7, 012 and 'no' are errors with their places"
 
 

@@ -69,7 +69,7 @@ def test_filters_for_atari_frames_of_another_size_are_refused_where_they_stand(t
         load_plan([written(tmp_path, "PongNoFrameskip-v4", preference)])
     text = str(caught.value)
     assert "pong.yaml:9:7" in text
-    assert "the last kernel is 11x11, but the layers before it leave 6x6" in text
+    assert "the last kernel is 11x11, but the output of the layers before it is 6x6" in text
 
 
 @pytest.mark.parametrize(("env", "preference"), [("PongNoFrameskip-v4", "null"), ("tests.envs:ImageEnv", "deepmind")])

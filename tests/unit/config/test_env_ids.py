@@ -88,10 +88,10 @@ def test_settings_of_the_user_win(load: Load) -> None:
 @pytest.mark.parametrize(
     ("env", "message", "hint"),
     [
-        ("CartPol-v1", "is not an environment of Gymnasium", "did you mean CartPole-v1?"),
-        ("BrekoutNoFrameskip-v4", "is not an environment of Gymnasium", "did you mean BreakoutNoFrameskip-v4?"),
-        ("flatland_sparse", "is not an environment of Gymnasium", "--import MODULE"),
-        ("ray.rllib.examples.env.random_env.RandomEnv", "is a class inside RLlib", "package.module:Class"),
+        ("CartPol-v1", "is not a Gymnasium environment", "did you mean CartPole-v1?"),
+        ("BrekoutNoFrameskip-v4", "is not a Gymnasium environment", "did you mean BreakoutNoFrameskip-v4?"),
+        ("flatland_sparse", "is not a Gymnasium environment", "--import MODULE"),
+        ("ray.rllib.examples.env.random_env.RandomEnv", "is a class of RLlib", "package.module:Class"),
     ],
 )
 def test_ids_that_nobody_knows(load: Load, env: str, message: str, hint: str) -> None:

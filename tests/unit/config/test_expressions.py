@@ -118,9 +118,9 @@ def test_they_see_defaults_and_older_names(load: Load) -> None:
 @pytest.mark.parametrize(
     ("value", "start"),
     [
-        ("{eval: spec.config.nothing}", "config.lr: the expression names spec.config.nothing"),
-        ("{eval: 'random.uniform(0, 1)'}", "config.lr: the expression draws at random"),
-        ("{sample_from: 'lambda spec: 3'}", "config.lr: sample_from draws at random"),
+        ("{eval: spec.config.nothing}", "config.lr: the expression uses spec.config.nothing"),
+        ("{eval: 'random.uniform(0, 1)'}", "config.lr: the expression is random"),
+        ("{sample_from: 'lambda spec: 3'}", "config.lr: sample_from is random"),
     ],
 )
 def test_what_is_wrong_stands_at_its_place(load: Load, value: str, start: str) -> None:

@@ -51,20 +51,19 @@ def test_what_fits_stays_as_it_is() -> None:
 def test_it_says_what_it_changed() -> None:
     _, changes = fitted(experiment(num_workers=8, num_gpus=1), machine())
     assert changes == (
-        "num_gpus 1.0 becomes 0.0 (--fit)",
-        "num_workers 8 becomes 2 (--fit)",
-        "num_cpus_per_worker 1.0 becomes 0.5 (--fit)",
-        "optimizer.num_replay_buffer_shards 4 becomes 2 (--fit)",
+        "num_gpus: 0 instead of 1 (--fit)",
+        "num_workers: 2 instead of 8 (--fit)",
+        "num_cpus_per_worker: 0.5 instead of 1 (--fit)",
+        "optimizer.num_replay_buffer_shards: 2 instead of 4 (--fit)",
     )
 
 
 def test_replay_of_games_is_cut_to_the_memory() -> None:
-    keys = {"buffer_size": 1_000_000, "learning_starts": 900_000}
+    keys = {"buffer_size": 1_000_000, "learning_starts": 900_000}  # counts rows added, so it may be more than fit
     game = experiment("PongNoFrameskip-v4", run="DQN", compress_observations=False, **keys)
     after, changes = fitted(game, machine(memory=4 * GIB))
     assert 1.8 * GIB < after.config.buffer_size * 84 * 84 < 2 * GIB
-    assert after.config.learning_starts <= after.config.buffer_size
-    assert [change.split()[0] for change in changes] == ["buffer_size", "learning_starts"]
+    assert [change.split(":")[0] for change in changes] == ["buffer_size"]
     assert fitted(game, machine(memory=64 * GIB))[0].config.buffer_size == 1_000_000
     compressed = experiment("PongNoFrameskip-v4", run="DQN", **keys)
     assert fitted(compressed, machine(memory=4 * GIB))[0].config.buffer_size == 1_000_000

@@ -22,10 +22,10 @@ def validator() -> Any:
 
 
 def data(text: str) -> Any:
-    root, findings = yaml_file.parse(text, lambda line, column: Place("f.yaml", line, column))
-    assert root is not None
-    assert not findings
-    return root.plain()
+    read = yaml_file.parse(text, lambda line, column: Place("f.yaml", line, column))
+    assert read.root is not None
+    assert not read.problems
+    return read.root.plain()
 
 
 def experiment(config: str, run: str = "APEX", beside: str = "") -> Any:
@@ -69,6 +69,8 @@ def test_what_is_accepted(validator: Any, run: str, config: str) -> None:
         ("DQN", "{gamma: 1.5}", ""),
         ("DQN", "{batch_mode: whole}", ""),
         ("DQN", "{}", "stop: {reward: 3},"),
+        ("DQN", "{}", "stop: {timesteps_total: -1000},"),
+        ("DQN", "{prioritized_replay_alpha: 1.5}", ""),
         ("DQN", "{}", "chekpoint_freq: 3,"),
     ],
 )
@@ -79,5 +81,5 @@ def test_what_is_refused(validator: Any, run: str, config: str, beside: str) -> 
 
 def test_every_key_has_its_meaning() -> None:
     config = experiment_schema()["definitions"]["APEX"]["properties"]["config"]["anyOf"][0]["properties"]
-    assert config["n_step"]["description"].startswith("Rewards folded into one transition")
+    assert config["n_step"]["description"].startswith("Number of rewards added up in one transition")
     assert config["num_env_runners"]["description"] == "Now config.num_workers."

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.load import Plan, load_plan, resolved_yaml
+from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
 from rlexp.errors import ConfigError
 
 Write = Callable[[str], str]
@@ -42,38 +42,46 @@ def config_of(plan: Plan) -> Any:
 def test_every_problem_of_a_file_in_its_order(write: Write) -> None:
     path = write(
         "a:\n  run: apex\n  env: CartPole-v1\n  stop: {episode_return_mean: 475}\n  lr: 3\n"
-        "  config:\n    num_wokers: 2\n    double_q: no\n    stop: 3\n    gamma: 1.5\n    adam_epsilon: '1e-8'\n"
+        "  config:\n    num_wokers: 2\n    double_q: 'no'\n    stop: 3\n    gamma: 1.5\n    adam_epsilon: '1e-8'\n"
         "    model: {fcnet_hiddens: [64, x]}\n    fcnet_activation: tanh\n    optimizer: {debg: true}\n"
         "b: 3\nc:\n  run: DQN\n  config: {num_replay_buffer_shards: 2}\n"
     )
     assert problems(path) == [
         (
             "f.yaml:4:10",
-            "stop.episode_return_mean is not a metric that results report",
+            "stop.episode_return_mean is not a metric of the results",
             "did you mean episode_reward_mean?",
         ),
-        ("f.yaml:5:3", "lr is not a key of an experiment", "lr belongs under config"),
-        ("f.yaml:7:5", "config.num_wokers is not a key of APEX", "did you mean num_workers?"),
+        ("f.yaml:5:3", "unknown key lr", "lr belongs under config"),
+        ("f.yaml:7:5", "unknown key config.num_wokers (agent APEX)", "did you mean num_workers?"),
         (
             "f.yaml:8:15",
-            "config.double_q must be true or false, got the text 'no'",
-            "write false: YAML 1.2 reads no as a text",
+            "config.double_q must be true or false, got the string 'no'",
+            "write false, without quotes",
         ),
-        ("f.yaml:9:5", "config.stop is not a key of APEX", "stop belongs beside config, not inside it"),
+        ("f.yaml:9:5", "unknown key config.stop (agent APEX)", "stop belongs beside config, not under it"),
         ("f.yaml:10:12", "config.gamma must be a number >= 0 and <= 1, got 1.5", None),
         (
             "f.yaml:11:19",
-            "config.adam_epsilon must be a number > 0, got the text '1e-8'",
-            "write 1e-8, without quotes or underscores",
+            "config.adam_epsilon must be a number > 0, got the string '1e-8'",
+            "write 1e-8, without quotes",
         ),
-        ("f.yaml:12:33", "config.model.fcnet_hiddens[1] must be a whole number >= 1, got the text 'x'", None),
-        ("f.yaml:13:5", "config.fcnet_activation is not a key of APEX", "fcnet_activation belongs under config.model"),
-        ("f.yaml:14:17", "config.optimizer.debg is not a key of APEX", "did you mean debug?"),
-        ("f.yaml:15:4", "experiment b must be a group of keys, got 3", "it needs run and env at least"),
-        ("f.yaml:16:1", "env is missing", None),
+        ("f.yaml:12:33", "config.model.fcnet_hiddens[1] must be a whole number >= 1, got the string 'x'", None),
+        (
+            "f.yaml:13:5",
+            "unknown key config.fcnet_activation (agent APEX)",
+            "fcnet_activation belongs under config.model",
+        ),
+        ("f.yaml:14:17", "unknown key config.optimizer.debg (agent APEX)", "did you mean debug?"),
+        ("f.yaml:15:4", "experiment b must be a mapping, got 3", "it needs run and env at least"),
+        (
+            "f.yaml:16:1",
+            "env is missing",
+            "write env: CartPole-v1, or env: package.module:Class for one of your own",
+        ),
         (
             "f.yaml:18:12",
-            "config.num_replay_buffer_shards is not a key of DQN",
+            "unknown key config.num_replay_buffer_shards (agent DQN)",
             "num_replay_buffer_shards is a key of APEX",
         ),
     ]
@@ -82,19 +90,18 @@ def test_every_problem_of_a_file_in_its_order(write: Write) -> None:
 @pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
-        ("IMPALA", "run: IMPALA is an algorithm of RLlib that does not run here", "write DQN, APEX or PPO"),
-        ("apexx", "run: apexx is no agent", "did you mean APEX?"),
-        ("3", "run must be an agent's name, got 3", None),
-        ("{grid_search: [DQN, APEX]}", "run must be an agent's name, got a group of keys", None),
+        ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", "use DQN, APEX or PPO"),
+        ("apexx", "unknown agent apexx", "did you mean APEX?"),
+        ("3", "run must be the name of an agent, got 3", "use DQN, APEX or PPO"),
+        ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", "use DQN, APEX or PPO"),
     ],
 )
 def test_an_agent_that_is_not_here(write: Write, run: str, message: str, hint: str | None) -> None:
     path = write(f"a:\n  run: {run}\n  nv: CartPole-v1\n  config: {{whatever: 1}}\n")
-    assert problems(path) == [
-        ("f.yaml:1:1", "env is missing", None),
-        ("f.yaml:2:8", message, hint),
-        ("f.yaml:3:3", "nv is not a key of an experiment", "did you mean env?"),
-    ]
+    (missing, unknown_agent, unknown_key) = problems(path)
+    assert missing[:2] == ("f.yaml:1:1", "env is missing")
+    assert unknown_agent == ("f.yaml:2:8", message, hint)
+    assert unknown_key == ("f.yaml:3:3", "unknown key nv", "did you mean env?")
 
 
 def test_run_is_missing(write: Write) -> None:
@@ -107,8 +114,8 @@ def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:
     write(MINIMAL)
     Path("g.yaml").write_text(MINIMAL.replace("100", "abc"))
     assert problems(["f.yaml", "g.yaml", "none.yaml"]) == [
-        ("g.yaml:1:1", "experiment a stands already at f.yaml:1:1", "experiments need different names"),
-        ("g.yaml:4:27", "stop.timesteps_total must be a number, got the text 'abc'", None),
+        ("g.yaml:1:1", "experiment a already exists at f.yaml:1:1", "give each experiment its own name"),
+        ("g.yaml:4:27", "stop.timesteps_total must be a number, got the string 'abc'", None),
         ("none.yaml", "cannot be read: No such file or directory", None),
     ]
 
@@ -116,16 +123,15 @@ def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:
 def test_problems_of_the_text_and_of_the_keys_come_together(write: Write) -> None:
     found = problems(write(MINIMAL + "  config: {lr: 1, lr: 2, lrr: 3}\n"))
     assert [(where, message) for where, message, _ in found] == [
-        ("f.yaml:5:19", "key lr given twice (first at line 5)"),
-        ("f.yaml:5:26", "config.lrr is not a key of APEX"),
+        ("f.yaml:5:19", "lr is given twice with different values: 1 at f.yaml:5:12, 2 here"),
+        ("f.yaml:5:26", "unknown key config.lrr (agent APEX)"),
     ]
 
 
 def test_conflicts_point_at_the_key_that_is_written(write: Write) -> None:
     found = problems(write(MINIMAL + "  config:\n    buffer_size: 1000\n    train_batch_size: 2000\n"))
     assert [(where, message) for where, message, _ in found] == [
-        ("f.yaml:6:5", "config.learning_starts is 50000 (its default), more than buffer_size holds: 1000"),
-        ("f.yaml:7:5", "config.train_batch_size is 2000, more than buffer_size holds: 1000"),
+        ("f.yaml:7:5", "config.train_batch_size is 2000, more than buffer_size, which is 1000"),
     ]
 
 
@@ -134,7 +140,7 @@ def test_metrics_of_evaluations_need_evaluations(write: Write) -> None:
     ((where, message, hint),) = problems(write(text))
     assert (where, message) == (
         "f.yaml:4:3",
-        "stop.evaluation/episode_reward_mean is never reported: nothing is evaluated",
+        "stop.evaluation/episode_reward_mean is never reported, because there are no evaluations",
     )
     assert hint is not None
     assert load_plan([write(text + "  config: {evaluation_interval: 2}\n")]).trials
@@ -144,21 +150,21 @@ def test_metrics_of_evaluations_need_evaluations(write: Write) -> None:
 def test_a_name_that_is_no_folder(name: str, write: Write) -> None:
     where, message, _ = problems(write(MINIMAL.replace("a:", f"{name}:", 1)))[0]
     assert where == "f.yaml:1:1"
-    assert message.startswith("name becomes a folder")
+    assert message.startswith("name must be the name of a folder")
 
 
 def test_a_name_inside(write: Write) -> None:
-    assert problems(write(MINIMAL + "  name: b\n"))[0][:2] == ("f.yaml:5:3", "name is not a key of an experiment")
+    assert problems(write(MINIMAL + "  name: b\n"))[0][:2] == ("f.yaml:5:3", "unknown key name")
 
 
 def test_a_mapping_without_experiments(write: Write) -> None:
-    assert problems(write("{}\n")) == [("f.yaml", "holds no experiment", None)]
+    assert problems(write("{}\n")) == [("f.yaml", "has no experiment", "write one, with run and env at least")]
 
 
 def test_no_stop_is_a_notice(write: Write) -> None:
     plan = load_plan([write("a: {run: DQN, env: CartPole-v1, stop: , config: }\n")])
     assert [vars(notice) for notice in plan.notices] == [
-        {"where": "f.yaml:1:1", "message": "a has no stop: it runs until it is interrupted"}
+        {"where": "f.yaml:1:1", "message": "a has no stop, so it runs until it is interrupted"}
     ]
     assert plan.sources == (Path("f.yaml"),)
 
@@ -166,6 +172,195 @@ def test_no_stop_is_a_notice(write: Write) -> None:
 def test_control_characters_do_not_reach_the_terminal(write: Write) -> None:
     _, message, _ = problems(write(MINIMAL + '  config: {"\\e[31mred": 1}\n'))[0]
     assert "\x1b" not in message
+
+
+class TestHints:
+    @pytest.mark.parametrize(
+        ("config", "message", "hint"),
+        [
+            ("learning_rate: 1", "unknown key config.learning_rate (agent APEX)", "did you mean lr?"),
+            (
+                "total_timesteps: 9",
+                "unknown key config.total_timesteps (agent APEX)",
+                "did you mean stop.timesteps_total?",
+            ),
+            (
+                "net_arch: [64]",
+                "unknown key config.net_arch (agent APEX)",
+                "did you mean config.model.fcnet_hiddens?",
+            ),
+            (
+                "n_step: [1, 3]",
+                "config.n_step must be a whole number >= 1, got a list",
+                "to try each of them, write {grid_search: [1, 3]}",
+            ),
+            (
+                "lr: [1e-3, 1e-4]",
+                "config.lr must be a number > 0, got a list",
+                "to try each of them, write {grid_search: [0.001, 0.0001]}",
+            ),
+            (
+                "model: {fcnet_hiddens: [[64]]}",
+                "config.model.fcnet_hiddens[0] must be a whole number >= 1, got a list",
+                "to try each of them, write {grid_search: [[64]]}",
+            ),
+            ("lr: {gridsearch: [1]}", "config.lr must be a number > 0, got a mapping", "did you mean grid_search?"),
+            ("lr: {Grid-Search: [1]}", "config.lr must be a number > 0, got a mapping", "did you mean grid_search?"),
+            ("lr: {log_uniform: [1]}", "config.lr must be a number > 0, got a mapping", "did you mean loguniform?"),
+            (
+                "model: {gridsearch: [1]}",
+                "unknown key config.model.gridsearch (agent APEX)",
+                "did you mean grid_search?",
+            ),
+            ("lr:1e-3", "unknown key config.lr:1e-3 (agent APEX)", "write a space after the colon: lr: 1e-3"),
+            ("n_step: 1M", "config.n_step must be a whole number >= 1, got the string '1M'", "write 1000000"),
+            ("n_step: 1.5 k", "config.n_step must be a whole number >= 1, got the string '1.5 k'", "write 1500"),
+            ("gamma: 99%", "config.gamma must be a number >= 0 and <= 1, got the string '99%'", "write 0.99"),
+            ("gamma: 99.9%", "config.gamma must be a number >= 0 and <= 1, got the string '99.9%'", "write 0.999"),
+            ("lr: '1_000'", "config.lr must be a number > 0, got the string '1_000'", "write 1000, without quotes"),
+            ("lr: fast", "config.lr must be a number > 0, got the string 'fast'", None),
+            (
+                "config.model.fcnet_hiddens: [64]",
+                "unknown key config.config.model.fcnet_hiddens (agent APEX)",
+                "in a file, nest it: config: {model: {fcnet_hiddens: ...}}",
+            ),
+            (
+                "optimizer.debug: true",
+                "unknown key config.optimizer.debug (agent APEX)",
+                "in a file, nest it: config: {optimizer: {debug: ...}}",
+            ),
+        ],
+    )
+    def test_what_was_probably_meant(self, write: Write, config: str, message: str, hint: str | None) -> None:
+        ((_, *said),) = problems(write(f"{MINIMAL}  config: {{{config}}}\n"))
+        assert said == [message, hint]
+
+    def test_config_whose_only_key_lacks_a_space(self, write: Write) -> None:
+        (found,) = problems(write(f"{MINIMAL}  config:\n    lr:1e-3\n"))
+        assert found == (
+            "f.yaml:6:5",
+            "config must be a mapping, got the string 'lr:1e-3'",
+            "write a space after the colon: lr: 1e-3",
+        )
+
+    @pytest.mark.parametrize(
+        ("metric", "meant"),
+        [
+            ("episode_reward", "episode_reward_mean"),
+            ("reward", "episode_reward_mean"),
+            ("steps", "timesteps_total"),
+            ("iterations", "training_iteration"),
+        ],
+    )
+    def test_metric_of_another_name(self, write: Write, metric: str, meant: str) -> None:
+        ((_, message, hint),) = problems(write(MINIMAL.replace("timesteps_total", metric)))
+        assert (message, hint) == (f"stop.{metric} is not a metric of the results", f"did you mean {meant}?")
+
+    @pytest.mark.parametrize("line", ["search: {metric: reward}", "checkpoint_score_attr: min-reward"])
+    def test_metric_of_another_name_in_other_keys(self, write: Write, line: str) -> None:
+        ((_, _, hint),) = problems(write(f"{MINIMAL}  {line}\n"))
+        assert hint == "did you mean episode_reward_mean?"
+
+    def test_dotted_key_beside_config(self, write: Write) -> None:
+        ((_, message, hint),) = problems(write(f"{MINIMAL}  stop.time_total_s: 3\n"))
+        assert (message, hint) == ("unknown key stop.time_total_s", "in a file, nest it: stop: {time_total_s: ...}")
+
+    @pytest.mark.parametrize(
+        "text", ["run: DQN\nenv: CartPole-v1\nconfig:\n  lr: 1\n", "env: CartPole-v1\nrun: DQN\n", "run: DQN\n"]
+    )
+    def test_file_without_a_name_is_one_problem(self, write: Write, text: str) -> None:
+        ((where, message, hint),) = problems(write(text))
+        assert where == "f.yaml:1:1"
+        assert message.startswith("the experiment has no name: run")
+        assert hint == "write my-experiment: in the first line, and indent everything else below it"
+
+    def test_experiments_may_be_called_like_keys(self, write: Write) -> None:
+        assert load_plan([write(MINIMAL.replace("a:", "run:", 1))]).trials
+        assert load_plan([write(MINIMAL.replace("a:", "config:", 1))]).trials
+
+
+def test_value_that_cannot_be_read_is_one_problem(write: Write) -> None:
+    (found,) = problems(write(f"{MINIMAL}  config: {{seed: 1, n_step: 0100}}\n"))
+    assert found == (
+        "f.yaml:5:29",
+        "0100 starts with 0, which YAML 1.1 reads as octal",
+        "write 100, or quote it",
+    )
+    assert [where for where, _, _ in problems(write(MINIMAL), "n_step=0100")] == ["-o n_step=0100"]
+
+
+def test_duplicate_key_with_the_same_value_is_a_notice_of_its_experiment(write: Write) -> None:
+    path = write(
+        f"{MINIMAL}  config: {{lr: 1, lr: 1.0}}\nb: {{run: DQN, env: CartPole-v1, stop: {{time_total_s: 1}}}}\n"
+    )
+    plan = load_plan([path])
+    assert [vars(notice) for notice in plan.notices] == [
+        {"where": "f.yaml:5:19", "message": "lr is given twice with the same value: here and at f.yaml:5:12"}
+    ]
+    assert converted_file(Path(path)).count("# converted:") == 1
+
+
+def test_words_of_yaml_1_1_are_read_where_no_string_is_expected(write: Write) -> None:
+    path = write(
+        f"{MINIMAL}  config:\n    double_q: no\n    dueling: {{grid_search: [ON, off]}}\n    buffer_size: 1_000_000\n"
+        "    gpu: no\n    clip_rewards: Yes\n    env_config: {a: off, b: 'off', c: [1_0, x]}\n    num_workers: 0\n"
+    )
+    plan = load_plan([path])
+    made = [trial.experiment.config for trial in plan.trials]
+    assert [(config.double_q, config.dueling) for config in made] == [(False, True), (False, False)]  # type: ignore[union-attr]
+    assert (config_of(plan).buffer_size, config_of(plan).clip_rewards) == (1_000_000, True)
+    assert config_of(plan).env_config == {"a": False, "b": "off", "c": [10, "x"]}
+    assert [notice.message for notice in plan.notices if "is read as" in notice.message] == [
+        "config.double_q: no is read as false; write false",
+        "config.dueling: ON is read as true; write true",
+        "config.dueling: off is read as false; write false",
+        "config.buffer_size: 1_000_000 is read as 1000000; write 1000000",
+        "config.gpu: no is read as false; write false",
+        "config.clip_rewards: Yes is read as true; write true",
+        "config.env_config.a: off is read as false; write false, or 'off' for a string",
+        "config.env_config.c: 1_0 is read as 10; write 10, or '1_0' for a string",
+    ]
+    write(resolved_yaml(plan))
+    assert load_plan(["f.yaml"]).trials == plan.trials
+
+
+def test_words_of_yaml_1_1_stay_strings_where_a_string_is_expected(write: Write) -> None:
+    plan = load_plan([write(f"{MINIMAL}  restore: on\n  config: {{num_workers: 0}}\n")])
+    assert plan.trials[0].experiment.restore == "on"
+    ((_, message, _),) = problems(write(f"{MINIMAL}  config: {{batch_mode: off}}\n"))
+    assert message.endswith("got the string 'off'")
+
+
+def test_words_of_yaml_1_1_in_overrides(write: Write) -> None:
+    plan = load_plan([write(MINIMAL)], ["double_q=no", "num_workers=0", "buffer_size=1_000_000"])
+    assert (config_of(plan).double_q, config_of(plan).buffer_size) == (False, 1_000_000)
+
+
+class TestStop:
+    @pytest.mark.parametrize("metric", ["timesteps_total", "time_total_s", "episodes_total", "info/num_steps_trained"])
+    @pytest.mark.parametrize("number", ["0", "-1000", "-0.5"])
+    def test_counters_and_times_must_be_positive(self, write: Write, metric: str, number: str) -> None:
+        ((where, message, hint),) = problems(write(MINIMAL.replace("timesteps_total: 100", f"{metric}: {number}")))
+        assert (where, message) == ("f.yaml:4:10", f"stop.{metric} must be a number > 0, got {number}")
+        assert hint == "only rewards can be 0 or negative"
+
+    @pytest.mark.parametrize("number", ["0", "-110", "-0.5", "1e300"])
+    def test_rewards_may_be_any_number(self, write: Write, number: str) -> None:
+        path = write(MINIMAL.replace("timesteps_total: 100", f"episode_reward_mean: {number}"))
+        assert load_plan([path]).trials[0].experiment.stop == {"episode_reward_mean": float(number)}
+        (found,) = problems(write(MINIMAL.replace("timesteps_total: 100", "episode_reward_mean: .inf")))
+        assert found[1] == "stop.episode_reward_mean must be a finite number, got inf"
+
+    def test_metrics_out_of_range_come_with_all_other_problems(self, write: Write) -> None:
+        text = MINIMAL.replace("100", "-1, time_total_s: 0") + "  config: {gamma: 2}\n"
+        assert [where for where, _, _ in problems(write(text))] == ["f.yaml:4:10", "f.yaml:4:31", "f.yaml:5:19"]
+
+
+def test_ppo_file_says_that_it_cannot_be_trained_yet(write: Write) -> None:
+    plan = load_plan([write(MINIMAL.replace("APEX", "PPO"))])
+    assert [vars(notice) for notice in plan.notices] == [
+        {"where": "f.yaml:1:1", "message": "a: rlexp cannot train PPO yet; it can check and convert the file"}
+    ]
 
 
 class TestWhereKeysStand:
@@ -190,16 +385,21 @@ class TestWhereKeysStand:
         )
         found = problems(path)
         assert [(where, message) for where, message, _ in found] == [
-            ("f.yaml:7:17", "debug is given twice, in config and in optimizer: false here, true at f.yaml:6:5"),
+            (
+                "f.yaml:7:17",
+                "debug is given twice with different values, in config and in optimizer: "
+                "true at f.yaml:6:5, false here",
+            ),
             (
                 "f.yaml:8:5",
-                "buffer_size is given twice, in config and in optimizer: 800000 here, 900000 at f.yaml:7:31",
+                "buffer_size is given twice with different values, in config and in optimizer: "
+                "900000 at f.yaml:7:31, 800000 here",
             ),
         ]
 
     def test_an_optimizer_that_is_no_group(self, write: Write) -> None:
         found = problems(write(MINIMAL + "  config: {debug: true, optimizer: 3}\n"))
-        assert ("f.yaml:5:36", "config.optimizer must be a group of keys, got 3", None) in found
+        assert ("f.yaml:5:36", "config.optimizer must be a mapping, got 3", None) in found
 
 
 class TestOverrides:
@@ -237,16 +437,16 @@ class TestOverrides:
     @pytest.mark.parametrize(
         ("override", "message"),
         [
-            ("lr=abc", "config.lr must be a number > 0, got the text 'abc'"),
-            ("lrr=1", "config.lrr is not a key of APEX"),
-            ("stop.nothing=1", "stop.nothing is not a metric that results report"),
-            ("lr.x=1", "config.lr is not a group of keys here"),
-            ("lr", "an override is written key.path=value"),
-            ("=1", "an override is written key.path=value"),
-            ("a..b=1", "an override is written key.path=value"),
+            ("lr=abc", "config.lr must be a number > 0, got the string 'abc'"),
+            ("lrr=1", "unknown key config.lrr (agent APEX)"),
+            ("stop.nothing=1", "stop.nothing is not a metric of the results"),
+            ("lr.x=1", "config.lr is not a mapping here, so x cannot be set in it"),
+            ("lr", "an override must be key.path=value"),
+            ("=1", "an override must be key.path=value"),
+            ("a..b=1", "an override must be key.path=value"),
             ("lr=[1", "not valid YAML: expected ',' or ']', but got '<stream end>'"),
-            ("run=SAC", "run: SAC is an algorithm of RLlib that does not run here"),
-            ("config=3", "config must be a group of keys, got 3"),
+            ("run=SAC", "SAC is an algorithm of RLlib that rlexp does not have"),
+            ("config=3", "config must be a mapping, got 3"),
             ("model=", None),
         ],
     )

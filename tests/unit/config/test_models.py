@@ -77,12 +77,12 @@ def conflicts(**keys: Any) -> list[tuple[tuple[str, ...], str]]:
 
 
 def test_conflicts_come_all_at_once_and_say_what_is_a_default() -> None:
-    assert conflicts(buffer_size=100, train_batch_size=200) == [
+    assert conflicts(buffer_size=100, v_min=10.0) == [
         (
-            ("learning_starts", "buffer_size"),
-            "learning_starts is 50000 (its default), more than buffer_size holds: 100",
+            ("train_batch_size", "buffer_size"),
+            "train_batch_size is 512 (its default), more than buffer_size, which is 100",
         ),
-        (("train_batch_size", "buffer_size"), "train_batch_size is 200, more than buffer_size holds: 100"),
+        (("v_min", "v_max"), "v_min is 10.0, but must be less than v_max, which is 10.0"),
     ]
 
 

@@ -65,7 +65,7 @@ def test_keys_are_found_by_any_name(name: str, found: list[str]) -> None:
 def test_keys_that_are_gone() -> None:
     gone = find_old_key("model.use_lstm")
     assert gone is not None
-    assert (gone.dotted, gone.says) == ("config.model.use_lstm", "asks for what rlexp does not support: LSTM models")
+    assert (gone.dotted, gone.says) == ("config.model.use_lstm", "is not supported by rlexp: LSTM models")
     assert find_old_key("nothing") is None
     assert nearest_key("num_wokers") == "num_workers"
 

@@ -95,13 +95,13 @@ def test_a_fresh_seed_serves_all_corners(load: Load) -> None:
     ("config", "where", "text"),
     [
         ("{lr: {grid_search: [1, 2, -3]}}", "f.yaml:4:37", "config.lr must be a number > 0, got -3"),
-        ("{lr: {grid_search: 3}}", "f.yaml:4:30", "config.lr: grid_search takes a list of values"),
-        ("{lr: {grid_search: []}}", "f.yaml:4:30", "config.lr: grid_search takes a list of values"),
-        ("{lr: {grid_search: [1], x: 2}}", "f.yaml:4:17", "config.lr: nothing else may stand beside grid_search"),
+        ("{lr: {grid_search: 3}}", "f.yaml:4:30", "config.lr: grid_search needs a list of values"),
+        ("{lr: {grid_search: []}}", "f.yaml:4:30", "config.lr: grid_search needs a list of values"),
+        ("{lr: {grid_search: [1], x: 2}}", "f.yaml:4:17", "config.lr: grid_search must be the only key here"),
         (
             "{train_batch_size: {grid_search: [8, 3000000]}}",
             "f.yaml:4:48",
-            "config.train_batch_size is 3000000, more than buffer_size holds: 2000000",
+            "config.train_batch_size is 3000000, more than buffer_size, which is 2000000",
         ),
     ],
 )
@@ -117,12 +117,12 @@ def test_samples_cannot_be_searched(load: Load) -> None:
 def test_huge_grids_are_refused_before_they_are_built(load: Load) -> None:
     axes = ", ".join(f"a{number}: {{grid_search: [{', '.join(map(str, range(100)))}]}}" for number in range(20))
     where, text = message(load, f"  env: CartPole-v1\n  config: {{env_config: {{{axes}}}}}")
-    assert (where, text) == ("f.yaml:1:1", f"the grid has {100**20} corners, more than 10000")
+    assert (where, text) == ("f.yaml:1:1", f"the grid has {100**20} variants, more than 10000")
 
 
 def test_huge_numbers_of_samples_are_refused(load: Load) -> None:
     where, text = message(load, "  env: CartPole-v1\n  num_samples: 10001")
-    assert (where, text) == ("f.yaml:1:1", "a makes it 10001 trials, more than 10000")
+    assert (where, text) == ("f.yaml:1:1", "with a there are 10001 trials, more than 10000")
 
 
 def test_names_say_what_is_varied(load: Load) -> None:

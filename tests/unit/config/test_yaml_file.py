@@ -8,25 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.nodes import Finding, Node, Place
-from rlexp.config.yaml_file import parse, read_file
+from rlexp.config.nodes import Finding, Place
+from rlexp.config.yaml_file import YamlText, parse, read_file
 from rlexp.config.yaml_text import MAX_BYTES
 
 
-def read(text: str) -> tuple[Node | None, tuple[Finding, ...]]:
+def read(text: str) -> YamlText:
     return parse(text, lambda line, column: Place("f", line, column))
 
 
 def value_of(text: str) -> Any:
-    root, findings = read(text)
-    assert not findings
-    return root.plain() if root else None
+    found = read(text)
+    assert not found.problems
+    return found.root.plain() if found.root else None
 
 
 def only_finding(text: str) -> str:
-    _, findings = read(text)
-    assert len(findings) == 1, findings
-    return f"{findings[0].place} {findings[0].message}"
+    (problem,) = read(text).problems
+    return f"{problem.place} {problem.message}"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_an_empty_value_is_null_and_infinities_are_floats() -> None:
 
 
 def test_every_key_and_value_knows_its_place() -> None:
-    root, _ = read("a:\n  b: [1, 22]\n  c: 3\n")
+    root = read("a:\n  b: [1, 22]\n  c: 3\n").root
     assert root is not None
     item = root.find(("a", "b", 1))
     assert item is not None
@@ -87,33 +86,69 @@ def test_aliases_and_merges_are_expanded_and_own_keys_win() -> None:
     assert value_of(text)["two"] == {"lr": 1, "n": 2}
 
 
-def test_a_key_given_twice_names_the_first_line() -> None:
-    assert only_finding("a:\n  lr: 1\n  n: 2\n  lr: 3\n") == "f:4:3 key lr given twice (first at line 2)"
+def test_duplicate_key_with_different_values_is_a_problem_with_both_places() -> None:
+    message = only_finding("a:\n  lr: 1\n  n: 2\n  lr: 3\n")
+    assert message == "f:4:3 lr is given twice with different values: 1 at f:2:3, 3 here"
 
 
-def test_what_yaml_1_1_read_as_octal_is_explained() -> None:
-    assert only_finding("seed: 012") == "f:1:7 012 starts with a 0, which some read as octal: write 12, or quote it"
+@pytest.mark.parametrize("value", ["1", "1.0", "[1, {a: x}]", "{b: 1, c: [2]}", "null", "yes"])
+def test_duplicate_key_with_the_same_value_is_a_notice_with_both_places(value: str) -> None:
+    found = read(f"a:\n  lr: {value}\n  lr: {value}\n")
+    assert found.problems == ()
+    assert [(str(notice.place), notice.message) for notice in found.notices] == [
+        ("f:3:3", "lr is given twice with the same value: here and at f:2:3")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("1", "true"), ("0", "false"), ("1", "'1'"), ("[1]", "[true]"), ("", "0")]
+)
+def test_duplicate_values_of_different_types_are_different(first: str, second: str) -> None:
+    assert "with different values" in only_finding(f"a: {first}\na: {second}\n")
+
+
+def test_number_with_a_leading_zero_is_one_problem_with_the_decimal_number() -> None:
+    (problem,) = read("seed: -0100").problems
+    assert (problem.message, problem.hint) == (
+        "-0100 starts with 0, which YAML 1.1 reads as octal",
+        "write -100, or quote it",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a:\n  c:\n    lr:1e-3\n    gamma: 0.9\n",
+        "a:\n  c:\n    gamma: 0.9\n    lr:1e-3\n",
+        "a:\n  lr:1e-3\n  c: {gamma: 0.9}\n",
+    ],
+)
+def test_missing_space_after_a_colon_is_shown_where_it_is_missing(text: str) -> None:
+    (problem,) = read(text).problems
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "lr:" in line)
+    assert str(problem.place).startswith(f"f:{line}:")
+    assert (problem.message, problem.hint) == ("not valid YAML: no space after a colon", "write lr: 1e-3")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a:\n\tb: 1\n", "f:2:1 line 2: tab used for indentation"),
-        ("a: 1\n  \tb: 2\n", "f:2:3 line 2: tab used for indentation"),
-        ("a:\n\u00a0\u00a0b: 1\n", "f:2:1 a space that is not one (U+00A0) stands here"),
-        ("a: 1\n---\nb: 2\n", "f:2:1 not valid YAML: a second document starts here: a file holds one"),
-        ("a: b: c\n", "f:1:5 not valid YAML: a colon where no key can end: check the indentation, or quote the text"),
-        ("a: *b\n", "f:1:4 not valid YAML: an alias (*name) without its anchor (&name)"),
-        ("a: 'b\n", "f:2:1 not valid YAML: a quote or a bracket is never closed"),
-        ("a: x\0y\n", "f:1:5 character U+0000 cannot stand in YAML"),
+        ("a:\n\tb: 1\n", "f:2:1 a tab is used for indentation"),
+        ("a: 1\n  \tb: 2\n", "f:2:3 a tab is used for indentation"),
+        ("a:\n\u00a0\u00a0b: 1\n", "f:2:1 U+00A0 looks like a space, but is another character"),
+        ("a: 1\n---\nb: 2\n", "f:2:1 not valid YAML: a second document starts here; a file can have only one"),
+        ("a: b: c\n", "f:1:5 not valid YAML: unexpected colon; check the indentation, or quote the string"),
+        ("a: *b\n", "f:1:4 not valid YAML: an alias (*name) without an anchor (&name)"),
+        ("a: 'b\n", "f:2:1 not valid YAML: a quote or a bracket is not closed"),
+        ("a: x\0y\n", "f:1:5 character U+0000 is not allowed in YAML"),
         ("a: !!python/object:os.system x\n", "f:1:4 tag python/object:os.system is not supported"),
         ("a: !mine {b: 1}\n", "f:1:4 tag !mine is not supported"),
-        ("? [1, 2]\n: 3\n", "f:1:3 a key must be a word, not a list or a group of keys"),
+        ("? [1, 2]\n: 3\n", "f:1:3 a key must be a string, not a list or a mapping"),
         ("a: &a [*a]\n", "f:1:4 contains itself, by an alias"),
-        ("a: {<<: 3}\n", "f:1:9 << merges groups of keys, nothing else"),
-        ('a: "\\U99999999"\n', "f:1:7 not valid YAML: a number too large for what it stands for"),
-        ('a: "\\ud800"\n', "f:1:4 half a character: \\ud800 to \\udfff stand for nothing"),
-        (f"a: {'1' * 5000}\n", "f:1:4 a number of 5000 digits"),
+        ("a: {<<: 3}\n", "f:1:9 << can merge mappings only"),
+        ('a: "\\U99999999"\n', "f:1:7 not valid YAML: a number is too large"),
+        ('a: "\\ud800"\n', "f:1:4 \\ud800 to \\udfff are not characters"),
+        (f"a: {'1' * 5000}\n", "f:1:4 a number of 5000 digits is too long"),
     ],
 )
 def test_what_cannot_be_read_is_said_where_it_stands(text: str, message: str) -> None:
@@ -152,9 +187,9 @@ def test_bombs_are_one_finding_at_once(text: str) -> None:
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab:- \n\t[]{}&*!|>'\"%#@,?<0128.eE~\\U\u00a0"), max_size=60) | st.text())
 def test_no_text_raises(text: str) -> None:
-    root, findings = read(text)
-    assert isinstance(findings, tuple)
-    assert root is None or isinstance(root.plain(), dict | list | str | int | float | None)
+    found = read(text)
+    assert isinstance(found.problems, tuple)
+    assert found.root is None or isinstance(found.root.plain(), dict | list | str | int | float | None)
 
 
 @settings(deadline=None)
@@ -162,9 +197,9 @@ def test_no_text_raises(text: str) -> None:
 def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "f.yaml"
     path.write_bytes(data)
-    root, findings = read_file(path, "f")
-    assert (root is None) <= bool(findings)
-    assert all(isinstance(finding, Finding) for finding in findings)
+    root, problems, _ = read_file(path, "f")
+    assert (root is None) <= bool(problems)
+    assert all(isinstance(problem, Finding) for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -172,33 +207,42 @@ def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes) -
     [
         (b"", "f is empty"),
         (b"# nothing\n", "f is empty"),
-        (b"- a\n- b\n", "f:1:1 a file maps names to experiments, this one is a list"),
-        (b"hello\n", "f:1:1 a file maps names to experiments, this one is a single value"),
-        (b"a: 1\nname: caf\xe9\n", "f:2:10 byte 0xe9 is not UTF-8"),
+        (b"- a\n- b\n", "f:1:1 a file must be a mapping of names to experiments, got a list"),
+        (b"hello\n", "f:1:1 a file must be a mapping of names to experiments, got a single value"),
+        (b"a: 1\nname: caf\xe9\n", "f:2:10 byte 0xe9 is not valid UTF-8"),
         ("a: 1".encode("utf-16"), "f is UTF-16 text"),
-        (b"#" * (MAX_BYTES + 1), "f is larger than 256 KiB: no experiment file"),
+        (b"#" * (MAX_BYTES + 1), "f is larger than 256 KiB, too large for an experiment file"),
     ],
 )
 def test_files_that_hold_no_experiments(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(data)
-    root, findings = read_file(path, "f")
+    root, problems, _ = read_file(path, "f")
     assert root is None
-    assert [f"{finding.place} {finding.message}" for finding in findings] == [message]
+    assert [f"{problem.place} {problem.message}" for problem in problems] == [message]
 
 
 def test_a_byte_order_mark_and_windows_lines_are_fine(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbfa:\r\n  b: 1\r\n")
-    root, findings = read_file(path, "f")
-    assert not findings
+    root, problems, _ = read_file(path, "f")
+    assert not problems
     assert root is not None
     assert root.plain() == {"a": {"b": 1}}
     assert str(root.entries()["a"].key_place) == "f:1:1"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    _, findings = read_file(tmp_path / "none.yaml", "none.yaml")
-    assert findings[0].message == "cannot be read: No such file or directory"
-    _, findings = read_file(tmp_path, "folder")
-    assert findings[0].message == "cannot be read: Is a directory"
+    (problem,) = read_file(tmp_path / "none.yaml", "none.yaml").problems
+    assert problem.message == "cannot be read: No such file or directory"
+
+
+def test_folder_instead_of_a_file_names_a_file_in_it(tmp_path: Path) -> None:
+    (problem,) = read_file(tmp_path, "folder").problems
+    assert (problem.message, problem.hint) == (
+        "cannot be read: Is a directory",
+        "name a file, for example folder/experiment.yaml",
+    )
+    (tmp_path / "pong.yaml").touch()
+    (problem,) = read_file(tmp_path, "folder").problems
+    assert problem.hint == "name a file, for example folder/pong.yaml"

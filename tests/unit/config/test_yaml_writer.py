@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rlexp.config.nodes import Place
 from rlexp.config.yaml_file import parse
+from rlexp.config.yaml_scalars import BOOLEAN_WORDS, UNDERSCORED
 from rlexp.config.yaml_writer import to_yaml
 
 TRICKY = [
@@ -28,6 +29,7 @@ TRICKY = [
     ".inf",
     "<<",
 ]
+YAML_1_1 = [written for word in BOOLEAN_WORDS for written in (word, word.upper(), word.capitalize())]
 scalars = (
     st.none()
     | st.booleans()
@@ -45,10 +47,19 @@ data = st.dictionaries(
 @settings(deadline=None)
 @given(data)
 def test_round_trip(value: dict[str, Any]) -> None:
-    root, findings = parse(to_yaml(value), lambda line, column: Place("f", line, column))
-    assert not findings
+    root, problems, notices = parse(to_yaml(value), lambda line, column: Place("f", line, column))
+    assert not (*problems, *notices)
     assert root is not None
     assert repr(root.plain()) == repr(value)  # repr tells 1 from 1.0 and from True
+
+
+@settings(deadline=None)
+@given(st.sampled_from(YAML_1_1) | st.from_regex(UNDERSCORED, fullmatch=True))
+def test_string_that_yaml_1_1_reads_as_a_value_is_quoted(text: str) -> None:
+    root, _, _ = parse(to_yaml({"key": text}), lambda line, column: Place("f", line, column))
+    assert root is not None
+    node = root.entries()["key"]
+    assert (node.value, node.is_plain) == (text, False)
 
 
 def test_order_is_kept_and_lists_stand_on_one_line() -> None:

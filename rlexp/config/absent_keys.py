@@ -1,0 +1,36 @@
+"""Keys that rlexp does not have: dropped with a notice, or refused where they ask for a feature."""
+
+from __future__ import annotations
+
+from rlexp.config.dialect_table import Absent
+from rlexp.config.nodes import Node, dotted
+from rlexp.config.samplers import GRID
+from rlexp.config.translation import Translation, leaves
+
+
+def leave_out(translation: Translation, absent: Absent) -> None:
+    """Drop a key, and say why; refuse it where it asks for a feature that rlexp does not have."""
+    node = translation.take(".".join(absent.path))
+    if node is None:
+        return
+    name, choices = dotted(absent.path), choices_of(node)
+    asking = [choice for choice in choices if _asks(choice, absent)]
+    if absent.is_feature and asking:
+        translation.problem(node, f"{name}: rlexp does not support {absent.reason}", absent.hint)
+    elif len(choices) > 1:
+        grid = f"the {len(choices)} values of its {GRID} make one trial"
+        translation.notice(node, f"{name} has no effect here: {absent.reason}; {grid}")
+    elif asking:
+        translation.notice(node, f"{name} has no effect here: {absent.reason}")
+
+
+def choices_of(node: Node) -> tuple[Node, ...]:
+    """Return what a value may be: the choices of a ``grid_search``, else itself."""
+    grid = node.entries().get(GRID)
+    return grid.value if grid is not None and isinstance(grid.value, tuple) else (node,)
+
+
+def _asks(node: Node, absent: Absent) -> bool:
+    """Return whether a value asks for something: not null, false, 0, empty, or one that is known to be harmless."""
+    values = [leaf.value for leaf in leaves(node)]
+    return not all(not value or value in absent.welcome for value in values)
