@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlexp.config.dialect_table import Absent
-from rlexp.config.nodes import Node, dotted
+from rlexp.config.nodes import Node, dotted, shown_key
 from rlexp.config.samplers import GRID
 from rlexp.config.translation import Translation, leaves
+
+_NOTHING = "None"
+"""Null, as Python writes it."""
 
 
 def leave_out(translation: Translation, absent: Absent) -> None:
@@ -32,5 +37,15 @@ def choices_of(node: Node) -> tuple[Node, ...]:
 
 def _asks(node: Node, absent: Absent) -> bool:
     """Return whether a value asks for something: not null, false, 0, empty, or one that is known to be harmless."""
+    if absent.has_names and any(name not in absent.welcome for name in _names(node)):
+        return True
     values = [leaf.value for leaf in leaves(node)]
-    return not all(not value or value in absent.welcome for value in values)
+    return not all(not value or value == _NOTHING or value in absent.welcome for value in values)
+
+
+def _names(node: Node) -> list[str]:
+    """Return the names in a mapping from names, or in a list of them."""
+    if isinstance(node.value, Mapping):
+        return list(node.value)
+    items = node.value if isinstance(node.value, tuple) else ()
+    return [shown_key(str(item.value)) for item in items]

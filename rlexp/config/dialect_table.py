@@ -28,6 +28,8 @@ class Absent:
     is_feature: bool
     """Whether it asks for something that rlexp cannot do, so that it must not be ignored."""
     hint: str | None = None
+    has_names: bool = False
+    """Whether its own keys are names of things, each of which asks for the feature whatever its value is."""
 
 
 @cache
@@ -47,8 +49,8 @@ def absent_keys(run: str) -> tuple[Absent, ...]:
             is_feature = "feature" in group
             reason = group["feature"] if is_feature else group["reason"]
             welcome = tuple(group.get("off" if is_feature else "silent", ()))
-            hint = group.get("hint")
-            found += [Absent(key_path(key), reason, welcome, is_feature, hint) for key in group["keys"]]
+            hint, has_names = group.get("hint"), group.get("names", False)
+            found += [Absent(key_path(key), reason, welcome, is_feature, hint, has_names) for key in group["keys"]]
     found.sort(key=lambda absent: -len(absent.path))
     return tuple(absent for absent in found if absent.path not in renamed_keys(run))
 

@@ -9,6 +9,7 @@ from rlexp.config.dialect_table import absent_keys, computed_keys, renamed_keys
 from rlexp.config.key_table import KeyName
 from rlexp.config.metric_names import current_metric
 from rlexp.config.nodes import Node, shown, shown_key
+from rlexp.config.old_evaluation import use_evaluation_keys
 from rlexp.config.samplers import GRID
 from rlexp.config.translation import Translation
 
@@ -56,6 +57,7 @@ def use_current_names(translation: Translation) -> None:
     for absent in absent_keys(translation.run):
         if absent.path in given:
             leave_out(translation, absent)
+    use_evaluation_keys(translation)
 
 
 def _flatten_stop(translation: Translation) -> None:

@@ -136,7 +136,7 @@ def _mapping(path: KeyName) -> Schema:
     if path != ("stop",):
         return {"type": ["object", "null"]}
     number = _searched({"type": "number"})
-    older = {"sampler_results/": _ANYTHING, "env_runners": _ANYTHING, "^(num|agent)_": _ANYTHING}
+    older = {"sampler_results/": _ANYTHING, "env_runners": _ANYTHING, "^(num|agent)_": _ANYTHING, "^eval/": _ANYTHING}
     count = _searched({"type": "number", "exclusiveMinimum": 0})
     metrics = {metric: number if is_reward(metric) else count for metric in KNOWN_METRICS}
     return {

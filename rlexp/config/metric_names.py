@@ -61,6 +61,7 @@ _RENAMED = MappingProxyType(
         "num_steps_trained": "info/num_steps_trained",
     }
 )
+_EVALUATION_GROUPS = ("evaluation", "eval")
 _OLD_GROUPS = ("sampler_results", "env_runners")
 
 
@@ -70,7 +71,8 @@ def current_metric(name: str) -> str:
     if slash and group in _OLD_GROUPS:
         # RLlib 2 calls rewards returns, but only inside its groups.
         return current_metric(rest.replace("episode_return_", "episode_reward_"))
-    current = f"evaluation/{current_metric(rest)}" if slash and group == "evaluation" else _RENAMED.get(name, name)
+    in_evaluation = slash and group in _EVALUATION_GROUPS
+    current = f"evaluation/{current_metric(rest)}" if in_evaluation else _RENAMED.get(name, name)
     return current if current in KNOWN_METRICS else name
 
 

@@ -17,6 +17,9 @@ _BUFFERS = {
     "MultiAgentEpisodeReplayBuffer": False,
 }
 _RECOMMENDED = ("MultiAgentPrioritizedReplayBuffer", "MultiAgentReplayBuffer")
+_WITH_FLAG = ("LocalReplayBuffer",)
+"""Classes that were uniform or prioritized, depending on ``prioritized_replay``."""
+_FLAG_DECIDES = "prioritized_replay decides how replay samples"
 
 _OPTIMIZERS = {
     "AsyncReplayOptimizer": "APEX",
@@ -33,6 +36,9 @@ def replay_buffer_type(translation: Translation) -> None:
     if node is None:
         return
     kind = str(node.value).rpartition(".")[2]
+    if kind in _WITH_FLAG:
+        translation.notice(node, f"config.replay_buffer_config.type has no effect here: with {kind}, {_FLAG_DECIDES}")
+        return
     if kind not in _BUFFERS:
         message = f"config.replay_buffer_config.type: rlexp does not support {written(node.plain())}"
         translation.problem(node, message, f"use {' or '.join(_RECOMMENDED)}")

@@ -343,7 +343,13 @@ class TestValues:
             "callbacks: {on_episode_end: x}",
             "optimizer_class: AsyncGradientsOptimizer",
             "replay_buffer_config: {type: MyBuffer}",
-            "evaluation_config: {lr: 3}",
+            "evaluation_config: {env: MountainCar-v0}",
+            "evaluation_config: {model: {use_lstm: true}}",
+            "multiagent: {policies: {p0: [null, null, null, {}]}}",
+            "multiagent: {policies: {p0: null}}",
+            "multiagent: {policies: [p0]}",
+            "multiagent: {policies: {default_policy: [null, null, null, {lr: 1}]}}",
+            "policies: {p0: [null, null, null, {}], p1: [null, null, null, {}]}",
         ],
     )
     def test_what_is_not_there_is_refused(self, load: Load, text: str) -> None:
@@ -353,6 +359,10 @@ class TestValues:
         "text",
         [
             "multiagent: {policies: {}, policy_mapping_fn: null, policies_to_train: null}",
+            "multiagent: {policies: {default_policy: [null, null, null, {}]}}",
+            "multiagent: {policies_to_train: [default_policy]}",
+            "multiagent: {policies: null}",
+            "callbacks: None",
             "input: sampler",
             "model: {use_lstm: false, max_seq_len: 20}",
             "parameter_noise: false",
@@ -363,6 +373,56 @@ class TestValues:
     )
     def test_what_asks_for_nothing_passes(self, load: Load, text: str) -> None:
         assert load(f"  config: {{{text}}}\n").trials
+
+
+class TestEvaluationConfig:
+    def test_every_key_of_the_training_may_be_in_it(self, load: Load) -> None:
+        for run in AGENTS:
+            paths = {*key_table(run), *renamed_keys(run), *(absent.path for absent in absent_keys(run))}
+            names = {path[1] for path in paths if path[0] == "config" and len(path) > 1} - {
+                "env",
+                "evaluation_config",
+                "explore",
+            }
+            text = "".join(f"      {name}:\n" for name in sorted(names))
+            assert load(f"  config:\n    evaluation_config:\n{text}", run=run).trials
+
+    @pytest.mark.parametrize(
+        "key", ["gamma: 0.5", "lr: 0.1", "num_envs_per_worker: 3", "model: {dim: 42}", "framework: tf"]
+    )
+    def test_key_without_effect_on_an_evaluation_is_a_notice(self, load: Load, key: str) -> None:
+        plan = load(f"  config: {{evaluation_config: {{{key}, explore: true, horizon: 7}}}}\n")
+        name = key.partition(":")[0]
+        (message,) = messages(plan)
+        assert message.startswith(f"config.evaluation_config.{name} has no effect here: ")
+        made = config(plan).evaluation_config
+        assert (made.explore, made.horizon) == (True, 7)
+
+    @pytest.mark.parametrize("key", ["record_env", "monitor"])
+    def test_videos_of_the_evaluation_are_monitor(self, load: Load, key: str) -> None:
+        assert config(load(f"  config: {{evaluation_config: {{{key}: true}}}}\n")).monitor
+        assert not config(load(f"  config: {{evaluation_config: {{{key}: false}}}}\n")).monitor
+
+    def test_env_of_the_training_is_fine_and_another_one_is_refused(self, load: Load) -> None:
+        assert messages(load("  config: {evaluation_config: {env: CartPole-v1}}\n")) == []
+        found = problems(load, "  config: {evaluation_config: {env: MountainCar-v0}}\n")
+        message = "config.evaluation_config.env: rlexp does not support evaluation in another environment"
+        assert [said for _, said, _ in found] == [message]
+
+    def test_metric_of_evaluations_under_its_short_name(self, load: Load) -> None:
+        text = "  checkpoint_score_attr: min-eval/episode_reward_mean\n  config: {evaluation_interval: 1}\n"
+        plan = load(text, "stop={eval/episode_reward_mean: 3}")
+        assert plan.trials[0].experiment.checkpoint_score_attr == "min-evaluation/episode_reward_mean"
+        assert plan.trials[0].experiment.stop == {"evaluation/episode_reward_mean": 3}
+
+
+def test_keys_of_the_replay_of_rllib_1_13_are_noticed(load: Load) -> None:
+    keys = "_enable_replay_buffer_api: true, replay_batch_size: 64, type: LocalReplayBuffer"
+    plan = load(f"  config: {{replay_buffer_config: {{{keys}}}, prioritized_replay: false}}\n")
+    assert not config(plan).prioritized_replay
+    assert [message.partition(" has no effect here: ")[0] for message in messages(plan)] == [
+        f"config.replay_buffer_config.{key.partition(':')[0]}" for key in keys.split(", ")
+    ]
 
 
 @pytest.mark.parametrize("key", ["min_time_s_per_iteration", "min_time_s_per_reporting", "min_iter_time_s"])
