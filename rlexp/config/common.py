@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +28,11 @@ LARGEST_SEED = 2**32 - 1
 class CommonConfig(KeyGroup):
     """What is under ``config:`` whatever the agent."""
 
+    MOST_GPUS: ClassVar[float] = math.inf
+    """GPUs that the agent's learner can use."""
+    WORKERS_USE_GPUS: ClassVar[bool] = True
+    """Whether the agent's rollout workers can use GPUs."""
+
     num_workers: CountOrZero
     """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""
 
@@ -37,7 +43,7 @@ class CommonConfig(KeyGroup):
     """CPUs reserved for each rollout worker. Several workers share a CPU if it is a fraction."""
 
     num_gpus_per_worker: PositiveOrZero = 0.0
-    """GPUs reserved for each rollout worker. Several workers share a GPU if it is a fraction."""
+    """GPUs reserved for each rollout worker. Must be 0 for DQN and APEX, whose workers use none."""
 
     custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
     """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
@@ -49,7 +55,7 @@ class CommonConfig(KeyGroup):
     """CPUs reserved for the process of the learner, which also drives the workers."""
 
     num_gpus: PositiveOrZero = 0.0
-    """GPUs reserved for the learner. Several trials share a GPU if it is a fraction.
+    """GPUs reserved for the learner, at most 1 for DQN and APEX. Several trials share a GPU if it is a fraction.
 
     The default is 0 for every agent. RLlib's was 1 for APEX, so its files failed on machines without a GPU.
     """
@@ -161,3 +167,14 @@ class CommonConfig(KeyGroup):
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield what is known to be wrong between these keys and the environment ``env``."""
         yield from ()
+
+    def unused_resources(self) -> Iterator[Conflict]:
+        """Yield resources that would be reserved, but that the agent does not use."""
+        if self.num_gpus > self.MOST_GPUS:
+            message = f"num_gpus: {self.num_gpus:g} reserves {self.num_gpus:g} GPUs, but the learner uses"
+            hint = f"write num_gpus: {self.MOST_GPUS:g}; --fit lowers it for you"
+            yield Conflict(("num_gpus",), f"{message} {self.MOST_GPUS:g}", hint)
+        if self.num_gpus_per_worker and not self.WORKERS_USE_GPUS:
+            message = f"num_gpus_per_worker: {self.num_gpus_per_worker:g} reserves GPUs, but workers use none"
+            hint = "write num_gpus_per_worker: 0; --fit lowers it for you"
+            yield Conflict(("num_gpus_per_worker",), message, hint)

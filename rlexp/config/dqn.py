@@ -35,6 +35,9 @@ class OptimizerConfig(KeyGroup):
 class DQNConfig(CommonConfig):
     """What is under ``config:`` for ``run: DQN``."""
 
+    MOST_GPUS: ClassVar[float] = 1
+    WORKERS_USE_GPUS: ClassVar[bool] = False
+
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = (
         "buffer_size",
         "learning_starts",

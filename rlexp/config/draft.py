@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlexp.config import hints
@@ -19,7 +19,7 @@ from rlexp.config.search_section import use_search_section
 from rlexp.config.search_space import Axis, corners, find_axes
 from rlexp.config.space import Space
 from rlexp.config.translation import Translation
-from rlexp.config.validation import validated
+from rlexp.config.validation import conflict_findings, validated
 
 RUN = "run"
 
@@ -75,7 +75,9 @@ def draft_of(
     draft, wrong = _drafted(name, entry, translation, axes, made, options)
     if wrong:
         return None, wrong
-    return _adjusted(draft, options), ()
+    draft = _adjusted(draft, options)
+    unused = tuple(_unused_resources(draft))
+    return (None if unused else draft), unused
 
 
 def _drafted(
@@ -123,6 +125,15 @@ def _adjusted(draft: Draft, options: LoadOptions) -> Draft:
     changes = dict.fromkeys(change for _, said in adjusted for change in said)
     notices = (*draft.notices, *(Finding(draft.place, f"{draft.name}: {change}") for change in changes))
     return replace(draft, corners=tuple(experiment for experiment, _ in adjusted), notices=notices)
+
+
+def _unused_resources(draft: Draft) -> Iterator[Finding]:
+    """Yield what a corner would reserve, but its agent cannot use, each once."""
+    yield from dict.fromkeys(
+        finding
+        for experiment, written in zip(draft.corners, draft.written, strict=True)
+        for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
+    )
 
 
 def _with_run(entry: Node) -> Node:

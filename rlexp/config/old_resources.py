@@ -7,12 +7,12 @@ from typing import Any
 
 from rlexp.config.becoming import becomes
 from rlexp.config.key_table import key_table
-from rlexp.config.nodes import Node, shown
+from rlexp.config.nodes import Node, shown, written
 from rlexp.config.translation import Translation
 
 
 def learner_gpu(translation: Translation) -> None:
-    """``gpu``, ``gpu_fraction`` and ``devices`` stand for ``num_gpus``."""
+    """``gpu``, ``gpu_fraction`` and ``devices`` stand for ``num_gpus``; with ``_fake_gpus`` there is none."""
     fraction = translation.take("config.gpu_fraction")
     gpu = translation.take("config.gpu")
     if gpu is not None and isinstance(gpu.value, bool):
@@ -25,6 +25,17 @@ def learner_gpu(translation: Translation) -> None:
     if devices is not None:
         listed = devices.plain() if isinstance(devices.value, tuple) else [devices.value]
         becomes(translation, devices, "devices", "num_gpus", sum("gpu" in str(device) for device in listed))
+    _fake_gpus(translation)
+
+
+def _fake_gpus(translation: Translation) -> None:
+    """``_fake_gpus`` simulated the GPUs of ``num_gpus`` on CPUs: the learner uses the CPU, and reserves no GPU."""
+    fake = translation.take("config._fake_gpus")
+    if fake is None or not fake.value:
+        return
+    gpus = translation.take("config.num_gpus")
+    left_out = f", and num_gpus: {written(gpus.plain())} is left out" if gpus is not None else ""
+    translation.notice(fake, f"config._fake_gpus: the learner uses the CPU{left_out}")
 
 
 def worker_resources(translation: Translation) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlexp.config.apex import ApexConfig
 from rlexp.config.dqn import DQNConfig
-from rlexp.config.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.experiment import Experiment, required_cpus
 from rlexp.machine.fits import CPU_SHARE_DIGITS
 from rlexp.machine.hardware import Machine
 from rlexp.machine.replay_memory import bytes_per_transition
@@ -34,12 +34,14 @@ def fitted(experiment: Experiment, machine: Machine) -> tuple[Experiment, tuple[
 
 
 def _fewer_gpus(experiment: Experiment, machine: Machine) -> Changes:
+    """Return no more GPUs than the agent can use and the machine has; the learner's go before the workers'."""
     config = experiment.config
-    if required_gpus(experiment) <= machine.gpus:
-        return {}
-    learner = min(config.num_gpus, float(machine.gpus))
-    share = _rounded((machine.gpus - learner) / max(config.num_workers, 1))
-    return {"num_gpus": learner, "num_gpus_per_worker": min(config.num_gpus_per_worker, share)}
+    learner = min(config.num_gpus, config.MOST_GPUS)
+    share = config.num_gpus_per_worker if config.WORKERS_USE_GPUS else 0.0
+    if learner + share * config.num_workers > machine.gpus:
+        learner = min(learner, float(machine.gpus))
+        share = min(share, _rounded((machine.gpus - learner) / max(config.num_workers, 1)))
+    return {"num_gpus": learner, "num_gpus_per_worker": share}
 
 
 def _fewer_cpus(experiment: Experiment, machine: Machine) -> Changes:

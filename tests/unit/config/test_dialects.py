@@ -212,8 +212,9 @@ class TestValues:
             ("gpu: true", "num_gpus", 1),
             ("gpu: true, gpu_fraction: 0.5", "num_gpus", 0.5),
             ("gpu: false", "num_gpus", 0),
-            ("devices: ['/gpu:0', '/gpu:1', '/cpu:0']", "num_gpus", 2),
-            ("use_gpu_for_workers: true", "num_gpus_per_worker", 1),
+            ("devices: ['/gpu:0', '/cpu:0']", "num_gpus", 1),
+            ("_fake_gpus: true, num_gpus: 2", "num_gpus", 0),
+            ("_fake_gpus: false, num_gpus: 1", "num_gpus", 1),
             ("exploration_config: {type: SoftQ, temperature: 0.5}", "softmax_temp", 0.5),
             ("exploration_config: {type: SoftQ}", "soft_q", True),
             ("exploration_config: {type: PerWorkerEpsilonGreedy}", "per_worker_exploration", True),
@@ -423,6 +424,13 @@ def test_keys_of_the_replay_of_rllib_1_13_are_noticed(load: Load) -> None:
     assert [message.partition(" has no effect here: ")[0] for message in messages(plan)] == [
         f"config.replay_buffer_config.{key.partition(':')[0]}" for key in keys.split(", ")
     ]
+
+
+@pytest.mark.parametrize(("gpus", "said"), [("num_gpus: 2", ", and num_gpus: 2 is left out"), ("lr: 1", "")])
+def test_fake_gpus_are_the_cpu(load: Load, gpus: str, said: str) -> None:
+    plan = load(f"  config: {{_fake_gpus: true, {gpus}}}\n")
+    assert config(plan).num_gpus == 0
+    assert messages(plan) == [f"config._fake_gpus: the learner uses the CPU{said}"]
 
 
 @pytest.mark.parametrize("key", ["min_time_s_per_iteration", "min_time_s_per_reporting", "min_iter_time_s"])

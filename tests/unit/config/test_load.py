@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.errors import ConfigError
+from rlexp.machine import Machine, fitted
 
 Write = Callable[[str], str]
 MINIMAL = "a:\n  run: APEX\n  env: CartPole-v1\n  stop: {timesteps_total: 100}\n"
@@ -354,6 +356,51 @@ class TestStop:
     def test_metrics_out_of_range_come_with_all_other_problems(self, write: Write) -> None:
         text = MINIMAL.replace("100", "-1, time_total_s: 0") + "  config: {gamma: 2}\n"
         assert [where for where, _, _ in problems(write(text))] == ["f.yaml:4:10", "f.yaml:4:31", "f.yaml:5:19"]
+
+
+class TestGpus:
+    TEXT = MINIMAL + "  config: {num_workers: 2, num_gpus: 2, num_gpus_per_worker: 0.1}\n"
+
+    @pytest.mark.parametrize("run", ["DQN", "APEX"])
+    def test_gpus_that_nobody_would_use_are_refused(self, write: Write, run: str) -> None:
+        assert problems(write(self.TEXT.replace("APEX", run))) == [
+            (
+                "f.yaml:5:28",
+                "config.num_gpus: 2 reserves 2 GPUs, but the learner uses 1",
+                "write num_gpus: 1; --fit lowers it for you",
+            ),
+            (
+                "f.yaml:5:41",
+                "config.num_gpus_per_worker: 0.1 reserves GPUs, but workers use none",
+                "write num_gpus_per_worker: 0; --fit lowers it for you",
+            ),
+        ]
+
+    @pytest.mark.parametrize("text", ["gpu: true, gpu_fraction: 3", "devices: ['/gpu:0', '/gpu:1']", "num_gpus: 1.5"])
+    def test_they_are_refused_in_any_spelling(self, write: Write, text: str) -> None:
+        ((_, message, _),) = problems(write(f"{MINIMAL}  config: {{num_workers: 0, {text}}}\n"))
+        assert message.startswith("config.num_gpus: ")
+        found = problems(write(MINIMAL), "num_gpus=2")
+        assert [where for where, _, _ in found] == ["-o num_gpus=2"]
+
+    @pytest.mark.parametrize(("gpus", "kept"), [(0, 0), (1, 1), (8, 1)])
+    def test_fit_lowers_them_with_a_notice(self, write: Write, gpus: int, kept: int) -> None:
+        machine = Machine(cpus=4, gpus=gpus, memory_total=2**34, memory_available=2**34)
+        plan = load_plan([write(self.TEXT)], options=LoadOptions(adjust=partial(fitted, machine=machine)))
+        assert (config_of(plan).num_gpus, config_of(plan).num_gpus_per_worker) == (kept, 0)
+        assert [notice.message for notice in plan.notices] == [
+            f"a: num_gpus: {kept} instead of 2 (--fit)",
+            "a: num_gpus_per_worker: 0 instead of 0.1 (--fit)",
+        ]
+
+    @pytest.mark.parametrize("gpus", ["0", "0.25", "1"])
+    def test_one_gpu_or_a_part_of_it_is_fine(self, write: Write, gpus: str) -> None:
+        plan = load_plan([write(f"{MINIMAL}  config: {{num_workers: 0, num_gpus: {gpus}}}\n")])
+        assert config_of(plan).num_gpus == float(gpus)
+
+    def test_ppo_keeps_them(self, write: Write) -> None:
+        made = config_of(load_plan([write(self.TEXT.replace("APEX", "PPO"))]))
+        assert (made.num_gpus, made.num_gpus_per_worker) == (2, 0.1)
 
 
 def test_ppo_file_says_that_it_cannot_be_trained_yet(write: Write) -> None:
