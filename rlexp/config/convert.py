@@ -9,8 +9,8 @@ from typing import Any
 from rlexp.config.draft import Draft
 from rlexp.config.located_axes import at
 from rlexp.config.nodes import Finding, KeyPath, Node
-from rlexp.config.search_space import line_of, replaced
-from rlexp.config.translation import node_of
+from rlexp.config.search_space import Axis, line_of, replaced
+from rlexp.config.translation import Translation, node_of
 from rlexp.config.yaml_writer import to_yaml
 
 _INDENT = "  "
@@ -122,11 +122,24 @@ def _with_axes(draft: Draft) -> Node:
     """Return the first corner as written, with each ``grid_search`` and sampler at its current key."""
     experiment = draft.written[0]
     for number, axis in enumerate(draft.axes):
-        choices = [at(draft.written[place].plain(), axis.path) for place in line_of(draft.axes, number)]
-        experiment = _put(experiment, axis.path, axis.data(choices))
+        if axis.makes:
+            experiment = _with_group(experiment, draft.corners[0].run, axis)
+        else:
+            choices = [at(draft.written[place].plain(), axis.path) for place in line_of(draft.axes, number)]
+            experiment = _put(experiment, axis.path, axis.data(choices))
     for path, node in draft.computed:
         experiment = _put(experiment, path, node.plain())
     return experiment
+
+
+def _with_group(experiment: Node, run: str, axis: Axis) -> Node:
+    """Return the experiment with an axis in its own spelling, in place of the keys that it sets."""
+    translation = Translation(experiment, run)
+    for path in axis.makes:
+        translation.take(".".join(map(str, path)))
+    data = axis.data([choice.plain() for choice in axis.choices])
+    translation.put(".".join(map(str, axis.path)), data, axis.choices[0])
+    return translation.experiment
 
 
 def _put(node: Node, path: KeyPath, value: Any) -> Node:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from rlexp.config import env_ids
 from rlexp.config.dialect_table import old_groups
+from rlexp.config.dialects import use_current_names
 from rlexp.config.evaluations import compute
 from rlexp.config.experiment import Experiment
 from rlexp.config.idle_keys import idle_keys
 from rlexp.config.key_table import key_table
+from rlexp.config.layout import arranged
 from rlexp.config.load_options import LoadOptions
 from rlexp.config.nodes import Finding, Node, shown_key
 from rlexp.config.old_values import use_current_values
@@ -33,6 +35,7 @@ class Corner:
 def corner_of(name: str, node: Node, run: str, options: LoadOptions) -> Corner:
     """Return a corner, or everything that is wrong with it."""
     translation = Translation(node, run)
+    _use_names_of_chosen_groups(translation)
     compute(translation)
     use_current_values(translation)
     _drop_empty_groups(translation)
@@ -44,6 +47,13 @@ def corner_of(name: str, node: Node, run: str, options: LoadOptions) -> Corner:
     if experiment is None or problems:
         return Corner(None, translation.experiment, problems, tuple(translation.notices))
     return Corner(experiment, translation.experiment, (), tuple(translation.notices))
+
+
+def _use_names_of_chosen_groups(translation: Translation) -> None:
+    """Give the keys of a mapping that stood in a ``grid_search`` their current names and places."""
+    use_current_names(translation)
+    translation.experiment, contradictory = arranged(translation.experiment, translation.run)
+    translation.problems += contradictory
 
 
 def _drop_empty_groups(translation: Translation) -> None:

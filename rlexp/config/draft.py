@@ -15,6 +15,7 @@ from rlexp.config.load_options import LoadOptions
 from rlexp.config.located_axes import at, data_of, located
 from rlexp.config.nodes import Finding, KeyPath, Node, Place, shown, shown_key
 from rlexp.config.overrides import Override, of_agent
+from rlexp.config.repetitions import cut_axis, cut_corners, cut_node, is_left, kept_choices
 from rlexp.config.search_section import use_search_section
 from rlexp.config.search_space import Axis, corners, find_axes
 from rlexp.config.space import Space
@@ -77,7 +78,7 @@ def draft_of(
         return None, wrong
     draft = _adjusted(draft, options)
     unused = tuple(_unused_resources(draft))
-    return (None if unused else draft), unused
+    return (None if unused else _without_repetitions(draft)), unused
 
 
 def _drafted(
@@ -133,6 +134,33 @@ def _unused_resources(draft: Draft) -> Iterator[Finding]:
         finding
         for experiment, written in zip(draft.corners, draft.written, strict=True)
         for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
+    )
+
+
+def _without_repetitions(draft: Draft) -> Draft:
+    """Return the draft without the values of its grids that change nothing, and notices of them."""
+    kept, notices = kept_choices(draft.axes, draft.corners)
+    are_left = [is_left(axis, choices, draft.corners[0]) for axis, choices in zip(draft.axes, kept, strict=True)]
+    if not notices and all(are_left):
+        return draft
+
+    def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        left = zip(axes, kept, are_left, strict=True)
+        return tuple(cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
+
+    space = replace(
+        draft.space,
+        node=cut_node(draft.space.node, draft.space.axes, kept, are_left),
+        axes=cut(draft.space.axes),
+        located=cut(draft.axes),
+    )
+    return replace(
+        draft,
+        axes=space.located,
+        corners=tuple(cut_corners(draft.axes, kept, draft.corners)),
+        written=tuple(cut_corners(draft.axes, kept, draft.written)),
+        space=space,
+        notices=(*draft.notices, *notices),
     )
 
 

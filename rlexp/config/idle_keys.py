@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rlexp.config.common import CommonConfig
 from rlexp.config.dqn import DQNConfig
+from rlexp.config.experiment import Experiment
 
 _EPSILON = (
     "exploration_initial_eps",
@@ -46,6 +47,11 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
     ):
         if is_idle:
             yield from ((key, reason) for key in keys)
+
+
+def essence(experiment: Experiment) -> str:
+    """Return an experiment as text without the keys that have no effect: two with the same text do the same."""
+    return experiment.model_dump_json(exclude={"config": {key for key, _ in idle_keys(experiment.config)}})
 
 
 def _has_ladder(config: DQNConfig) -> bool:

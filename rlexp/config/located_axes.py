@@ -17,7 +17,7 @@ _MISSING = object()
 def located(
     axes: Sequence[Axis], corners: Sequence[Experiment], computed: Collection[KeyPath]
 ) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
-    """Return the axes with the paths at which the corners differ, and what is wrong with all others.
+    """Return the axes with the paths at which the corners differ, and what is wrong with ranges that change nothing.
 
     Values at the paths ``computed`` are expected to follow from others.
     """
@@ -31,8 +31,13 @@ def located(
             found.append(axis)
         elif len(paths) == 1:
             found.append(replace(axis, path=paths.pop()))
+        elif paths:
+            found.append(replace(axis, makes=tuple(sorted(paths, key=str))))
+        elif axis.is_grid:
+            found.append(axis)
         else:
-            lost.append(_lost(axis, paths))
+            message = f"{axis.key} cannot be searched: it has no effect here"
+            lost.append(Finding(axis.choices[0].place, message, "write one value, or leave the key out"))
     return tuple(found), tuple(lost)
 
 
@@ -40,16 +45,6 @@ def _overlap(one: KeyPath, other: KeyPath) -> bool:
     """Return whether one path leads to the other, or to something inside it."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
-
-
-def _lost(axis: Axis, paths: set[KeyPath]) -> Finding:
-    place = axis.choices[0].place
-    if not paths:
-        message = f"{axis.key} cannot be searched: it has no effect here"
-        return Finding(place, message, "write one value, or leave the key out")
-    keys = " and ".join(sorted(".".join(map(str, path)) for path in paths))
-    message = f"{axis.key} cannot be searched: its values stand for several keys ({keys})"
-    return Finding(place, message, "search one of those keys, or write an experiment for each value")
 
 
 def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -60,6 +55,26 @@ def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
         return
     for key in {**one, **other}:
         yield from _differences(one.get(key, _MISSING), other.get(key, _MISSING), (*path, key))
+
+
+def is_at_a_key(axis: Axis, experiment: Experiment) -> bool:
+    """Return whether a located axis is at a key of an experiment, or sets several of them."""
+    return bool(axis.makes) or at(data_of(experiment), axis.path) is not _MISSING
+
+
+def value_on(axis: Axis, data: Data, choice: int) -> Any:
+    """Return the value on a located axis, of an experiment with this data that has its nth choice."""
+    return axis.choices[choice].plain() if axis.makes else at(data, axis.path)
+
+
+def with_axis(data: Data, axis: Axis, values: Sequence[Any]) -> None:
+    """Put a located axis with its values into the data of an experiment, in place of the keys that it sets."""
+    for path in axis.makes:
+        del at(data, path[:-1])[path[-1]]
+    group: Any = data
+    for key in axis.path[:-1]:
+        group = group.setdefault(key, {}) if isinstance(group, dict) else group[key]
+    group[axis.path[-1]] = axis.data(values)
 
 
 def data_of(experiment: Experiment) -> Data:

@@ -9,9 +9,10 @@ from typing import Any
 
 from rlexp.config.draft import Draft
 from rlexp.config.experiment import RUNNABLE, Experiment
-from rlexp.config.located_axes import at, data_of, without_section
+from rlexp.config.idle_keys import essence
+from rlexp.config.located_axes import at, data_of, value_on, with_axis, without_section
 from rlexp.config.nodes import Finding
-from rlexp.config.search_space import SEARCH, line_of
+from rlexp.config.search_space import SEARCH, corner_indices, line_of
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial, sample_seed, trial_name
 from rlexp.config.user_modules import NO_MODULES, UserModules
@@ -118,6 +119,12 @@ def _notices(draft: Draft) -> Iterable[Finding]:
     run = draft.corners[0].run
     if run not in RUNNABLE:
         yield Finding(draft.place, f"{draft.name}: rlexp cannot train {run} yet; it can check and convert the file")
+    repeated = 0 if draft.corners[0].is_sweep else len(draft.corners) - len(_distinct(draft))
+    if repeated:
+        variants = f"{repeated} of {len(draft.corners)} variants"
+        yield Finding(
+            draft.place, f"{draft.name}: {variants} differ from others only in keys without effect and are left out"
+        )
 
 
 def _env_places(draft: Draft) -> Iterable[tuple[tuple[str, str], str]]:
@@ -152,10 +159,9 @@ def _sweep(draft: Draft, seeded: tuple[Experiment, ...]) -> Sweep:
 def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
     """Yield the draft's trials, numbered from ``start``: the whole grid for one sample after the other."""
     index = start
+    variants = list(_variants(draft, seeded))
     for sample in range(draft.corners[0].num_samples):
-        for experiment in seeded:
-            data = data_of(experiment)
-            varied = {axis.key: at(data, axis.path) for axis in draft.axes}
+        for varied, experiment in variants:
             seed = sample_seed(experiment.config.seed or 0, sample)
             concrete = _with_seed(experiment, seed).model_copy(update={"num_samples": 1})
             name = trial_name(index, experiment.run, experiment.env, varied, sample)
@@ -163,12 +169,29 @@ def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[
             index += 1
 
 
+def _variants(draft: Draft, seeded: Sequence[Experiment]) -> Iterable[tuple[dict[str, Any], Experiment]]:
+    """Yield the corners that differ in keys with an effect, and what the grid varies with its value in each."""
+    distinct = set(_distinct(draft))
+    for number, (point, experiment) in enumerate(zip(corner_indices(draft.axes), seeded, strict=True)):
+        if number in distinct:
+            data, axes = data_of(experiment), zip(draft.axes, point, strict=True)
+            yield {axis.key: value_on(axis, data, choice) for axis, choice in axes}, experiment
+
+
+def _distinct(draft: Draft) -> list[int]:
+    """Return the first corner of each kind: others that differ from it only in keys without effect do the same."""
+    if len(draft.corners) == 1:
+        return [0]
+    first = {essence(experiment): number for number, experiment in reversed(list(enumerate(draft.corners)))}
+    return sorted(first.values())
+
+
 def _resolved(draft: Draft, seeded: Sequence[Experiment]) -> dict[str, Any]:
     """Return the first corner with every key, then each axis put back with its choices, and what depends on them."""
     resolved = data_of(seeded[0])
     for number, axis in enumerate(draft.axes):
-        values = [at(data_of(seeded[place]), axis.path) for place in line_of(draft.axes, number)]
-        at(resolved, axis.path[:-1])[axis.path[-1]] = axis.data(values)
+        places = line_of(draft.axes, number)
+        with_axis(resolved, axis, [value_on(axis, data_of(seeded[place]), n) for n, place in enumerate(places)])
     for path, node in draft.computed:
         at(resolved, path[:-1])[path[-1]] = node.plain()
     return resolved

@@ -35,6 +35,8 @@ class Axis:
     choices: tuple[Node, ...]
     """Every value of a list; of a range its two ends."""
     domain: Domain
+    makes: tuple[KeyPath, ...] = ()
+    """The current keys that its values set, if these are several; empty if the key at ``path`` is the only one."""
 
     @property
     def key(self) -> str:

@@ -73,8 +73,9 @@ class Space:
             if searcher == "optuna" and isinstance(axis.domain, Normal):
                 message = f"{axis.key}: randn cannot be used with search.searcher: optuna"
                 yield Finding(place, message, "write uniform: [low, high]")
-            path = ".".join(map(str, located.path))
-            if search.scheduler == "pbt" and f"{path}.".startswith(tuple(f"{key}." for key in _KEEP_THE_NETWORK)):
+            set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
+            fixed = tuple(f"{key}." for key in _KEEP_THE_NETWORK)
+            if search.scheduler == "pbt" and any(f"{path}.".startswith(fixed) for path in set_by_it):
                 message = f"{axis.key} cannot be searched with scheduler: pbt, whose trials copy each other's weights"
                 yield Finding(place, message, "use another scheduler, or write one value")
 

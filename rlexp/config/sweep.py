@@ -83,12 +83,12 @@ class Sweep:
         """Return the trials of a configuration, one a seed; raises ConfigError where its point is not right."""
         experiment = self._experiment(point)
         count = self.search.num_seeds
-        return tuple(self._trial(configuration * count + sample, sample, experiment) for sample in range(count))
+        return tuple(self._trial(configuration * count + sample, sample, experiment, point) for sample in range(count))
 
     def changed(self, trial: Trial, point: Point) -> Trial:
         """Return a trial under its name and seed, at another point; raises ConfigError where that is not right."""
         experiment = _with_seed(self._experiment(point), trial.experiment.config.seed or 0)
-        return Trial(trial.index, trial.name, experiment, self._varied(experiment), trial.sample)
+        return Trial(trial.index, trial.name, experiment, self._varied(experiment, point), trial.sample)
 
     def point_of(self, trial: Trial) -> Point:
         """Return the point of a trial, in today's spelling."""
@@ -107,16 +107,16 @@ class Sweep:
         adjust = self.space.options.adjust
         return corner.experiment if adjust is None else adjust(corner.experiment)[0]
 
-    def _trial(self, index: int, sample: int, experiment: Experiment) -> Trial:
+    def _trial(self, index: int, sample: int, experiment: Experiment, point: Point) -> Trial:
         own = experiment.config.seed
         seeded = _with_seed(experiment, sample_seed(self.seed if own is None else own, sample))
-        varied = self._varied(seeded)
+        varied = self._varied(seeded, point)
         name = trial_name(index, seeded.run, seeded.env, varied, sample)
         return Trial(index, name, seeded.model_copy(update={"num_samples": 1}), varied, sample)
 
-    def _varied(self, experiment: Experiment) -> Mapping[str, Any]:
+    def _varied(self, experiment: Experiment, point: Point) -> Mapping[str, Any]:
         data = data_of(experiment)
-        return {axis.key: at(data, axis.path) for axis in self.space.located}
+        return {axis.key: point[axis.key] if axis.makes else at(data, axis.path) for axis in self.space.located}
 
 
 def _with_seed(experiment: Experiment, seed: int) -> Experiment:

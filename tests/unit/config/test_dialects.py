@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from rlexp.config.dialect_table import absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.experiment import AGENTS
 from rlexp.config.key_table import key_table
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.yaml_writer import to_yaml
 from rlexp.errors import ConfigError
+from rlexp.machine import Machine, fitted
 
 Load = Callable[..., Plan]
 
@@ -460,18 +462,98 @@ class TestGrids:
         assert [trial.varied for trial in plan.trials] == [{"num_gpus": 1}, {"num_gpus": 0}]
         assert "num_gpus:\n      grid_search: [1.0, 0.0]" in resolved_yaml(plan)
 
-    def test_an_axis_that_stands_for_several_keys_is_refused(self, load: Load) -> None:
-        text = "  config: {exploration_config: {type: {grid_search: [PerWorkerEpsilonGreedy, SoftQ]}}}\n"
-        ((_, message, hint),) = problems(load, text)
-        assert message.startswith("exploration_config.type cannot be searched: its values stand for several keys")
-        assert hint is not None
+    @pytest.mark.parametrize(
+        ("text", "key", "found"),
+        [
+            (
+                "exploration_config: {grid_search: [{type: EpsilonGreedy, final_epsilon: 0.1}, {type: SoftQ}]}",
+                "exploration_config",
+                [(False, 0.1, 50_000), (True, 0.02, 50_000)],
+            ),
+            (
+                "exploration_config: {type: {grid_search: [PerWorkerEpsilonGreedy, SoftQ]}}",
+                "exploration_config.type",
+                [(False, 0.02, 50_000), (True, 0.02, 50_000)],
+            ),
+            (
+                "replay_buffer_config: {grid_search: [{capacity: 100, type: ReplayBuffer}, {capacity: 200}]}",
+                "replay_buffer_config",
+                [(False, 0.02, 100), (False, 0.02, 200)],
+            ),
+        ],
+    )
+    def test_grid_over_an_old_mapping_sets_all_of_its_keys(
+        self, load: Load, tmp_path: Path, text: str, key: str, found: list[Any]
+    ) -> None:
+        plan = load(f"  config: {{{text}}}\n")
+        configs = [trial.experiment.config for trial in plan.trials]
+        assert [(made.soft_q, made.exploration_final_eps, made.buffer_size) for made in configs] == found  # type: ignore[union-attr]
+        assert [list(trial.varied) for trial in plan.trials] == [[key], [key]]
+        for text_of_plan in (resolved_yaml(plan), converted_file(Path("f.yaml"))):
+            path = tmp_path / "again.yaml"
+            path.write_text(text_of_plan)
+            again = load_plan([path], seed=0)
+            assert [trial.experiment for trial in again.trials] == [trial.experiment for trial in plan.trials]
 
-    def test_grid_of_a_key_without_effect_says_that_it_makes_one_trial(self, load: Load) -> None:
-        plan = load("  config: {framework: {grid_search: [tf, torch]}}\n")
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "framework: {grid_search: [tf, torch]}",
+                "config.framework has no effect here: rlexp computes with PyTorch; "
+                "the 2 values of its grid_search make one trial",
+            ),
+            (
+                "model: {fcnet_activation: {grid_search: [relu, ReLU]}}",
+                "model.fcnet_activation: in grid_search, ReLU makes the same trial as relu, which runs once",
+            ),
+            (
+                "lr: {grid_search: [1e-3, 0.001]}",
+                "lr: in grid_search, 0.001 makes the same trial as 0.001, which runs once",
+            ),
+            (
+                "sigma0: {grid_search: [0.1, 0.2]}",
+                "sigma0: in grid_search, 0.2 makes the same trial as 0.1, which runs once",
+            ),
+        ],
+    )
+    def test_grid_values_that_make_the_same_trial_run_once(self, load: Load, text: str, message: str) -> None:
+        plan = load(f"  config: {{{text}}}\n")
         assert len(plan.trials) == 1
-        assert messages(plan) == [
-            "config.framework has no effect here: rlexp computes with PyTorch; "
-            "the 2 values of its grid_search make one trial"
+        assert plan.trials[0].varied == {}
+        assert message in messages(plan)
+        assert "grid_search" not in resolved_yaml(plan)
+
+    def test_variants_that_differ_in_keys_without_effect_run_once(self, load: Load, tmp_path: Path) -> None:
+        plan = load("  config: {noisy: {grid_search: [true, false]}, sigma0: {grid_search: [0.1, 0.2]}}\n")
+        assert [trial.varied for trial in plan.trials] == [
+            {"noisy": True, "sigma0": 0.1},
+            {"noisy": True, "sigma0": 0.2},
+            {"noisy": False, "sigma0": 0.1},
+        ]
+        assert "a: 1 of 4 variants differ from others only in keys without effect and are left out" in messages(plan)
+        path = tmp_path / "resolved.yaml"
+        path.write_text(resolved_yaml(plan))
+        assert load_plan([path]).trials == plan.trials
+
+    def test_variants_that_fit_makes_equal_run_once(self, load: Load) -> None:
+        machine = Machine(cpus=2, gpus=0, memory_total=2**34, memory_available=2**34)
+        text = "  config: {num_cpus_per_worker: 0.5, num_workers: {grid_search: [1, 8, 16]}}\n"
+        plan = load(text, run="APEX", adjust=partial(fitted, machine=machine))
+        assert [trial.experiment.config.num_workers for trial in plan.trials] == [1, 2]
+        assert "num_workers: in grid_search, 16 makes the same trial as 8, which runs once" in messages(plan)
+        Path("f.yaml").write_text(resolved_yaml(plan))
+        assert load_plan(["f.yaml"]).trials == plan.trials
+
+    @pytest.mark.parametrize("text", ["gpu: {grid_search: [false]}", "framework: {grid_search: [tf]}"])
+    def test_grid_of_one_old_value_is_that_value(self, load: Load, text: str) -> None:
+        (trial,) = load(f"  config: {{{text}}}\n").trials
+        assert trial.varied == {}
+
+    def test_grid_keeps_the_values_that_differ(self, load: Load) -> None:
+        plan = load("  config: {lr: {grid_search: [1, 2, 1.0]}, gamma: {grid_search: [0.9, 0.5]}}\n")
+        assert [trial.varied for trial in plan.trials] == [
+            {"lr": lr, "gamma": gamma} for lr in (1, 2) for gamma in (0.9, 0.5)
         ]
 
     def test_a_switch_may_be_searched_beside_what_it_switches(self, load: Load) -> None:

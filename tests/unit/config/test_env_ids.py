@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.config.env_ids import current_env, is_atari, is_known
 from rlexp.config.env_names import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS
-from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.errors import ConfigError
 
 Load = Callable[..., Plan]
@@ -123,8 +123,12 @@ def test_which_are_atari_games(env: str, expected: bool) -> None:
     assert is_atari(env) == expected
 
 
-def test_a_grid_of_games_that_need_other_settings_is_refused(load: Load) -> None:
-    with pytest.raises(ConfigError, match="stand for several keys"):
-        load("{grid_search: [PongDeterministic-v4, SpaceInvadersDeterministic-v4]}")
+def test_grid_of_old_ids_with_different_settings_makes_a_trial_of_each(load: Load) -> None:
+    plan = load("{grid_search: [PongDeterministic-v4, SpaceInvadersDeterministic-v4]}")
+    experiments = [trial.experiment for trial in plan.trials]
+    assert [experiment.env for experiment in experiments] == ["ALE/Pong-v5", "ALE/SpaceInvaders-v5"]
+    assert [experiment.config.env_config["frameskip"] for experiment in experiments] == [4, 3]
+    Path("f.yaml").write_text(resolved_yaml(plan))
+    assert load_plan(["f.yaml"]).trials == plan.trials
     plan = load("{grid_search: [PongDeterministic-v4, QbertDeterministic-v4]}")
     assert [trial.experiment.env for trial in plan.trials] == ["ALE/Pong-v5", "ALE/Qbert-v5"]
