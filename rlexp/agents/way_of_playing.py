@@ -13,7 +13,7 @@ from rlexp.json_file import plain
 KEYS: Final = {
     *("num_workers", "num_envs_per_worker", "sample_batch_size", "batch_mode", "sample_async", "horizon"),
     *("observation_filter", "synchronize_filters", "clip_rewards", "gamma", "n_step", "explore", "noisy", "soft_q"),
-    *("parameter_noise", "worker_side_prioritization", "seed"),
+    *("parameter_noise", "epsilon_with_noisy", "worker_side_prioritization", "seed"),
 }
 """Keys that say what a worker keeps between two fragments."""
 

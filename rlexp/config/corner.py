@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlexp.config import env_ids
+from rlexp.config.ages import leave_out_ignored
 from rlexp.config.dialect_table import old_groups
 from rlexp.config.dialects import use_current_names
 from rlexp.config.evaluations import compute
 from rlexp.config.experiment import Experiment
 from rlexp.config.idle_keys import idle_keys
-from rlexp.config.key_table import key_table
+from rlexp.config.key_table import KeyName, key_table
 from rlexp.config.layout import arranged
 from rlexp.config.load_options import LoadOptions
 from rlexp.config.nodes import Finding, Node, shown_key
 from rlexp.config.old_values import use_current_values
+from rlexp.config.releases import Age
 from rlexp.config.translation import Translation
 from rlexp.config.validation import unknown_keys, validated
 
@@ -32,10 +34,10 @@ class Corner:
     notices: tuple[Finding, ...]
 
 
-def corner_of(name: str, node: Node, run: str, options: LoadOptions) -> Corner:
+def corner_of(name: str, node: Node, run: str, age: Age | None, options: LoadOptions) -> Corner:
     """Return a corner, or everything that is wrong with it."""
     translation = Translation(node, run)
-    _use_names_of_chosen_groups(translation)
+    _use_names_of_chosen_groups(translation, age)
     compute(translation)
     use_current_values(translation)
     _drop_empty_groups(translation)
@@ -49,9 +51,11 @@ def corner_of(name: str, node: Node, run: str, options: LoadOptions) -> Corner:
     return Corner(experiment, translation.experiment, (), tuple(translation.notices))
 
 
-def _use_names_of_chosen_groups(translation: Translation) -> None:
+def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> None:
     """Give the keys of a mapping that stood in a ``grid_search`` their current names and places."""
     use_current_names(translation)
+    if age is not None:
+        leave_out_ignored(translation, age, decided=key_table(translation.run))
     translation.experiment, contradictory = arranged(translation.experiment, translation.run)
     translation.problems += contradictory
 
@@ -78,21 +82,27 @@ def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
         translation.problems.append(Finding(env.place, f"env {shown_key(env.value)} {message}", hint))
 
 
-def without_idle_keys(name: str, corners: Sequence[Corner], run: str) -> tuple[Corner, ...]:
-    """Return valid corners without the keys that do nothing in any of them and are not at their default."""
+def without_idle_keys(
+    name: str, corners: Sequence[Corner], run: str, defaults: Collection[KeyName]
+) -> tuple[Corner, ...]:
+    """Return valid corners without the keys that do nothing in any of them and are not at their default.
+
+    A notice names each of them but ``defaults``, which the file does not give.
+    """
     idle = [dict(idle_keys(corner.experiment.config)) for corner in corners if corner.experiment]
     everywhere = {key: reason for key, reason in idle[0].items() if all(key in other for other in idle)}
-    return tuple(_without(name, corner, run, everywhere) for corner in corners)
+    return tuple(_without(name, corner, run, everywhere, defaults) for corner in corners)
 
 
-def _without(name: str, corner: Corner, run: str, idle: Mapping[str, str]) -> Corner:
+def _without(name: str, corner: Corner, run: str, idle: Mapping[str, str], defaults: Collection[KeyName]) -> Corner:
     translation = Translation(corner.written, run)
     for key, reason in idle.items():
         node = translation.find(f"config.{key}")
         if node is None or node.plain() == key_table(run)["config", key].default:
             continue
         translation.take(f"config.{key}")
-        translation.notice(node, f"config.{key} has no effect: {reason}")
+        if ("config", key) not in defaults:
+            translation.notice(node, f"config.{key} has no effect: {reason}")
     if translation.experiment is corner.written:
         return corner
     experiment, _ = validated(name, translation.experiment, run)

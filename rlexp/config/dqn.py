@@ -154,7 +154,11 @@ class DQNConfig(CommonConfig):
     """Sizes of the layers in each head, after the model. ``[]``: none."""
 
     noisy: bool = False
-    """Explore by noise in the layers of the heads (Fortunato et al. 2018). Every epsilon is then 0."""
+    """Explore by noise in the layers of the heads (Fortunato et al. 2018). Every epsilon is then 0, unless
+    ``epsilon_with_noisy`` is true."""
+
+    epsilon_with_noisy: bool = False
+    """With ``noisy``: explore by epsilon as well, as RLlib does for ``exploration_config`` beside ``noisy``."""
 
     sigma0: Positive = 0.5
     """Initial standard deviation of the noise of ``noisy`` layers, before division by the root of their width."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlexp.config import hints
-from rlexp.config.assembly import assembled
+from rlexp.config.assembly import Assembled, assembled
 from rlexp.config.corner import Corner, corner_of, without_idle_keys
 from rlexp.config.dialects import agent_name
 from rlexp.config.evaluations import expressions
@@ -19,7 +19,6 @@ from rlexp.config.repetitions import cut_axis, cut_corners, cut_node, is_left, k
 from rlexp.config.search_section import use_search_section
 from rlexp.config.search_space import Axis, corners, find_axes
 from rlexp.config.space import Space
-from rlexp.config.translation import Translation
 from rlexp.config.validation import conflict_findings, validated
 
 RUN = "run"
@@ -61,19 +60,19 @@ def draft_of(
     run = _agent(entry, of_agent(overrides) or entry.child(RUN))
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry))
-    translation = assembled(entry.without(RUN), overrides, run)
-    use_search_section(translation, options.is_sweep)
-    axes, malformed = find_axes(translation.experiment)
+    assembly = assembled(entry.without(RUN), overrides, run)
+    use_search_section(assembly.translation, options.is_sweep)
+    axes, malformed = find_axes(assembly.translation.experiment)
     axes = tuple(sorted(axes, key=_position))
-    findings = (*translation.problems, *_named_inside(entry), *malformed)
+    findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
     if malformed:
         return None, findings
-    nodes = corners(translation.experiment, axes)
-    made = tuple(corner_of(name, node, run, options) for node in nodes)
+    nodes = corners(assembly.translation.experiment, axes)
+    made = tuple(corner_of(name, node, run, assembly.age, options) for node in nodes)
     findings += tuple(problem for corner in made for problem in corner.problems)
     if findings:
         return None, findings
-    draft, wrong = _drafted(name, entry, translation, axes, made, options)
+    draft, wrong = _drafted(name, entry, assembly, axes, made, options)
     if wrong:
         return None, wrong
     draft = _adjusted(draft, options)
@@ -82,22 +81,17 @@ def draft_of(
 
 
 def _drafted(
-    name: str,
-    entry: Node,
-    translation: Translation,
-    axes: tuple[Axis, ...],
-    made: Sequence[Corner],
-    options: LoadOptions,
+    name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Corner], options: LoadOptions
 ) -> tuple[Draft, tuple[Finding, ...]]:
     """Return the draft of an entry that is right in all its corners, and the axes that cannot be searched."""
-    experiment, run = translation.experiment, translation.run
-    made = without_idle_keys(name, made, run)
+    experiment, run = assembly.translation.experiment, assembly.translation.run
+    made = without_idle_keys(name, made, run, assembly.defaults)
     valid = tuple(corner.experiment for corner in made if corner.experiment)
     computed = _computed(experiment, valid)
     placed, unplaced = located(axes, valid, [path for path, _ in computed])
-    space = Space(name, run, experiment, axes, placed, options)
+    space = Space(name, run, experiment, axes, placed, assembly.age, options)
     wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
-    notices = (*translation.notices, *(notice for corner in made for notice in corner.notices))
+    notices = (*assembly.notices_of(name, made[0].written), *(notice for corner in made for notice in corner.notices))
     written = tuple(corner.written for corner in made)
     return Draft(name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))), wrong
 
@@ -189,7 +183,7 @@ def _agent(entry: Node, run: Node | None) -> str | Finding:
 
 def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
     """Return what is wrong with the keys that every agent's experiments have."""
-    translation = assembled(entry.without(RUN, "config"), (), next(iter(AGENTS)))
+    translation = assembled(entry.without(RUN, "config"), (), next(iter(AGENTS))).translation
     axes, malformed = find_axes(translation.experiment)
     if malformed:
         return malformed

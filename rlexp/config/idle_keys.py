@@ -29,7 +29,7 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
     if not isinstance(config, DQNConfig):
         return
     for is_idle, keys, reason in (
-        (config.noisy, ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
+        (_has_noise_alone(config), ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
         (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
         (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
         (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
@@ -40,7 +40,7 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
             "prioritized_replay_beta_annealing_timesteps is given",
         ),
         (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
-        (not config.noisy, ("sigma0",), "noisy is false"),
+        (not config.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
         (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
         (not config.soft_q, ("softmax_temp",), "soft_q is false"),
         (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
@@ -52,6 +52,11 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
 def essence(experiment: Experiment) -> str:
     """Return an experiment as text without the keys that have no effect: two with the same text do the same."""
     return experiment.model_dump_json(exclude={"config": {key for key, _ in idle_keys(experiment.config)}})
+
+
+def _has_noise_alone(config: DQNConfig) -> bool:
+    """Return whether noise takes the place of epsilon."""
+    return config.noisy and not config.epsilon_with_noisy
 
 
 def _has_ladder(config: DQNConfig) -> bool:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlexp.config.common import CommonConfig
+from rlexp.config.dqn import DQNConfig
 from rlexp.config.draft import Draft
 from rlexp.config.experiment import RUNNABLE, Experiment
 from rlexp.config.idle_keys import essence
 from rlexp.config.located_axes import at, data_of, value_on, with_axis, without_section
-from rlexp.config.nodes import Finding
+from rlexp.config.nodes import Finding, Node
 from rlexp.config.search_space import SEARCH, corner_indices, line_of
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial, sample_seed, trial_name
@@ -19,6 +21,7 @@ from rlexp.config.user_modules import NO_MODULES, UserModules
 from rlexp.config.yaml_writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
+_BETA = ("config", "prioritized_replay_beta")
 _SWEEP_HINT = "use rlexp sweep FILE; it writes a best.yaml for rlexp run"
 
 
@@ -119,6 +122,8 @@ def _notices(draft: Draft) -> Iterable[Finding]:
     run = draft.corners[0].run
     if run not in RUNNABLE:
         yield Finding(draft.place, f"{draft.name}: rlexp cannot train {run} yet; it can check and convert the file")
+    for experiment, written in zip(draft.corners, draft.written, strict=True):
+        yield from _decreasing_beta(experiment.config, written)
     repeated = 0 if draft.corners[0].is_sweep else len(draft.corners) - len(_distinct(draft))
     if repeated:
         variants = f"{repeated} of {len(draft.corners)} variants"
@@ -132,6 +137,17 @@ def _env_places(draft: Draft) -> Iterable[tuple[tuple[str, str], str]]:
         node = written.child("env")
         if node is not None:
             yield (draft.name, experiment.env), str(node.place)
+
+
+def _decreasing_beta(config: CommonConfig, written: Node) -> Iterable[Finding]:
+    """Yield a notice where beta decreases, so that the importance-sampling weights correct less and less."""
+    node = written.find(_BETA)
+    if not isinstance(config, DQNConfig) or not config.prioritized_replay or node is None:
+        return
+    first, last = config.prioritized_replay_beta, config.resolved_final_prioritized_replay_beta
+    if last < first:
+        message = f"config.prioritized_replay_beta decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
+        yield Finding(node.key_place, f"{message}. For a constant beta, write final_prioritized_replay_beta: null")
 
 
 def _seeded(draft: Draft, fresh_seed: Callable[[], int]) -> tuple[Experiment, ...]:

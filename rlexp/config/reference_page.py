@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from rlexp.config.dialect_table import absent_keys
 from rlexp.config.experiment import AGENTS
 from rlexp.config.reference import KeyReference, key_references
+from rlexp.config.releases import changed_defaults, kept_defaults
 from rlexp.config.yaml_writer import to_yaml
 
 BEHAVIOUR_TESTS = Path("tests/behaviour")
@@ -27,6 +28,16 @@ in a terminal. Keys under `optimizer` may also be written directly under `config
 `grid_search: [...]`. The last column names a test that fails if the key is ignored.
 """
 
+_DEFAULTS = """\
+## Defaults that depend on the age of a file
+
+RLlib changed some of its defaults. If the spelling of a file belongs to certain releases of RLlib, the keys below have
+the default of these releases where the file does not give them; a notice names them, and `rlexp convert` writes them
+out. Files in rlexp's spelling, files whose spellings belong to different releases, and files with a key that only rlexp
+has use the defaults above. To choose a value yourself, write the key.
+
+"""
+
 
 def page(tests: Mapping[str, str]) -> str:
     """Return the page; ``tests`` has the name of a test for each key that has one."""
@@ -37,6 +48,7 @@ def page(tests: Mapping[str, str]) -> str:
         ("Keys under `config`", [key for key in keys if key.path[0] == "config"]),
     ):
         parts.append(f"## {title}\n\n" + "\n".join(_table(chosen, tests)) + "\n")
+    parts.append(_DEFAULTS + "\n".join(_default_table()) + "\n\n" + "\n".join(_kept_table()) + "\n")
     parts.append("## Keys of RLlib that rlexp does not have\n\n" + "\n".join(_absent_table()) + "\n")
     return "\n".join(parts)
 
@@ -85,6 +97,27 @@ def shown_default(default: Any) -> str:
     if isinstance(default, tuple):
         default = list(default)
     return to_yaml({"x": default}).removeprefix("x:").strip() if default != {} else "{}"
+
+
+def _default_table() -> Iterator[str]:
+    yield "| key | agents | default, by release of RLlib |"
+    yield "|---|---|---|"
+    for default in changed_defaults():
+        values = []
+        for number, (release, value) in enumerate(default.values):
+            is_same = default.same_as is not None and number == len(default.values) - 1
+            shown = f"that of `{_short('.'.join(default.same_as or ()))}`" if is_same else f"`{shown_default(value)}`"
+            values.append(f"from {'.'.join(map(str, release))} on: {shown}")
+        beside = f" (with `{_short('.'.join(default.beside))}`)" if default.beside else ""
+        agents = ", ".join(default.agents)
+        yield f"| `{_short('.'.join(default.path))}`{beside} | {agents} | {'; '.join(values)} |"
+
+
+def _kept_table() -> Iterator[str]:
+    yield "| key whose default is rlexp's in every file | why |"
+    yield "|---|---|"
+    for kept in kept_defaults():
+        yield f"| {', '.join(f'`{_short(key)}`' for key in kept.keys)} | {kept.reason} |"
 
 
 def _absent_table() -> Iterator[str]:

@@ -13,6 +13,7 @@ from rlexp.config.corner import Corner, corner_of
 from rlexp.config.domains import Listed, Normal
 from rlexp.config.load_options import LoadOptions
 from rlexp.config.nodes import Finding, Node
+from rlexp.config.releases import Age
 from rlexp.config.search import SearchConfig
 from rlexp.config.search_space import SEARCH, Axis, replaced
 from rlexp.config.translation import node_of
@@ -39,6 +40,8 @@ class Space:
     axes: tuple[Axis, ...]
     located: tuple[Axis, ...]
     """The same axes, at their current keys."""
+    age: Age | None
+    """The releases of RLlib that its spelling belongs to, if any."""
     options: LoadOptions
 
     @property
@@ -97,7 +100,7 @@ class Space:
         node = self.node.without(SEARCH)
         for axis, key in zip(self.axes, self.keys, strict=True):
             node = replaced(node, axis.path, node_of(point[key], axis.choices[0]))
-        return corner_of(self.name, node, self.run, self.options)
+        return corner_of(self.name, node, self.run, self.age, self.options)
 
     @property
     def _section(self) -> Node:

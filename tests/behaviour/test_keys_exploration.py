@@ -104,6 +104,14 @@ def test_noise_takes_the_place_of_epsilon(per_worker_exploration: bool) -> None:
     assert epsilon_at(0, noisy=True, per_worker_exploration=per_worker_exploration) == 0.0
 
 
+@pytest.mark.key("epsilon_with_noisy")
+@pytest.mark.parametrize(("per_worker_exploration", "epsilon"), [(False, 0.7), (True, 0.4)])
+def test_noise_leaves_epsilon_as_it_is_where_both_explore(per_worker_exploration: bool, epsilon: float) -> None:
+    schedule = {"exploration_initial_eps": 0.7, "epsilon_ladder": "worker"}
+    both = {"noisy": True, "epsilon_with_noisy": True, "per_worker_exploration": per_worker_exploration}
+    assert epsilon_at(0, **both, **schedule) == epsilon
+
+
 NO_EPSILON = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
 
 

@@ -151,8 +151,9 @@ class DQNAgentBase(Agent[DQNConfigT]):
         )
 
     def _explores_by_epsilon(self) -> bool:
-        """Whether ε explores: ``noisy`` and ``soft_q`` take its place, and ``explore: false`` wants nothing."""
-        return self.config.explore and not (self.config.noisy or self.config.soft_q)
+        """Whether ε explores: not with ``soft_q``, and with ``noisy`` only if the file says so."""
+        config = self.config
+        return config.explore and not config.soft_q and (config.epsilon_with_noisy or not config.noisy)
 
     def _ladder(self) -> tuple[float, ...]:
         num_workers = max(self.config.num_workers, 1)

@@ -1,0 +1,278 @@
+"""The age of a file: which releases its spelling belongs to, and which defaults and meanings follow from that."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.config.ages import age_of
+from rlexp.config.experiment import AGENTS
+from rlexp.config.key_table import key_table
+from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.nodes import Place, written
+from rlexp.config.releases import Age, changed_defaults, dated_values, ignored_keys, keys_of_rlexp, spellings
+from rlexp.config.yaml_file import parse
+
+Load = Callable[..., Plan]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Load a file with one experiment of an agent and some keys under ``config``."""
+    monkeypatch.chdir(tmp_path)
+
+    def to_plan(config: str, *overrides: str, run: str = "DQN", beside: str = "") -> Plan:
+        Path("f.yaml").write_text(
+            f"a:\n  run: {run}\n  env: CartPole-v1\n  stop: {{timesteps_total: 100}}\n{beside}  config: {{{config}}}\n"
+        )
+        return load_plan(["f.yaml"], overrides, 0)
+
+    return to_plan
+
+
+def config_of(plan: Plan) -> Any:
+    return plan.trials[0].experiment.config
+
+
+def notices_of_age(plan: Plan) -> list[str]:
+    return [notice.message for notice in plan.notices if "has the spelling of RLlib" in notice.message]
+
+
+def age(text: str, run: str = "DQN") -> Age | None:
+    root = parse(text, lambda line, column: Place("f", line, column)).root
+    assert root is not None
+    return age_of(root, run)
+
+
+class TestTable:
+    def test_releases_of_a_spelling_are_in_order(self) -> None:
+        assert not [key for key, known in {**spellings(), **dated_values()}.items() if known.is_empty]
+
+    def test_keys_of_rlexp_have_no_release_and_exist(self) -> None:
+        assert not keys_of_rlexp() & spellings().keys()
+        tables = {path for run in AGENTS for path in key_table(run)}
+        flat = {("config", path[-1]) for path in tables if path[:2] == ("config", "optimizer")}
+        assert keys_of_rlexp() <= tables | flat
+
+    def test_changed_defaults_are_keys_of_their_agents_and_in_order(self) -> None:
+        for default in changed_defaults():
+            releases = [release for release, _ in default.values]
+            assert releases == sorted(set(releases))
+            assert all(default.path in key_table(run) for run in default.agents)
+
+    @pytest.mark.parametrize("run", AGENTS)
+    def test_every_default_of_every_release_is_a_valid_value(self, load: Load, run: str) -> None:
+        for default in changed_defaults():
+            for _, value in default.values[: None if default.same_as is None else -1]:
+                if run in default.agents:
+                    assert load(f"{default.path[-1]}: {written(value)}", run=run).trials
+
+    @pytest.mark.parametrize("run", ["DQN", "APEX"])
+    def test_ignored_keys_are_known(self, run: str) -> None:
+        known = {*key_table(run), ("config", "replay_buffer_config", "type")}
+        assert {ignored.absent.path for ignored in ignored_keys(run)} <= known
+
+
+class TestAge:
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("{config: {rollout_fragment_length: 4}}", "0.8.3 or later"),
+            ("{config: {rollout_fragment_length: 4, sample_batch_size: 4}}", "0.8.3 to 0.8.7"),
+            ("{config: {sgd_stepsize: 1, sgd_batchsize: 2}}", "0.3.1 to 0.5.2"),
+            ("{config: {exploration_config: {grid_search: [{type: SoftQ}]}}}", "0.8.2 or later"),
+            ("{config: {replay_buffer_config: {grid_search: [{learning_starts: 3}]}}}", "1.13 to 2.0"),
+            ("{stop: {env_runners/episode_return_mean: 3}, config: {lr: 1}}", "2.10 or later"),
+            ("{stop: {env_runners: {episode_return_mean: 3}}}", "2.10 or later"),
+            ("{config: {optimizer_class: ApexOptimizer}}", "0.4.0"),
+            ("{config: {replay_buffer_config: {type: LocalReplayBuffer}}}", "1.9 to 1.10"),
+        ],
+    )
+    def test_age_is_where_the_releases_of_all_spellings_overlap(self, text: str, found: str) -> None:
+        assert str(age(text)) == found
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{config: {lr: 1, sample_batch_size: 4, n_step: 3, buffer_size: 10}}",  # rlexp's own spelling
+            "{config: {rollout_fragment_length: 4, gpu: true}}",  # of different ages
+            "{config: {rollout_fragment_length: 4, checkpoint_replay: true}}",
+            "{config: {framework: torch, num_replay_buffer_shards: 2}}",
+            "{config: {framework: torch, optimizer: {learner_queue_depth: 2}}}",
+            "{search: {num_samples: 3}, config: {framework: torch}}",
+            "{config: {env_config: {rollout_fragment_length: 4}}}",
+            "{}",
+        ],
+    )
+    def test_nothing_is_proved_by(self, text: str) -> None:
+        assert age(text, "APEX") is None
+
+
+class TestDefaults:
+    @pytest.mark.parametrize(
+        ("run", "config", "key", "value"),
+        [
+            ("APEX", "num_steps_sampled_before_learning_starts: 5", "training_intensity", 1),
+            ("APEX", "min_time_s_per_reporting: 5, framework: torch", "training_intensity", None),
+            ("APEX", "framework: torch, buffer_size: 600000", "training_intensity", None),
+            ("DQN", "num_steps_sampled_before_learning_starts: 5", "min_iter_time_s", None),
+            ("DQN", "num_steps_sampled_before_learning_starts: 5", "sample_batch_size", 4),
+            ("DQN", "td_error_loss_fn: huber", "sample_batch_size", 1),
+            ("DQN", "td_error_loss_fn: huber, n_step: 3", "sample_batch_size", 3),
+            ("DQN", "async_updates: false", "sample_batch_size", 1),
+            ("DQN", "async_updates: false", "grad_norm_clipping", 10),
+            ("DQN", "random_starts: false", "clip_rewards", True),
+            ("PPO", "min_steps_per_task: 200", "gamma", 0.995),
+            ("PPO", "min_steps_per_task: 200", "horizon", 2000),
+            ("PPO", "timesteps_per_batch: 200", "gamma", 0.99),  # 0.3.1 to 0.5.2 had both
+            ("PPO", "framework: torch", "batch_mode", "truncate_episodes"),
+            ("PPO", "framework: torch", "observation_filter", "NoFilter"),
+            ("PPO", "framework: torch", "normalize_actions", False),
+            ("PPO", "num_rollout_workers: 1", "normalize_actions", True),
+            ("PPO", "num_rollout_workers: 1", "clip_actions", False),
+            ("PPO", "lr: 1", "batch_mode", "complete_episodes"),
+        ],
+    )
+    def test_key_that_is_not_given_has_the_default_of_the_age(
+        self, load: Load, run: str, config: str, key: str, value: Any
+    ) -> None:
+        assert getattr(config_of(load(config, run=run)), key) == value
+
+    def test_one_notice_names_the_age_the_defaults_and_how_to_keep_ours(self, load: Load) -> None:
+        plan = load("num_workers: 0, num_rollout_workers: 0", run="PPO")
+        assert notices_of_age(plan) == [
+            "a has the spelling of RLlib 1.13 to 2.20, so keys that it does not give have its defaults: "
+            "config.batch_mode: truncate_episodes, config.clip_actions: false, config.normalize_actions: true, "
+            "config.observation_filter: NoFilter. To use rlexp's defaults, write config.batch_mode: complete_episodes, "
+            "config.clip_actions: true, config.normalize_actions: false, config.observation_filter: MeanStdFilter"
+        ]
+        assert plan.notices[0].where == "f.yaml:1:1"
+
+    def test_key_that_is_given_is_kept(self, load: Load) -> None:
+        plan = load("num_workers: 0, num_steps_sampled_before_learning_starts: 5, training_intensity: null", run="APEX")
+        assert config_of(plan).training_intensity is None
+        assert notices_of_age(plan) == []
+
+    def test_key_of_the_command_line_is_kept(self, load: Load) -> None:
+        text = "num_workers: 0, num_steps_sampled_before_learning_starts: 5"
+        assert config_of(load(text, "training_intensity=4", run="APEX")).training_intensity == 4
+        assert config_of(load(text, "training_intensity=null", run="APEX")).training_intensity is None
+
+    def test_command_line_is_of_no_age(self, load: Load) -> None:
+        plan = load("num_workers: 0", "config.num_steps_sampled_before_learning_starts=5", run="APEX")
+        assert config_of(plan).training_intensity is None
+
+    def test_default_that_has_no_effect_is_not_worth_a_word(self, load: Load) -> None:
+        plan = load("exploration_config: {final_epsilon: 0.1}, prioritized_replay: false, prioritized_replay_beta: 0.9")
+        assert notices_of_age(plan) == []
+        assert not [notice for notice in plan.notices if "final_prioritized_replay_beta" in notice.message]
+
+    def test_default_holds_in_every_trial_of_a_grid(self, load: Load) -> None:
+        plan = load("framework: torch, noisy: {grid_search: [true, false]}, exploration_config: {final_epsilon: 0.1}")
+        assert [trial.varied for trial in plan.trials] == [{"noisy": True}, {"noisy": False}]
+        assert len(notices_of_age(plan)) == 1
+        Path("f.yaml").write_text(resolved_yaml(plan))
+        assert load_plan(["f.yaml"]).trials == plan.trials
+
+    @pytest.mark.parametrize(
+        ("run", "config"),
+        [
+            ("APEX", "num_workers: 0, num_steps_sampled_before_learning_starts: 5"),
+            ("DQN", "td_error_loss_fn: huber, n_step: 3"),
+            ("DQN", "replay_buffer_config: {prioritized_replay_beta: 0.9}"),
+            ("DQN", "noisy: true, exploration_config: {final_epsilon: 0.1}"),
+            ("DQN", "learning_starts: 5, replay_buffer_config: {type: MultiAgentReplayBuffer}"),
+            ("DQN", "framework: torch, prioritized_replay_beta: 0.9, final_prioritized_replay_beta: 1.0"),
+            ("DQN", "_fake_gpus: true, num_gpus: 2"),
+            ("PPO", "num_workers: 0, min_steps_per_task: 200"),
+            ("PPO", "num_workers: 0, framework: torch"),
+        ],
+    )
+    def test_converted_file_writes_them_out_and_means_the_same(self, load: Load, run: str, config: str) -> None:
+        plan = load(config, run=run)
+        text = converted_file(Path("f.yaml"))
+        Path("f.yaml").write_text(text)
+        again = load_plan(["f.yaml"], seed=0)
+        assert again.trials == plan.trials
+        assert notices_of_age(again) == []
+        assert converted_file(Path("f.yaml")) == text
+
+
+class TestBeta:
+    @pytest.mark.parametrize(
+        "config",
+        [
+            "replay_buffer_config: {prioritized_replay_beta: 0.9}",
+            "exploration_config: {final_epsilon: 0.1}, prioritized_replay_beta: 0.9",
+            "framework: torch, prioritized_replay_beta: 0.9",
+        ],
+    )
+    def test_beta_is_constant_in_the_spelling_of_newer_releases(self, load: Load, config: str) -> None:
+        made = config_of(load(config))
+        assert made.prioritized_replay_beta == made.resolved_final_prioritized_replay_beta == 0.9
+
+    def test_keys_of_annealing_are_left_out_where_rllib_ignored_them(self, load: Load) -> None:
+        text = "framework: torch, prioritized_replay_beta: 0.9, final_prioritized_replay_beta: 1.0"
+        plan = load(text)
+        assert config_of(plan).resolved_final_prioritized_replay_beta == 0.9
+        assert [notice.message for notice in plan.notices if "ignored it" in notice.message] == [
+            "config.final_prioritized_replay_beta has no effect here: RLlib from 0.8.5 on, whose spelling this file "
+            "has, ignored it and kept beta constant; -o sets it anyway"
+        ]
+        assert config_of(load(text, "final_prioritized_replay_beta=1.0")).resolved_final_prioritized_replay_beta == 1.0
+
+    def test_keys_of_annealing_are_obeyed_in_the_spelling_of_older_releases(self, load: Load) -> None:
+        text = "use_pytorch: true, prioritized_replay_beta: 0.5, final_prioritized_replay_beta: 1.0"
+        assert config_of(load(text)).resolved_final_prioritized_replay_beta == 1.0
+
+    @pytest.mark.parametrize("run", ["DQN", "APEX"])
+    def test_decreasing_beta_is_a_notice(self, load: Load, run: str) -> None:
+        plan = load("num_workers: 0, prioritized_replay_beta: 1, final_prioritized_replay_beta: 0.4", run=run)
+        assert [vars(notice) for notice in plan.notices] == [
+            {
+                "where": "f.yaml:5:28",
+                "message": "config.prioritized_replay_beta decreases from 1 to final_prioritized_replay_beta: 0.4. "
+                "For a constant beta, write final_prioritized_replay_beta: null",
+            }
+        ]
+
+    def test_default_end_of_a_larger_beta_is_a_notice(self, load: Load) -> None:
+        assert "decreases from 0.9" in load("prioritized_replay_beta: 0.9").notices[0].message
+        assert load("prioritized_replay_beta: 0.3").notices == ()
+
+
+class TestNoise:
+    def test_noise_takes_the_place_of_epsilon_in_todays_spelling(self, load: Load) -> None:
+        plan = load("noisy: true, exploration_final_eps: 0.1")
+        assert not config_of(plan).epsilon_with_noisy
+        assert [notice.message for notice in plan.notices] == [
+            "config.exploration_final_eps has no effect: noisy layers explore instead"
+        ]
+
+    def test_epsilon_of_an_exploration_config_stays_beside_noise(self, load: Load) -> None:
+        plan = load("noisy: true, exploration_config: {final_epsilon: 0.1}")
+        assert (config_of(plan).epsilon_with_noisy, config_of(plan).exploration_final_eps) == (True, 0.1)
+        assert "config.epsilon_with_noisy: true" in notices_of_age(plan)[0]
+
+
+class TestReplayBuffer:
+    FLAT = "learning_starts: 1000, timesteps_per_iteration: 1000"
+
+    @pytest.mark.parametrize("run", ["DQN", "APEX"])
+    @pytest.mark.parametrize(("flag", "expected"), [("", True), ("prioritized_replay: false,", False)])
+    def test_flag_decides_up_to_1_13(self, load: Load, run: str, flag: str, expected: bool) -> None:
+        text = f"num_workers: 0, {flag} {self.FLAT}, replay_buffer_config: {{type: MultiAgentReplayBuffer}}"
+        plan = load(text, run=run)
+        assert config_of(plan).prioritized_replay == expected
+        assert any("prioritized_replay decides how replay samples" in notice.message for notice in plan.notices)
+
+    @pytest.mark.parametrize("key", ["num_steps_sampled_before_learning_starts", "num_env_runners"])
+    def test_class_decides_later(self, load: Load, key: str) -> None:
+        plan = load(f"{key}: 0, replay_buffer_config: {{type: MultiAgentReplayBuffer}}")
+        assert not config_of(plan).prioritized_replay
+
+    def test_class_in_a_grid_of_mappings(self, load: Load) -> None:
+        choices = "[{type: MultiAgentReplayBuffer, capacity: 5000}, {capacity: 6000}]"
+        plan = load(f"{self.FLAT}, replay_buffer_config: {{grid_search: {choices}}}")
+        assert [trial.experiment.config.prioritized_replay for trial in plan.trials] == [True, True]  # type: ignore[union-attr]
