@@ -14,6 +14,7 @@ from rlexp import __version__
 from rlexp.commands import explaining, reading, running, sweeping
 from rlexp.errors import RlexpError
 from rlexp.terminal import print_error
+from rlexp.terminal.output_streams import open_output_streams
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume"}
@@ -24,8 +25,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 def main() -> None:
     """Run a command; what its user can mend is printed as ``error:`` and ``hint:`` lines and sets the exit code."""
+    open_output_streams()
     try:
-        app()
+        _run_app()
     except RlexpError as error:
         if "--debug" in sys.argv:
             traceback.print_exception(error)
@@ -35,8 +37,18 @@ def main() -> None:
         if error.errno not in _DISK_ERRORS or "--debug" in sys.argv:
             raise
         where = f" {error.filename}" if error.filename else ""
-        print_error(RlexpError(f"cannot write{where}: {error.strerror}", "what was written before is kept: make room"))
+        print_error(
+            RlexpError(f"cannot write{where}: {error.strerror}", "free some space; what was written before is kept")
+        )
         sys.exit(RlexpError.exit_code)
+
+
+def _run_app() -> None:
+    """Run the command, and write out what it printed: at the interpreter's end an error would be past handling."""
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
 
 
 def _print_version(wanted: bool) -> None:

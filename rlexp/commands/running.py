@@ -29,6 +29,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
+from rlexp.terminal.output_streams import outlive_readers
 
 
 def run(
@@ -49,6 +50,7 @@ def run(
     """Train every experiment and variant in the files."""
     if dry_run:
         return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json=as_json)
+    outlive_readers()
     plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
     refuse_sweeps(plan)
     refuse_untrainable(plan)
@@ -74,6 +76,7 @@ def resume(
     -o stop.timesteps_total=2e6 sets a later stop, -o search.num_samples=30 makes a sweep larger; keys of
     resources and reports may change, others may not.
     """
+    outlive_readers()
     from rlexp.tuning.display import choose_display
     from rlexp.tuning.resume import resume_run
 

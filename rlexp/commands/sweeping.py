@@ -29,6 +29,7 @@ from rlexp.config.plan import refuse_untrainable, the_sweep
 from rlexp.errors import UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
+from rlexp.terminal.output_streams import outlive_readers
 
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
 SchedulerName = StrEnum("SchedulerName", ["fifo", "asha", "median", "pbt"])
@@ -84,6 +85,7 @@ def sweep(
     options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=_flags(given, searched or ()))
     if dry_run:
         return check_files([file], overrides or (), seed, options, as_json=as_json)
+    outlive_readers()
     plan = load_plan([file], overrides or (), seed, options)
     refuse_untrainable(plan)
     the_sweep(plan)
