@@ -6,7 +6,10 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -95,18 +98,19 @@ class RaySession:
         os.environ[SESSION] = str(self._folder)
         try:
             self._guard = Guard(self._folder)
-            ray.init(
-                address="local",
-                num_cpus=self._num_cpus,
-                num_gpus=self._num_gpus,
-                include_dashboard=False,
-                configure_logging=True,
-                # A failed trial is reported by us, in a line; Tune would log its whole traceback.
-                logging_level=logging.INFO if self._debug else logging.CRITICAL,
-                log_to_driver=self._debug,
-                _temp_dir=str(self._folder / "ray"),
-                job_config=job_without_folders(),
-            )
+            with _blocked(signal.SIGHUP):
+                ray.init(
+                    address="local",
+                    num_cpus=self._num_cpus,
+                    num_gpus=self._num_gpus,
+                    include_dashboard=False,
+                    configure_logging=True,
+                    # A failed trial is reported by us, in a line; Tune would log its whole traceback.
+                    logging_level=logging.INFO if self._debug else logging.CRITICAL,
+                    log_to_driver=self._debug,
+                    _temp_dir=str(self._folder / "ray"),
+                    job_config=job_without_folders(),
+                )
         except BaseException:
             self._stop()
             raise
@@ -149,6 +153,19 @@ def job_without_folders() -> JobConfig:
             return super()._serialize()
 
     return JobWithoutFolders()
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Hold a signal back from this thread; for the processes that it starts meanwhile, for ever.
+
+    A terminal that is closed sends SIGHUP to all processes of the command, and a trial needs all of Ray to save.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _use_own_token(folder: Path) -> None:

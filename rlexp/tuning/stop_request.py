@@ -1,21 +1,28 @@
-"""Ctrl-C and SIGTERM: the first asks the trials to save and end, the second ends everything at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one asks the trials to save and end, a second one ends everything at once."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+END_TIMEOUT_S = 25.0
+"""How long a run may take to end after the first signal; its trials need a part of that to save."""
+
 
 class StopRequest:
-    """Owns the handlers of SIGINT and SIGTERM while it is entered.
+    """Owns the handlers of SIGINT, SIGTERM and SIGHUP while it is entered.
 
     Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
     first one writes the stop file, which every trial looks for; a second one raises KeyboardInterrupt, at any time.
+    SIGHUP is sent when the terminal is closed, often twice, so it never counts as a second one. Where it is ignored
+    (``nohup``) it stays ignored.
     """
 
     def __init__(self, on_request: Callable[[], None]) -> None:
@@ -23,6 +30,7 @@ class StopRequest:
         self._stop_file: Path | None = None
         self._held_back = False
         self._previous: dict[int, Any] = {}
+        self._deadline_s = math.inf
         self.signal: int | None = None
         """The first signal that came, or None."""
 
@@ -33,7 +41,7 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """130 for SIGINT, 143 for SIGTERM: 128 and the signal's number."""
+        """128 and the signal's number: 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM."""
         return 128 + (self.signal or signal.SIGINT)
 
     @contextmanager
@@ -60,8 +68,16 @@ class StopRequest:
         self._stop_file = stop_file
         self._install()
 
+    def check_deadline(self) -> None:
+        """Raise KeyboardInterrupt, as a second signal does, END_TIMEOUT_S after the first one."""
+        if time.monotonic() > self._deadline_s:
+            raise KeyboardInterrupt
+
     def __enter__(self) -> StopRequest:
-        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handled = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            handled.append(signal.SIGHUP)
+        self._previous = {number: signal.getsignal(number) for number in handled}
         self._install()
         return self
 
@@ -72,15 +88,19 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._previous:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.requested
+        if again and number == signal.SIGHUP:
+            return
         self.signal = self.signal or number
         if self._held_back and not again:
             return
         if self._stop_file is None or again:
             raise KeyboardInterrupt
-        os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))
+        self._deadline_s = time.monotonic() + END_TIMEOUT_S
+        with suppress(FileNotFoundError):  # the run's directory is gone, and whoever watches it will say so
+            os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))
         self._on_request()

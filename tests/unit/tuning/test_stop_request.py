@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 
-SIGNALS = pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+SIGNALS = pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 
 
 def send(number: int) -> None:
@@ -96,3 +97,42 @@ def test_handlers_are_taken_back_and_given_back() -> None:
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
+def test_sighup_is_never_the_second_signal(first: int, tmp_path: Path) -> None:
+    with StopRequest(lambda: None) as request:
+        request.trials_may_save(tmp_path / "stop")
+        send(first)
+        send(signal.SIGHUP)  # a shell and the system both send one when a terminal is closed
+        assert request.signal == first
+
+
+def test_sighup_stays_ignored_where_it_is_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest(lambda: None) as request:
+            send(signal.SIGHUP)
+            assert not request.requested
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_signal_after_the_directory_was_deleted_asks_all_the_same(tmp_path: Path) -> None:
+    with StopRequest(lambda: None) as request:
+        request.trials_may_save(tmp_path / "deleted" / "stop")
+        send(signal.SIGTERM)
+        assert request.requested
+
+
+def test_run_that_does_not_end_after_a_signal_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopRequest(lambda: None) as request:
+        request.trials_may_save(tmp_path / "stop")
+        request.check_deadline()
+        send(signal.SIGTERM)
+        request.check_deadline()
+        later = time.monotonic() + END_TIMEOUT_S + 1
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        with pytest.raises(KeyboardInterrupt):
+            request.check_deadline()
