@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from rlexp.errors import UsageError
-from rlexp.tuning.run_lock import LOCK_FILE, RunLock, refuse_if_in_use
+from rlexp.tuning.run_lock import RunLock, in_use, is_in_use
 from rlexp.tuning.run_name import check_name, derived_name
 from rlexp.tuning.run_record import RUN_FILE
 
@@ -56,8 +56,8 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _taken(path: Path) -> UsageError:
-    if (path / LOCK_FILE).is_file():
-        refuse_if_in_use(path)
+    if is_in_use(path):
+        raise in_use(path)
     if not (path / RUN_FILE).is_file():
         return UsageError(f"{path} is there already and is not a run of rlexp", "choose another --name or --out")
     return UsageError(

@@ -1,4 +1,8 @@
-"""The lock of a run directory: one process writes there, and a second one learns who."""
+"""The lock of a run directory: one process writes there, and a second one is told which.
+
+Both the directory and its file ``rlexp.lock`` are locked. The directory's lock holds when somebody deletes the file
+while the run goes on, and it moves with the directory. Network file systems lock files only.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -13,33 +18,56 @@ from typing import Final
 from filelock import BaseFileLock, FileLock, Timeout
 
 from rlexp.errors import ResumeError
+from rlexp.tuning.open_folder import OpenFolder
 
 LOCK_FILE: Final = "rlexp.lock"
+_TRIES_FOR_S: Final = 0.2
+"""A command that only asks whether the run is in use, as ``rlexp ls`` does, has a lock for an instant too."""
+_TRY_AGAIN_S: Final = 0.02
 
 
 class RunLock:
-    """Owns ``rlexp.lock`` from construction to ``release``; the system releases it when the process dies."""
+    """Owns both locks from construction to ``release``; the system releases them when the process dies."""
 
     def __init__(self, run_directory: Path) -> None:
-        """Take the lock at once; raises ResumeError naming the holder when another process has it."""
-        path = run_directory / LOCK_FILE
-        self._lock = _taken(run_directory)
-        since = datetime.now().isoformat(timespec="minutes")
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-        path.write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        """Take them at once; raises ResumeError naming the holder when another process has one."""
+        self.folder = OpenFolder(run_directory)
+        """The locked directory."""
+        self._file: BaseFileLock | None = None
+        try:
+            self._file = _locked_file(run_directory)
+            _lock_directory(self.folder.descriptor, run_directory)
+            since = datetime.now().isoformat(timespec="minutes")
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            (run_directory / LOCK_FILE).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
-        self._lock.release()
+        """Give the locks back; a second call does nothing."""
+        if self._file is not None:
+            self._file.release()
+        self.folder.close()
 
 
 def is_in_use(run_directory: Path) -> bool:
-    """Tell whether a process of this machine writes there; creates nothing and needs no right to write.
+    """Tell whether a process of this machine writes there; creates nothing and needs no right to write."""
+    return any(_is_locked(path) for path in (run_directory, run_directory / LOCK_FILE))
 
-    A shared lock is asked for: readers that look at the same moment do not see each other.
-    """
+
+def in_use(run_directory: Path) -> ResumeError:
+    """Return the error of a run that another process has, which names it."""
+    holder = _holder(run_directory / LOCK_FILE)
+    return ResumeError(
+        f"{run_directory} is in use by {holder}", "wait for it or stop it, or give this run another --name"
+    )
+
+
+def _is_locked(path: Path) -> bool:
+    """Tell by asking for a shared lock: readers that look at the same moment do not see each other."""
     try:
-        descriptor = os.open(run_directory / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -53,15 +81,9 @@ def is_in_use(run_directory: Path) -> bool:
     return False
 
 
-def refuse_if_in_use(run_directory: Path) -> None:
-    """Raise the ResumeError of :class:`RunLock` when another process has the lock; changes nothing."""
-    _taken(run_directory).release()
-
-
-def _taken(run_directory: Path) -> BaseFileLock:
-    path = run_directory / LOCK_FILE
+def _locked_file(run_directory: Path) -> BaseFileLock:
     # thread_local would let only the thread that took the lock give it back, and say nothing to the others.
-    lock = FileLock(path, timeout=0, thread_local=False)
+    lock = FileLock(run_directory / LOCK_FILE, timeout=_TRIES_FOR_S, poll_interval=_TRY_AGAIN_S, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
@@ -69,12 +91,20 @@ def _taken(run_directory: Path) -> BaseFileLock:
     return lock
 
 
-def in_use(run_directory: Path) -> ResumeError:
-    """Return the error of a run that another process has, which names it."""
-    holder = _holder(run_directory / LOCK_FILE)
-    return ResumeError(
-        f"{run_directory} is in use by {holder}", "wait for it or stop it, or give this run another --name"
-    )
+def _lock_directory(descriptor: int, run_directory: Path) -> None:
+    """Lock the directory itself, where its file system can do that."""
+    deadline = time.monotonic() + _TRIES_FOR_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise in_use(run_directory) from None
+            time.sleep(_TRY_AGAIN_S)
+        except OSError:  # a network file system: the file's lock must do
+            return
+        else:
+            return
 
 
 def _holder(path: Path) -> str:
