@@ -35,7 +35,6 @@ def write_checkpoint(
     state_text = json.dumps(state)
     temporary = directory.with_name(f".{directory.name}.{os.getpid()}.writing")
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(directory.parent)
         temporary.mkdir()
         for group, named in arrays.items():

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlexp.checkpoint import list_checkpoints
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
+from rlexp.errors import RlexpError
 from rlexp.machine import Machine, check_fits, this_machine
 from rlexp.tuning.display import Display
 from rlexp.tuning.find_checkpoint import starting_point
 from rlexp.tuning.preflight import try_envs
-from rlexp.tuning.ray_session import RaySession, refuse_full_disk, set_ray_environment
+from rlexp.tuning.ray_session import (
+    RaySession,
+    RayStartError,
+    RayStoppedError,
+    exit_without_ray,
+    refuse_full_disk,
+    set_ray_environment,
+)
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status
 from rlexp.tuning.stop_request import StopRequest
@@ -80,26 +90,75 @@ def run_feed(
     try:
         with display:
             display.start(directory.path, trials)
-            from rlexp.tuning.runner import run_trials  # loads ray, for a second or two in which a signal interrupts
-
-            with ExitStack() as stack:
-                with request.held_back():
-                    stack.enter_context(session)
-                status = feed.conclude(run_trials(feed, directory, display, request))
+            status, failure = _train(feed, directory, display, request, session)
             directory.finish(status)
             display.finish(directory.record)
+        code = request.exit_code if request.requested else EXIT_CODES[status]
     except KeyboardInterrupt:
-        return _interrupted(directory, request)
-    except Exception:
-        directory.finish(Status.ERROR)
+        if _end_early(directory, Status.STOPPED):
+            display.finish(directory.record)
+        code, failure = request.exit_code, None
+    except RayStartError:
+        _end_early(directory, Status.ERROR)
         raise
-    return request.exit_code if request.requested else EXIT_CODES[status]
+    except Exception:
+        directory.check()  # where it is lost, that is the reason of all other errors
+        with suppress(OSError):
+            directory.finish(Status.ERROR)
+        raise
+    if session.is_abandoned:
+        exit_without_ray(code if failure is None else failure.exit_code)
+    if failure is not None:
+        raise failure
+    return code
 
 
-def _interrupted(directory: RunDirectory, request: StopRequest) -> int:
-    """End a run that was interrupted at once: before any trial could save, or by a second Ctrl-C."""
-    if directory.is_new and not any(trial.iterations for trial in directory.record.trials):
-        directory.discard()
+def _train(
+    feed: TrialFeed, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+) -> tuple[Status, RlexpError | None]:
+    """Run the trials within the session; return how the run ended, and the error where Ray did not last.
+
+    Raises KeyboardInterrupt where a run was interrupted of which nothing needs to be kept.
+    """
+    from rlexp.tuning.runner import run_trials  # loads ray, for a second or two in which a signal interrupts
+
+    with ExitStack() as stack:
+        with request.held_back():
+            stack.enter_context(session)
+        try:
+            return feed.conclude(run_trials(feed, directory, display, request, session)), None
+        except RayStoppedError as error:
+            feed.conclude(Status.STOPPED)
+            return Status.ERROR, RlexpError(error.message, _how_to_resume(directory))
+        except KeyboardInterrupt:
+            if _is_to_be_discarded(directory):
+                raise
+            return feed.conclude(Status.STOPPED), None
+
+
+def _how_to_resume(directory: RunDirectory) -> str:
+    """Return what is kept of the trials that have not ended, and the command that continues them."""
+    command = f"rlexp resume {shlex.quote(str(directory.path))}"
+    trials = [trial for trial in directory.record.trials if trial.status is Status.STOPPED]
+    newest = [list_checkpoints(directory.path / trial.directory)[:1] for trial in trials]
+    kept = [checkpoint.name for found in newest for checkpoint in found]
+    if len(trials) == 1:
+        what = f"{kept[0]} is kept" if kept else "no checkpoint was written yet"
     else:
-        directory.finish(Status.STOPPED)
-    return request.exit_code
+        what = f"{len(kept)} of {len(trials)} stopped trials have a checkpoint"
+    return f"{what}; {command} continues"
+
+
+def _end_early(directory: RunDirectory, status: Status) -> bool:
+    """End a run that was interrupted, or could not begin; return whether anything of it is kept."""
+    directory.check()
+    if _is_to_be_discarded(directory):
+        directory.discard()
+        return False
+    directory.finish(status)
+    return True
+
+
+def _is_to_be_discarded(directory: RunDirectory) -> bool:
+    """Return whether a run that ends now has left nothing that anybody needs."""
+    return directory.is_new and not any(trial.iterations for trial in directory.record.trials)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from rlexp.errors import ResourceError
+import psutil
+
+from rlexp.errors import ResourceError, RlexpError
 from rlexp.tuning.guard import Guard
+from rlexp.tuning.ray_thread import RayThread
 from rlexp.tuning.run_lock import RunLock
-from rlexp.tuning.session_processes import SESSION, family_of, kill, kill_processes_of
+from rlexp.tuning.session_processes import SESSION, family_of, has_ended, kill, kill_processes_of
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
@@ -26,8 +31,8 @@ FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
 LEAST_FREE_BYTES = 64 * 2**20
 """What a session of some hours writes there, and a little more."""
-SHUTDOWN_TIMEOUT_S = 3.0
-"""How long Ray's processes get to vanish after they were killed."""
+SHUTDOWN_TIMEOUT_S = 10.0
+"""How long Ray may take to shut down, and then its processes to vanish after they were killed."""
 
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -74,10 +79,28 @@ def refuse_full_disk() -> None:
         )
 
 
+_SERVERS = ("gcs_server", "raylet")
+"""The processes without which Ray does nothing: the registry of everything, and the node's manager."""
+
+
+class RayStartError(RlexpError):
+    """Ray could not be started."""
+
+
+class RayStoppedError(RlexpError):
+    """A process of Ray's own has ended while trials ran."""
+
+
 class RaySession:
     """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder.
 
     Where this process dies in between, a guard ends them in its place.
+    """
+
+    is_abandoned = False
+    """Whether the rest of Ray is ended without a call to it.
+
+    Such a call would wait a minute for a server that is gone, and may crash while the thread is in another one.
     """
 
     def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
@@ -87,10 +110,27 @@ class RaySession:
         self._folder: Path | None = None
         self._lock: RunLock | None = None
         self._guard: Guard | None = None
+        self._servers: dict[str, psutil.Process] = {}
+        self._thread = RayThread()
 
-    def __enter__(self) -> None:
-        import ray
+    @property
+    def folder(self) -> Path:
+        """Where its temporary files are; only while it is entered."""
+        assert self._folder is not None
+        return self._folder
 
+    def call(self, function: Callable[[], object], *checks: Callable[[], None]) -> None:
+        """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
+
+        Raises RayStoppedError where one of the processes without which Ray cannot work ends.
+        """
+        self._thread.call(function, self._check, *checks)
+
+    def leave(self) -> None:
+        """Abandon Ray where the function that was called last has not ended, nor ends soon."""
+        self.is_abandoned = self.is_abandoned or not self._thread.is_free()
+
+    def __enter__(self) -> Self:
         # Ray opens its own folder to everybody: it lies in one that is ours alone.
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._lock = RunLock(self._folder)
@@ -98,6 +138,18 @@ class RaySession:
         os.environ[SESSION] = str(self._folder)
         try:
             self._guard = Guard(self._folder)
+            self._start_ray(self._folder)
+            self._servers = _servers()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _start_ray(self, folder: Path) -> None:
+        """Start Ray. In the main thread it would take the handler of SIGTERM at once, and could lose the signal."""
+        import ray
+
+        def start() -> None:
             with _blocked(signal.SIGHUP):
                 ray.init(
                     address="local",
@@ -106,25 +158,36 @@ class RaySession:
                     include_dashboard=False,
                     configure_logging=True,
                     # A failed trial is reported by us, in a line; Tune would log its whole traceback.
-                    logging_level=logging.INFO if self._debug else logging.CRITICAL,
+                    logging_level=level,
                     log_to_driver=self._debug,
-                    _temp_dir=str(self._folder / "ray"),
+                    _temp_dir=str(folder / "ray"),
                     job_config=job_without_folders(),
                 )
-        except BaseException:
-            self._stop()
-            raise
+
+        level = logging.INFO if self._debug else logging.CRITICAL
+        logging.getLogger("ray").setLevel(level)  # also for what Ray logs before it looks at its arguments
+        try:
+            self._thread.call(start)
+        except Exception as error:  # Ray has no class for it
+            what = str(error).partition("\n")[0]
+            raise RayStartError(f"Ray did not start: {what}", "try it again; --debug shows what Ray reports") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
 
-    def _stop(self) -> None:
-        import ray
+    def _check(self) -> None:
+        for name, process in self._servers.items():
+            if has_ended(process):
+                self.is_abandoned = True
+                raise RayStoppedError(f"Ray stopped: its process {name} (pid {process.pid}) ended unexpectedly")
 
+    def _stop(self) -> None:
         family = family_of(self._folder) if self._folder is not None else []
-        ray.shutdown()
+        self.leave()
+        if not self.is_abandoned:
+            self._shut_down_ray()
         os.environ.pop(SESSION, None)
         if self._folder is not None:
             # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
@@ -137,6 +200,26 @@ class RaySession:
             self._lock.release()
         if self._guard is not None:
             self._guard.dismiss()
+        self._thread.close()
+
+    def _shut_down_ray(self) -> None:
+        import ray
+
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+        self.is_abandoned = True  # unless the call ends: it may also be interrupted
+        with suppress(TimeoutError):
+            self._thread.call(ray.shutdown, check)
+            self.is_abandoned = False
+
+
+def exit_without_ray(code: int) -> None:
+    """Let the interpreter end with ``code`` before Ray's own exit handlers, which would wait for an abandoned Ray."""
+    atexit.register(os._exit, code)  # what is registered last is called first
 
 
 def job_without_folders() -> JobConfig:
@@ -166,6 +249,12 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _servers() -> dict[str, psutil.Process]:
+    """Return the processes of this process's Ray that are called as _SERVERS says, by name."""
+    children = {child.name(): child for child in psutil.Process().children()}
+    return {name: children[name] for name in _SERVERS}
 
 
 def _use_own_token(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import time
@@ -14,6 +15,7 @@ from typing import Any, Final, Self
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.config.trial import Trial
 from rlexp.config.user_modules import NO_MODULES, UserModules, with_current_folder
+from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text
 from rlexp.tuning.new_directory import make_run_directory
 from rlexp.tuning.provenance import git_commit, versions
@@ -31,6 +33,10 @@ PARAMETERS_FILE: Final = "params.json"
 _OWNER_ONLY: Final = 0o700
 _SECONDS_BETWEEN_WRITES: Final = 5.0
 """Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
+
+
+class LostDirectoryError(RlexpError):
+    """The directory of a run was deleted, moved or replaced while the run used it."""
 
 
 class RunDirectory:
@@ -113,11 +119,15 @@ class RunDirectory:
         if has_secrets(trial.experiment.config.model_dump(mode="json")):
             # What a resumed run needs cannot be masked: experiment.yaml, resolved.yaml and the checkpoints.
             self.path.chmod(_OWNER_ONLY)
+        directory = self._make_directory(trial)
+        seed = trial.experiment.config.seed
+        self.record.trials.append(TrialRecord(trial.name, directory.name, seed, masked(trial.varied)))
+
+    def _make_directory(self, trial: Trial) -> Path:
         directory = self.trial_directory(trial)
         directory.mkdir(exist_ok=True)
         replace_json(directory / PARAMETERS_FILE, trial_parameters(trial))
-        seed = trial.experiment.config.seed
-        self.record.trials.append(TrialRecord(trial.name, directory.name, seed, masked(trial.varied)))
+        return directory
 
     def restart(self, trials: Sequence[Trial]) -> None:
         """Take over that ``trials`` of this run are to go on."""
@@ -125,6 +135,8 @@ class RunDirectory:
         for trial in trials:
             record = self.record.trial(trial.name)
             record.status, record.error = Status.PENDING, None
+            if not self.trial_directory(trial).exists():  # somebody deleted it: the trial starts anew
+                self._make_directory(trial)
         self.write()
 
     def trial_directory(self, trial: Trial) -> Path:
@@ -155,8 +167,22 @@ class RunDirectory:
         self.record.ended = now()
         self.write()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was deleted, moved or replaced: then nothing may be written at its path any more."""
+        return not self._lock.folder.is_in_place
+
+    def check(self) -> None:
+        """Raise LostDirectoryError where it is lost."""
+        if self.is_lost:
+            place = self._lock.folder.new_place
+            what = "was deleted" if place is None else f"was moved to {place}"
+            hint = None if place is None else f"rlexp resume {shlex.quote(str(place))} continues from its checkpoints"
+            raise LostDirectoryError(f"the run has ended: its directory {self.path} {what} while it ran", hint)
+
     def write(self) -> None:
-        """Write ``run.json``."""
+        """Write ``run.json``; raises LostDirectoryError where its directory is lost."""
+        self.check()
         self.record.write(self.path)
         self._written = time.monotonic()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from contextlib import closing
 
 from ray import tune
+from ray.tune.error import TuneError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.trial import Trial
 from rlexp.tuning.display import Display
 from rlexp.tuning.find_checkpoint import starting_point
+from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status
 from rlexp.tuning.stop_request import StopRequest
@@ -19,30 +21,48 @@ from rlexp.tuning.trial_events import EndWhenSaved, TrialEvents
 from rlexp.tuning.trial_feed import TrialFeed
 from rlexp.tuning.tune_feed import Referee, TrialQueue
 
-TUNE_FOLDER = ".tune"
-"""Tune's own files, below the run's directory. They hold pickles: nothing of ours reads them."""
+TUNE_FOLDER = "tune"
+"""Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
 
 
-def run_trials(feed: TrialFeed, directory: RunDirectory, display: Display, request: StopRequest) -> Status:
-    """Run every trial that ``feed`` gives to its end; return how the run as a whole ended. Ray must be up.
+def run_trials(
+    feed: TrialFeed, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+) -> Status:
+    """Run every trial that ``feed`` gives to its end; return how the run as a whole ended. ``session`` is entered.
 
-    Raises KeyboardInterrupt when a second signal asks for an end at once.
+    Raises KeyboardInterrupt when a second signal asks for an end at once, and RayStoppedError or LostDirectoryError
+    when the run lost what it needs. Trials that have not ended by then are recorded as stopped.
     """
     stop_file = directory.path / STOP_FILE
     stop_file.unlink(missing_ok=True)
     events = TrialEvents(feed, directory, display, request)
-    tuner = make_tuner(feed, directory, events)
+
+    def run_tune() -> None:
+        make_tuner(feed, directory, events, session).fit()
+
     request.trials_may_save(stop_file)
     try:
-        tuner.fit()
-        return events.conclude()  # trials that Tune left as they were end here, while their recorders are open
+        session.call(run_tune, directory.check, request.check_deadline)
+    except TuneError as error:
+        raise _first_cause(error) from None
     finally:
-        events.close()
-        shutil.rmtree(directory.path / TUNE_FOLDER, ignore_errors=True)
-        stop_file.unlink(missing_ok=True)
+        events.leave()
+        session.leave()
+        with closing(events):
+            if not directory.is_lost:
+                status = events.conclude()  # of trials that Tune left as they were, while their recorders are open
+                stop_file.unlink(missing_ok=True)
+    return status
 
 
-def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents) -> tune.Tuner:
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what one of our functions raised when Tune called it; Tune's own error has only the text of that."""
+    while isinstance(error, TuneError) and error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
     """Return a Tuner whose trials are exactly those of ``feed``, in their order, each with its own bundles."""
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
@@ -60,7 +80,7 @@ def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents) ->
         ),
         run_config=tune.RunConfig(
             name=TUNE_FOLDER,
-            storage_path=str(directory.path.resolve()),
+            storage_path=str(session.folder),
             callbacks=[events],
             stop=EndWhenSaved(events),
             verbose=0,

@@ -38,6 +38,14 @@ def family_of(folder: Path) -> list[psutil.Process]:
     return list(found.values())
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is gone, or only waits for its parent to take its exit code."""
+    try:
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def kill(processes: Iterable[psutil.Process]) -> None:
     """Kill those that are still there."""
     for process in processes:

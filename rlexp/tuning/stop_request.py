@@ -48,15 +48,11 @@ class StopRequest:
     def held_back(self) -> Iterator[None]:
         """Let a first signal wait for the end of the body, which KeyboardInterrupt would leave in pieces.
 
-        Also takes the handlers back from the body (Ray's start takes them).
+        Also takes the handlers back from the body (Ray's start takes that of SIGTERM).
         """
         self._held_back = True
         try:
             yield
-        except SystemExit as end:  # Ray's own handler of SIGTERM, which it puts in the place of ours first of all
-            if end.code != signal.SIGTERM:
-                raise
-            self.signal = self.signal or signal.SIGTERM
         finally:
             self._held_back = False
             self._install()
@@ -64,9 +60,8 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def trials_may_save(self, stop_file: Path) -> None:
-        """From now on let trials save; also takes the handlers back from whoever replaced them (Tune does)."""
+        """From now on let trials save."""
         self._stop_file = stop_file
-        self._install()
 
     def check_deadline(self) -> None:
         """Raise KeyboardInterrupt, as a second signal does, END_TIMEOUT_S after the first one."""

@@ -21,8 +21,9 @@ def copied_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
     """Return a hidden copy, the first half of ``adopt_checkpoint``: the trial does not go on from it yet."""
     copy = trial_directory / f".{checkpoint.name}.writing"
     shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()  # copytree would make the trial's directory too, where somebody deleted it
     try:
-        shutil.copytree(checkpoint, copy)
+        shutil.copytree(checkpoint, copy, dirs_exist_ok=True)
         verify_checkpoint(copy)
     except BaseException:
         shutil.rmtree(copy, ignore_errors=True)

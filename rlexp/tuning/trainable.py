@@ -17,9 +17,10 @@ from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, re
 from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
 from rlexp.config.user_modules import UserModules
-from rlexp.errors import RlexpError
+from rlexp.errors import RlexpError, TrialError
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.milestones import Milestones
+from rlexp.tuning.open_folder import OpenFolder
 from rlexp.tuning.retention import keep_best
 from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.videos import FOLDER, write_video
@@ -72,6 +73,7 @@ class ExperimentTrainable(tune.Trainable):
         self._agent: Agent[Any] | None = None
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
+        self._folder = OpenFolder(assignment.directory)
         with self._errors_kept():
             self._agent = self._make_agent()
 
@@ -105,6 +107,7 @@ class ExperimentTrainable(tune.Trainable):
     def cleanup(self) -> None:
         if self._agent is not None:
             self._agent.stop()
+        self._folder.close()
 
     def _make_agent(self) -> Agent[Any]:
         # Not above: the driver imports this module to name the class, and need not load torch, for a second, too.
@@ -142,6 +145,8 @@ class ExperimentTrainable(tune.Trainable):
         if not (periodic or cut_short or milestone or (done and experiment.checkpoint_at_end)):
             return None
         assert self._agent is not None
+        if not self._folder.is_in_place:  # another run's may be at its path
+            raise TrialError(f"{self._directory} was deleted or moved while the trial ran")
         directory = checkpoint_directory(self._directory, iteration)
         metadata = {
             "experiment": experiment.model_dump(mode="json"),
@@ -152,6 +157,7 @@ class ExperimentTrainable(tune.Trainable):
         path = self._agent.save(directory, metadata)
         if experiment.config.monitor:
             pictures, fps = self._agent.film()
+            (self._directory / FOLDER).mkdir(exist_ok=True)
             write_video(self._directory / FOLDER / f"iteration_{iteration:06d}.mp4", pictures, fps)
         if experiment.keep_checkpoints_num is not None:
             keep_best(self._directory, experiment.keep_checkpoints_num, experiment.checkpoint_score_attr)
@@ -162,20 +168,21 @@ class ExperimentTrainable(tune.Trainable):
         return deadline_s is not None and time.time() >= deadline_s
 
     def _errors_kept(self) -> ErrorFile:
-        return ErrorFile(self._directory / ERROR_FILE)
+        return ErrorFile(self._folder, self._directory / ERROR_FILE)
 
 
 class ErrorFile:
-    """A context that keeps the error of its body in a file, and lets it pass."""
+    """A context that keeps the error of its body in a file of a folder, and lets it pass."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: OpenFolder, path: Path) -> None:
+        self._folder = folder
         self._path = path
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and self._folder.is_in_place:
             self._path.write_text(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}", encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.trial import Trial
 from rlexp.tuning.display import Display
+from rlexp.tuning.open_folder import OpenFolder
 from rlexp.tuning.recorders import TrialRecorder
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status, TrialError
@@ -21,10 +22,20 @@ from rlexp.tuning.trial_feed import TrialFeed
 
 SAVE_TIMEOUT_S = 7.0
 """How long trials may take to save and end after Ctrl-C before Tune ends them."""
+LOST_AFTER_S = 1.0
+"""How long a trial's directory must be missing before the trial is ended."""
+_FOLDER_LOST = "its directory was deleted or moved while it ran"
+
+
+class LeftError(BaseException):
+    """Ends Tune's loop when nobody waits for it any more; no Exception, so that Tune does not begin to clean up."""
 
 
 class TrialEvents(tune.Callback):
-    """Owns the recorders of the trials that run; knows them by what Tune's config of each says."""
+    """Owns the recorders of the trials that run; knows them by what Tune's config of each says.
+
+    Called by Tune in its thread, until ``leave``.
+    """
 
     def __init__(self, feed: TrialFeed, directory: RunDirectory, display: Display, request: StopRequest) -> None:
         self.request = request
@@ -40,12 +51,27 @@ class TrialEvents(tune.Callback):
         self._changed: set[str] = set()
         self._failures: dict[str, TrialError] = {}
         self._heard_s: dict[str, float] = {}
+        self._folders: dict[str, OpenFolder] = {}
+        self._missed_s: dict[str, float] = {}
+        self._is_left = False
+
+    def leave(self) -> None:
+        """Let the next call from Tune's thread raise LeftError: the main thread records the end of the run."""
+        self._is_left = True
+
+    def check_not_left(self) -> None:
+        """Raise LeftError after ``leave``."""
+        if self._is_left:
+            raise LeftError
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tune pickles its callbacks with its state, which nobody restores: leave an empty one."""
         return (tune.Callback, ())
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        self.check_not_left()
+        for trial in trials:
+            self._kill_when_folder_is_lost(trial)
         if self._feed.hang_timeout_s is not None:
             for trial in trials:
                 self._kill_when_hung(trial, self._feed.hang_timeout_s)
@@ -54,7 +80,10 @@ class TrialEvents(tune.Callback):
         self._display.tick()
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
         ours = self._ours(trial)
+        if ours.name not in self._folders:
+            self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
         self._started[ours.name] = ours
         self._heard_s[ours.name] = time.monotonic()
@@ -71,6 +100,7 @@ class TrialEvents(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
+        self.check_not_left()
         ours, row = self._ours(trial), result["row"]
         self._heard_s[ours.name] = time.monotonic()
         if ours.name not in self._paused:
@@ -96,11 +126,13 @@ class TrialEvents(tune.Callback):
         self._display.on_result(ours, row)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
         ours = self._ours(trial)
         finished = ours.name in self.training and ours.name not in self._stopped
         self._end(ours, finished, self._failures.get(ours.name))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
         ours = self._ours(trial)
         self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
 
@@ -128,9 +160,11 @@ class TrialEvents(tune.Callback):
         return Status.TERMINATED
 
     def close(self) -> None:
-        """Close every recorder; idempotent."""
+        """Close every recorder and folder; idempotent."""
         for recorder in self._recorders.values():
             recorder.close()
+        for folder in self._folders.values():
+            folder.close()
 
     def _ours(self, trial: TuneTrial) -> Trial:
         assignment: Assignment = trial.config[ASSIGNMENT]
@@ -143,6 +177,9 @@ class TrialEvents(tune.Callback):
         if recorder is not None:
             recorder.end(ending.status is not Status.ERROR, ending.score)
             recorder.close()
+        folder = self._folders.pop(trial.name, None)
+        if folder is not None:
+            folder.close()
         self._directory.trial_status(trial, ending.status, error)
         self._display.on_trial_end(trial, ending.status, error.summary if error else ending.message)
 
@@ -153,6 +190,8 @@ class TrialEvents(tune.Callback):
         return self._recorders[trial.name]
 
     def _error_of(self, trial: Trial) -> TrialError:
+        if not self._folders[trial.name].is_in_place:
+            return TrialError(_FOLDER_LOST)
         path = self._directory.trial_directory(trial) / ERROR_FILE
         if not path.exists():
             return TrialError("the trial's process died (killed, or out of memory)")
@@ -160,19 +199,34 @@ class TrialEvents(tune.Callback):
         return TrialError(summary, str(path.relative_to(self._directory.path)))
 
     def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
-        """Kill the process of a trial that has said nothing for too long; Tune then finds that it has died.
+        """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
 
         Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
         """
-        actor = trial.temporary_state.ray_actor
-        if trial.status != TuneTrial.RUNNING or actor is None:
-            return
+        heard_s = self._heard_s.get(self._ours(trial).name, time.monotonic())
+        if time.monotonic() - heard_s >= timeout_s:
+            what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
+            self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
+
+    def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
+        """Kill the process of a trial whose directory was deleted or moved: it has nowhere to write.
+
+        Not at the first look: where the whole run is being deleted, that is what is to be reported.
+        """
         name = self._ours(trial).name
-        if name in self._failures or time.monotonic() - self._heard_s.get(name, time.monotonic()) < timeout_s:
+        if name not in self._folders or self._folders[name].is_in_place:
             return
-        what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
-        self._failures[name] = TrialError(f"no result for {timeout_s:g} s: {what}")
-        ray.kill(actor, no_restart=True)
+        missed_s = self._missed_s.setdefault(name, time.monotonic())
+        if time.monotonic() - missed_s >= LOST_AFTER_S:
+            trial.max_failures = 0
+            self._kill(trial, TrialError(_FOLDER_LOST))
+
+    def _kill(self, trial: TuneTrial, error: TrialError) -> None:
+        """Kill the process of a trial that runs, once; ``error`` is what becomes known of it."""
+        actor, name = trial.temporary_state.ray_actor, self._ours(trial).name
+        if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:
+            self._failures[name] = error
+            ray.kill(actor, no_restart=True)
 
 
 class EndWhenSaved(tune.Stopper):

@@ -38,6 +38,7 @@ class TrialQueue(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Any:
+        self._events.check_not_left()
         if self._events.request.requested:
             return str(Searcher.FINISHED)
         trial = self._feed.next()
@@ -67,6 +68,7 @@ class Referee(FIFOScheduler):
         return (FIFOScheduler, ())
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
+        self._events.check_not_left()
         ours, row = _ours(trial), _row_of(result)
         if self._feed.flaw(ours, row) is not None:
             return str(FIFOScheduler.STOP)
@@ -85,6 +87,7 @@ class Referee(FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
         """Return a paused trial that is to go on; those that have not begun Tune starts by itself."""
+        self._events.check_not_left()
         if self._events.request.requested:
             return None
         trials = tune_controller.get_trials()

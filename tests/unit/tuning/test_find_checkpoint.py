@@ -21,6 +21,7 @@ FIRST, SECOND = (f"{TRIAL}/checkpoint_00000{number}" for number in (1, 2))
 def out(tmp_path: Path) -> Path:
     """A folder with a run of one trial and two checkpoints, and another trial beside it."""
     for path in (tmp_path / "run" / FIRST, tmp_path / "run" / SECOND, tmp_path / "other" / "checkpoint_000001"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_checkpoint(path, {"weights": {"w": np.ones(1)}}, {}, {})
     return tmp_path
 

@@ -278,6 +278,8 @@ def test_an_opened_run_is_the_one_that_was_left(tmp_path: Path, make_trial: Make
 class Interrupted:
     """A Ray during whose start Ctrl-C comes."""
 
+    is_abandoned = False
+
     def __enter__(self) -> None:
         raise KeyboardInterrupt
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +11,9 @@ import pytest
 
 from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 
-SIGNALS = pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+SIGNALS = pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 
 
 def send(number: int) -> None:
@@ -58,27 +59,6 @@ def test_a_signal_that_is_held_back_interrupts_afterwards(number: int, exit_code
             body(request)
         assert request.exit_code == exit_code
     assert reached
-
-
-def test_sigterm_that_another_handler_takes_for_an_exit_counts_as_well() -> None:
-    def body(request: StopRequest) -> None:
-        with request.held_back():
-            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray's start does
-            send(signal.SIGTERM)
-
-    with StopRequest(lambda: None) as request:
-        with pytest.raises(KeyboardInterrupt):
-            body(request)
-        assert request.exit_code == 143
-
-
-def test_other_exits_pass() -> None:
-    def body(request: StopRequest) -> None:
-        with request.held_back():
-            sys.exit(3)
-
-    with StopRequest(lambda: None) as request, pytest.raises(SystemExit, match="3"):
-        body(request)
 
 
 def test_a_second_signal_is_never_held_back() -> None:

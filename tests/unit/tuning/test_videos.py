@@ -37,6 +37,7 @@ def read_video(path: Path, height: int, width: int) -> Array:
 def checkpoint(directory: Path) -> Path:
     agent = DQNAgent(FILMED_ENV, DQNConfig(), InlineTaskPool(), seed=0)
     experiment = DQNExperiment(name="film", run="DQN", env=FILMED_ENV)
+    (directory / "trial").mkdir()
     path = agent.save(directory / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
     agent.stop()
     return path
