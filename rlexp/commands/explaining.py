@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ import typer
 from rlexp.commands.options import AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed, load_options
 from rlexp.config.json_schema import experiment_schema
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
-from rlexp.errors import RlexpError
+from rlexp.errors import Notice, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import (
     plan_as_json,
@@ -22,6 +23,8 @@ from rlexp.terminal import (
     print_notices,
     print_plan,
 )
+from rlexp.terminal.problems import print_notice
+from rlexp.tuning.ray_address import cluster_error
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -55,6 +58,9 @@ def check_files(
     make_envs: bool = False,
 ) -> None:
     """Print what files would run and what of it was checked, and raise what is wrong with them."""
+    cluster = cluster_error(os.environ)
+    if cluster is not None:
+        print_notice(Notice("environment", f"{cluster.message}; {cluster.hint}"))
     plan, error, envs = None, None, None
     try:
         plan = load_plan(files, overrides, seed, options)

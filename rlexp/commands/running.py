@@ -30,6 +30,7 @@ from rlexp.config.plan import refuse_sweeps, refuse_untrainable
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
+from rlexp.tuning.ray_address import refuse_cluster
 
 
 def run(
@@ -51,6 +52,7 @@ def run(
     if dry_run:
         return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json=as_json)
     outlive_readers()
+    refuse_cluster(os.environ)
     plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
     refuse_sweeps(plan)
     refuse_untrainable(plan)
@@ -77,6 +79,7 @@ def resume(
     resources and reports may change, others may not.
     """
     outlive_readers()
+    refuse_cluster(os.environ)
     from rlexp.tuning.display import choose_display
     from rlexp.tuning.resume import resume_run
 

@@ -30,6 +30,7 @@ from rlexp.errors import UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
+from rlexp.tuning.ray_address import refuse_cluster
 
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
 SchedulerName = StrEnum("SchedulerName", ["fifo", "asha", "median", "pbt"])
@@ -86,6 +87,7 @@ def sweep(
     if dry_run:
         return check_files([file], overrides or (), seed, options, as_json=as_json)
     outlive_readers()
+    refuse_cluster(os.environ)
     plan = load_plan([file], overrides or (), seed, options)
     refuse_untrainable(plan)
     the_sweep(plan)
