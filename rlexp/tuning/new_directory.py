@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from rlexp.errors import UsageError
+from rlexp.tuning.removal import remove_remains, remove_run
 from rlexp.tuning.run_lock import RunLock, in_use, is_in_use
 from rlexp.tuning.run_name import check_name, derived_name
 from rlexp.tuning.run_record import RUN_FILE
@@ -20,8 +20,9 @@ def make_run_directory(out: Path, file_stem: str, name: str | None, *, overwrite
     wanted = check_name(name) if name is not None else derived_name(file_stem)
     out = out.absolute()
     with _created(out):
+        remove_remains(out)
         if overwrite:
-            _remove_run(out / wanted)
+            _make_room(out / wanted)
         names = iter([wanted]) if name is not None else _numbered(wanted)
         path = _first_free(out, names)
         return path, _locked(path)
@@ -66,20 +67,16 @@ def _taken(path: Path) -> UsageError:
     )
 
 
-def _remove_run(path: Path) -> None:
+def _make_room(path: Path) -> None:
     if not path.exists() and not path.is_symlink():
         return
     if path.is_symlink() or not (path / RUN_FILE).is_file():
         raise UsageError(f"--overwrite: {path} is not a run of rlexp", "choose another --name or --out")
-    lock = RunLock(path)
-    # The name is free at once and the lock is held to the end, so nobody can begin to write into what is removed.
-    removed = path.with_name(f".{path.name}.{os.getpid()}.removing")
     try:
-        shutil.rmtree(path.rename(removed))
+        with RunLock(path):  # to the end, so that nobody begins to write into what is deleted
+            remove_run(path)
     except OSError as error:
-        raise UsageError(f"--overwrite: cannot remove {path}: {error.strerror}") from error
-    finally:
-        lock.release()
+        raise UsageError(f"--overwrite: cannot delete {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text
 from rlexp.tuning.new_directory import make_run_directory
 from rlexp.tuning.provenance import git_commit, versions
+from rlexp.tuning.removal import remove_remains, remove_unfinished
 from rlexp.tuning.run_lock import RunLock
 from rlexp.tuning.run_name import derived_name
 from rlexp.tuning.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
@@ -80,7 +81,10 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         """Lock the run at ``path`` to go on with it; raises ResumeError when it is foreign, damaged or in use."""
         record = read_run_record(path)
-        return cls(path, RunLock(path), record, is_new=False)
+        directory = cls(path, RunLock(path), record, is_new=False)
+        remove_unfinished(path)
+        remove_remains(path.absolute().parent)
+        return directory
 
     def write_experiments(self, texts: Sequence[str], resolved: str) -> None:
         """Keep the experiment files as given and ``resolved.yaml``.

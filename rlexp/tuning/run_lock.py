@@ -13,7 +13,8 @@ import socket
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -49,6 +50,14 @@ class RunLock:
         if self._file is not None:
             self._file.release()
         self.folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
 
 
 def is_in_use(run_directory: Path) -> bool:
