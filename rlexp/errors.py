@@ -10,7 +10,8 @@
     │       └── DamagedCheckpointError
     ├── ResourceError (4)        this machine or cluster cannot hold the experiment
     └── TrialError (1)           a trial failed while it ran
-        └── EnvError             its env raised, or returned something that Gymnasium does not allow
+        ├── EnvError             its env raised, or returned something that Gymnasium does not allow
+        └── NotFiniteError       a network's outputs are NaN or infinite
 """
 
 from __future__ import annotations
@@ -115,3 +116,7 @@ class TrialError(RlexpError):
 
 class EnvError(TrialError):
     """An env raised, or returned something that Gymnasium does not allow; names the env and the line."""
+
+
+class NotFiniteError(TrialError):
+    """The outputs of a network are NaN or infinite, so that no action is better than another."""

@@ -83,6 +83,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.filters = ObservationFilters(config, self.observation_space, checkpoint.arrays if checkpoint else {})
         self.learner = self.make_learner()
         if checkpoint is not None:
+            checkpoint.check_numbers("learner")
             self.learner.load_state_dict(checkpoint.arrays["learner"])
         self.optimizer = self.make_optimizer()
         if checkpoint is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from rlexp.agents.evaluator import Evaluator
+from rlexp.agents.observation_filters import GROUP as FILTERS
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within, run_of
@@ -19,12 +20,14 @@ from rlexp.config.dialect_table import renamed_keys
 from rlexp.config.experiment import Experiment
 from rlexp.config.user_modules import UserModules, modules_of, with_current_folder
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
-from rlexp.errors import CheckpointError, TrialError
+from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import Acting, PlayedEpisodes, ReportProgress
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 
+WEIGHTS = "weights"
+"""The group of a checkpoint's arrays that a policy acts with."""
 DEFAULT_EPISODES = 20
 """Episodes of a checkpoint whose run does not evaluate itself."""
 
@@ -125,16 +128,40 @@ class _Player:
     def policy_and_evaluator(self) -> tuple[Acting, Evaluator]:
         """Return the checkpoint's greedy policy, and what plays with it as ``evaluation_config`` says."""
         agent, config, arrays = AGENTS[self.experiment.run], self.experiment.config, self.checkpoint.arrays
+        self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         probe = make_vector_env(self.env_config, 1)
         observation_space, action_space = probe.single_observation_space, probe.single_action_space
         probe.close()
         policy = agent.make_policy(config, observation_space, action_space)
         try:
-            policy.set_weights(arrays["weights"])
+            with np.errstate(over="ignore", invalid="ignore"):
+                policy.set_weights(arrays[WEIGHTS])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{self.checkpoint.path} holds no weights of its own network: {error}") from error
         evaluator = Evaluator(self.env_config, config.evaluation_config, action_space, agent.evaluation_epsilon(config))
-        return ObservationFilters(config, observation_space, arrays).applied_to(policy), evaluator
+        filtered = ObservationFilters(config, observation_space, arrays).applied_to(policy)
+        return _CheckpointPolicy(filtered, self.checkpoint), evaluator
+
+
+@dataclass(frozen=True)
+class _CheckpointPolicy:
+    """A policy that blames its checkpoint where what it computes is not finite."""
+
+    policy: Acting
+    checkpoint: Checkpoint
+
+    def compute_actions(self, obs: Array) -> Array:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return self.policy.compute_actions(obs)
+        except NotFiniteError as error:
+            largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
+            name = max(largest, key=largest.__getitem__)
+            raise CheckpointError(
+                f"checkpoint {self.checkpoint.path}: {error.message}; of its weights, {WEIGHTS}/{name} has the largest,"
+                f" {largest[name]:.3g}",
+                "the training diverged, or the file was changed; use an earlier checkpoint",
+            ) from error
 
 
 def _with_explore(experiment: Experiment, explore: bool) -> Experiment:

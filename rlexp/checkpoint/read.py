@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rlexp.checkpoint.array_file import read_arrays
 from rlexp.checkpoint.manifest import ARRAYS_SUFFIX, STATE, verify_checkpoint
-from rlexp.errors import DamagedCheckpointError
+from rlexp.errors import CheckpointError, DamagedCheckpointError
 from rlexp.json_file import read_json
 
 
@@ -25,6 +26,34 @@ class Checkpoint:
     """Groups of arrays, read-only and still in their files: each page is read when it is used."""
     state: dict[str, Any]
     metadata: dict[str, Any]
+
+    def check_numbers(self, *groups: str) -> None:
+        """Raise CheckpointError, with the name of the array, where no network can compute with one of some groups.
+
+        It holds NaN or infinity, or numbers so large that their sum overflows.
+        """
+        for group in groups:
+            for name, array in self.arrays.get(group, {}).items():
+                problem = _problem(array)
+                if problem is not None:
+                    raise CheckpointError(
+                        f"checkpoint {self.path}: {group}/{name} holds {problem}",
+                        "the training diverged, or the file was changed; use an earlier checkpoint",
+                    )
+
+
+def _problem(array: NDArray[Any]) -> str | None:
+    """Return what is wrong with the numbers of an array, None where nothing is; reads each number once if so."""
+    if not np.issubdtype(array.dtype, np.floating):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.abs(array).sum(dtype=np.result_type(array.dtype, np.float32))
+    if np.isfinite(total):
+        return None
+    count = array.size - np.count_nonzero(np.isfinite(array))
+    if count:
+        return f"{count:,} numbers of {array.size:,} that are NaN or infinite"
+    return f"numbers up to {np.abs(array).max():.3g}, which overflow when they are added"
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.agents.dqn.acting_network import PolicyExploration, make_acting_network
+from rlexp.errors import NotFiniteError
 from rlexp.models import QNetworkConfig
 from rlexp.policy import Weights
 from rlexp.rollout.exploration import draw_softmax
@@ -35,7 +36,10 @@ class DQNPolicy:
         self._remembers = worker_side_prioritization and not self._network.is_perturbed
 
     def compute_actions(self, obs: Array) -> Array:
-        actions: Array = self._network.values(self._network.outputs(obs)).argmax(axis=1)
+        values = self._network.values(self._network.outputs(obs))
+        if not np.isfinite(values).all():
+            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+        actions: Array = values.argmax(axis=1)
         return actions
 
     def sample_actions(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
+from rlexp.checkpoint import read_checkpoint
+from rlexp.checkpoint.array_file import read_arrays, write_arrays
 from rlexp.errors import CheckpointError, ResumeError, UsageError
+from rlexp.sample_batch import Array
 from tests.behaviour.rollout_agents import make_agent
 from tests.envs import COUNTING_ENV
 from tests.forged import forge
@@ -67,3 +73,57 @@ def test_weights_of_another_network_are_an_error_of_the_checkpoint(tmp_path: Pat
     forge(path, metadata=metadata)
     with pytest.raises(CheckpointError, match="no weights of its own network"):
         evaluate_checkpoint(path, EvaluationRequest(1))
+
+
+def arrays_of(path: Path, group: str) -> dict[str, Array]:
+    """Return copies of a group's arrays."""
+    return {name: array.copy() for name, array in read_arrays(path / f"{group}.safetensors").items()}
+
+
+def with_array(path: Path, group: str, change: Callable[[Array], None], name: str | None = None) -> str:
+    """Change an array, or the largest one, of a checkpoint's group, and seal the checkpoint again; return its name."""
+    file = path / f"{group}.safetensors"
+    arrays = arrays_of(path, group)
+    name = name or max(arrays, key=lambda name: arrays[name].size)
+    change(arrays[name])
+    write_arrays(file, arrays)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    content = file.read_bytes()
+    files[file.name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    forge(path, files=files)
+    return f"{group}/{name}"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused_by_name(value: float, tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    name = with_array(path, "weights", lambda array: array.ravel().__setitem__(3, value))
+    with pytest.raises(CheckpointError, match=rf"{name} holds 1 numbers of [\d,]+ that are NaN or infinite"):
+        evaluate_checkpoint(path, EvaluationRequest(1))
+
+
+def test_weights_too_large_to_add_are_refused_by_name(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    name = with_array(path, "weights", lambda array: array.fill(3e38))
+    with pytest.raises(CheckpointError, match=rf"{name} holds numbers up to 3e\+38, which overflow"):
+        evaluate_checkpoint(path, EvaluationRequest(1))
+
+
+def test_weights_whose_outputs_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+
+    def one_is_huge(array: Array) -> None:
+        array.fill(1.0)
+        array.ravel()[0] = -3e38
+
+    for name in arrays_of(path, "weights"):
+        with_array(path, "weights", one_is_huge, name)
+    with pytest.raises(CheckpointError, match=r"outputs are NaN or infinite; .* weights/\S+ has the largest, 3e.38"):
+        evaluate_checkpoint(path, EvaluationRequest(1))
+
+
+def test_training_does_not_begin_from_what_is_not_finite(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    name = with_array(path, "learner", lambda array: array.fill(np.nan))
+    with pytest.raises(CheckpointError, match=f"{name} holds"):
+        make_agent(checkpoint=read_checkpoint(path))
