@@ -24,6 +24,7 @@ from rlexp.config.common import CommonConfig
 from rlexp.config.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, TrialError
+from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import Acting, PlayedEpisodes
@@ -76,6 +77,7 @@ class Agent(ABC, Generic[ConfigT]):
             self.stream_seed = derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
         self._events: list[str] = []
         self._progress = Progress(config.metrics_smoothing_episodes)
+        self._clock = RunningClock()
         self._last_sample_s = math.inf
         probe = make_vector_env(self.env_config, 1)
         self.observation_space, self.action_space = probe.single_observation_space, probe.single_action_space
@@ -134,7 +136,7 @@ class Agent(ABC, Generic[ConfigT]):
         started = time.monotonic()
         sampled_before = self.optimizer.counters.num_steps_sampled
         trained_before = self.optimizer.counters.num_steps_trained
-        self._last_sample_s = started
+        self._last_sample_s = self._clock()
         infos: list[FragmentInfo] = []
         while True:
             self.optimizer.step()
@@ -255,7 +257,7 @@ class Agent(ABC, Generic[ConfigT]):
 
     def _take_infos(self) -> list[FragmentInfo]:
         infos = self.optimizer.drain_infos()
-        now = time.monotonic()
+        now = self._clock()
         if infos:
             self._last_sample_s = now
         elif now - self._last_sample_s > STALL_TIMEOUT_S:

@@ -1,12 +1,16 @@
-"""Where a thread's time goes."""
+"""Where a thread's time goes, and time that only counts while it runs."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
+
+LONGEST_GAP_S: Final = 2.0
+"""Of the time between two looks at a RunningClock, so much counts at most."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +44,24 @@ class Stopwatch:
         self._since = now
         self._parts_s.clear()
         return laps
+
+
+class RunningClock:
+    """Seconds in which this process could have noticed an answer; looked at every few seconds, by one thread.
+
+    A process that was stopped (Ctrl-Z, SIGSTOP, a machine that slept) must not take all others for hung when it
+    continues: they were stopped too, or it has not looked for what they have delivered since.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds that only grow."""
+        self._clock = clock
+        self._looked_s = clock()
+        self._counted_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the seconds counted so far."""
+        now = self._clock()
+        self._counted_s += min(now - self._looked_s, LONGEST_GAP_S)
+        self._looked_s = now
+        return self._counted_s

@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.trial import Trial
+from rlexp.metrics.timers import RunningClock
 from rlexp.tuning.display import Display
 from rlexp.tuning.open_folder import OpenFolder
 from rlexp.tuning.recorders import TrialRecorder
@@ -50,6 +51,7 @@ class TrialEvents(tune.Callback):
         self._paused: set[str] = set()
         self._changed: set[str] = set()
         self._failures: dict[str, TrialError] = {}
+        self._clock = RunningClock()
         self._heard_s: dict[str, float] = {}
         self._folders: dict[str, OpenFolder] = {}
         self._missed_s: dict[str, float] = {}
@@ -86,7 +88,7 @@ class TrialEvents(tune.Callback):
             self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
         self._started[ours.name] = ours
-        self._heard_s[ours.name] = time.monotonic()
+        self._heard_s[ours.name] = self._clock()
         self._failures.pop(ours.name, None)
         self._paused.discard(ours.name)
         if ours.name in self._changed:
@@ -102,7 +104,7 @@ class TrialEvents(tune.Callback):
     ) -> None:
         self.check_not_left()
         ours, row = self._ours(trial), result["row"]
-        self._heard_s[ours.name] = time.monotonic()
+        self._heard_s[ours.name] = self._clock()
         if ours.name not in self._paused:
             self.training.add(ours.name)
         redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
@@ -203,8 +205,8 @@ class TrialEvents(tune.Callback):
 
         Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
         """
-        heard_s = self._heard_s.get(self._ours(trial).name, time.monotonic())
-        if time.monotonic() - heard_s >= timeout_s:
+        now = self._clock()
+        if now - self._heard_s.get(self._ours(trial).name, now) >= timeout_s:
             what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
             self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
 

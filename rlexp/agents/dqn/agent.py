@@ -16,6 +16,7 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
 from rlexp.envs import is_atari, is_byte_vector, make_vector_env
 from rlexp.errors import ResourceError
+from rlexp.metrics.timers import RunningClock
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
@@ -74,7 +75,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
             worker = RolloutWorker(*self._worker_arguments(0, self.stream_seed, num_threads=None))
             return LocalWorkers(self.pool, [worker])
         limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
-        fleet = Fleet(self.pool, self._place_worker, config.num_workers, limits)
+        fleet = Fleet(self.pool, self._place_worker, config.num_workers, limits, RunningClock())
         return RemoteWorkers(self.pool, fleet, queue_depth, max_weight_sync_delay)
 
     def _place_worker(self, index: int, incarnation: int) -> Actor[RolloutWorker]:

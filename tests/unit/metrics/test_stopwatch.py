@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rlexp.metrics import timers
-from rlexp.metrics.timers import Laps, Stopwatch
+from rlexp.metrics.timers import LONGEST_GAP_S, Laps, RunningClock, Stopwatch
 
 
 class Clock:
@@ -57,3 +57,12 @@ def test_a_lap_that_raises_counts_too(clock: Clock) -> None:
     with pytest.raises(KeyError):
         lap_that_raises(stopwatch, clock)
     assert stopwatch.drain().parts_s == {"wait": 2.0}
+
+
+def test_running_clock_counts_little_of_the_time_in_which_nobody_looked(clock: Clock) -> None:
+    running = RunningClock(clock.perf_counter)
+    seen = []
+    for seconds in (0.0, 1.0, 2.0, 3600.0, 1.0):
+        clock.now_s += seconds
+        seen.append(running())
+    assert seen == [0.0, 1.0, 3.0, 3.0 + LONGEST_GAP_S, 4.0 + LONGEST_GAP_S]
