@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
 import stat
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +17,8 @@ import numpy as np
 
 _MOST_BYTES: Final = 256 << 20
 """Of a file that is read as a whole: more than any of ours has."""
+_ABANDONED_S: Final = 600.0
+"""Nobody needs so long to write one."""
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -49,22 +54,47 @@ def read_json(path: Path) -> Any:
         if about.st_size > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
         try:
-            return json.loads(file.read())
+            return json.loads(file.read(), object_pairs_hook=_distinct)
         except RecursionError as error:
             raise ValueError("it is nested too deep") from error
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raises ValueError where a key stands twice, as readers differ in which one counts."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in content if keys.count(key) > 1)!r} is given twice")
+    return content
+
+
 def replace_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` such that a reader, or a crash at any moment, sees all of it or the file as it was."""
+    """Write ``text`` to ``path`` as UTF-8, by :func:`replace_bytes`."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path``: a reader, or a crash at any moment, sees all of it or the file as it was.
+
+    Deletes what a process that was killed has left of such a file.
+    """
+    _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         sync(temporary)
         temporary.rename(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def _remove_abandoned(path: Path) -> None:
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.writing"):
+        with suppress(OSError):
+            if time.time() - temporary.stat().st_mtime > _ABANDONED_S:
+                temporary.unlink()
 
 
 def replace_json(path: Path, value: Any) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import UsageError
+from rlexp.json_file import replace_bytes
 from rlexp.results.comparison import Comparison
 from rlexp.results.ticks import unit_of
 
@@ -39,8 +41,10 @@ def write_picture(comparison: Comparison, path: Path) -> None:
         axes.plot(x, band.middle, dashes, color=colour, label=_literal(f"{group.mark} {group.name}"))
         axes.fill_between(x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
     _label(axes, comparison, unit.label)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
     try:
-        figure.savefig(path, format="png")
+        replace_bytes(path, content.getvalue())
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "--png takes the file to write") from error
 

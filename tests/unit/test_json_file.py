@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp import json_file
-from rlexp.json_file import read_json
+from rlexp.json_file import read_json, replace_text
 
 
 def test_what_a_file_says(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert read_json(tmp_path / "file") == read_json(tmp_path / "link") == {"a": [1, None]}
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a":' * 10**5, f"[{'9' * 5000}]", "\0"])
+@pytest.mark.parametrize("text", ["", "{", '{"a":' * 10**5, f"[{'9' * 5000}]", "\0", '[{"a": 1, "a": 1}]'])
 def test_what_is_no_json_is_an_error_of_one_kind(text: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"."):
@@ -39,3 +39,14 @@ def test_a_file_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "file").write_text("[1, 2, 3, 4]", encoding="utf-8")
     with pytest.raises(ValueError, match="more than"):
         read_json(tmp_path / "file")
+
+
+def test_what_a_killed_process_left_of_a_file_goes_with_the_next_write(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / f".{name}.writing" for name in ("a[1].html.12", "a[1].html.13", "b.html.12"))
+    for path in (old, new, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    replace_text(tmp_path / "a[1].html", "ä")
+    assert (tmp_path / "a[1].html").read_bytes() == "ä".encode()
+    assert {path.name for path in tmp_path.iterdir()} == {"a[1].html", new.name, other.name}
