@@ -15,6 +15,7 @@ from rlexp.agents.evaluator import Evaluator, evaluation_figures, evaluation_see
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.progress import Progress
 from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.agents.restored_state import check_counters, errors_of
 from rlexp.agents.results import IterationReport
 from rlexp.agents.way_of_playing import way_of_playing
 from rlexp.checkpoint import Checkpoint, write_checkpoint
@@ -74,6 +75,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.pool = pool
         self.seed = self.stream_seed = seed
         if checkpoint is not None:
+            check_counters(checkpoint.path, checkpoint.state)
             self.stream_seed = derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
         self._events: list[str] = []
         self._progress = Progress(config.metrics_smoothing_episodes)
@@ -86,10 +88,12 @@ class Agent(ABC, Generic[ConfigT]):
         self.learner = self.make_learner()
         if checkpoint is not None:
             checkpoint.check_numbers("learner")
-            self.learner.load_state_dict(checkpoint.arrays["learner"])
+            with errors_of(checkpoint.path):
+                self.learner.load_state_dict(checkpoint.arrays["learner"])
         self.optimizer = self.make_optimizer()
         if checkpoint is not None:
-            self._restore(put_together(checkpoint.arrays.get(STATE_GROUP, {}), checkpoint.state), checkpoint.arrays)
+            with errors_of(checkpoint.path):
+                self._restore(put_together(checkpoint.arrays.get(STATE_GROUP, {}), checkpoint.state), checkpoint.arrays)
 
     @classmethod
     @abstractmethod

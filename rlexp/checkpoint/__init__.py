@@ -7,7 +7,7 @@ directory gets its name after that. Agents write and read them; Tune only learns
 
 from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
 from rlexp.checkpoint.ownership import refuse_foreign, refuse_modules_within, run_of
-from rlexp.checkpoint.read import Checkpoint, read_checkpoint
+from rlexp.checkpoint.read import Checkpoint, read_checkpoint, read_state
 from rlexp.checkpoint.trial import (
     checkpoint_directory,
     list_checkpoints,
@@ -29,6 +29,7 @@ __all__ = [
     "newest_manifest",
     "newest_with_damaged_aside",
     "read_checkpoint",
+    "read_state",
     "refuse_foreign",
     "refuse_modules_within",
     "remove_checkpoint",

@@ -62,10 +62,22 @@ def read_checkpoint(path: Path) -> Checkpoint:
     groups = [name.removesuffix(ARRAYS_SUFFIX) for name in manifest.files if name != STATE]
     try:
         arrays = {group: read_arrays(path / f"{group}{ARRAYS_SUFFIX}") for group in groups}
-        state = read_json(path / STATE)
     except (OSError, ValueError, RecursionError) as error:
-        # The hashes matched, so this is no accident of the disk: somebody put another kind of file there.
-        raise DamagedCheckpointError(path, f"not the contents of a checkpoint: {error}") from error
+        raise _other_contents(path, error) from error
+    return Checkpoint(path, manifest.sequence, arrays, read_state(path), manifest.metadata)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return the state in a checkpoint that was verified; raises DamagedCheckpointError where it holds none."""
+    try:
+        state = read_json(path / STATE)
+    except (OSError, ValueError) as error:
+        raise _other_contents(path, error) from error
     if not isinstance(state, dict):
-        raise DamagedCheckpointError(path, f"not the contents of a checkpoint: {STATE} holds no state")
-    return Checkpoint(path, manifest.sequence, arrays, state, manifest.metadata)
+        raise _other_contents(path, f"{STATE} holds no state")
+    return state
+
+
+def _other_contents(path: Path, what: object) -> DamagedCheckpointError:
+    """Return the error where all hashes match: somebody has put another kind of file there."""
+    return DamagedCheckpointError(path, f"not the contents of a checkpoint: {what}")

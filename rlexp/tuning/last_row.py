@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from rlexp.errors import CheckpointError
+from rlexp.tuning.recorders import flatten
+
+_COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
+_MOST: Final = 2**63
+"""Of a number in a row: event files hold no larger integers."""
 
 
 def last_row(trial_directory: Path) -> dict[str, Any] | None:
@@ -21,3 +29,37 @@ def last_row(trial_directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, IndexError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
+
+
+def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the row of results with which a checkpoint was written, by its metadata; older ones have none.
+
+    Raises CheckpointError for what is no row of a trial: it would be recorded among the others.
+    """
+    row = metadata.get("metrics")
+    if row is None or (isinstance(row, dict) and _is_row(row)):
+        return row
+    raise CheckpointError(
+        f"checkpoint {checkpoint}: the metrics in its manifest are not a row of results",
+        "it was changed after it was written; use an earlier checkpoint of the trial",
+    )
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    counts = [row.get(name) for name in _COUNTS]
+    seconds, reward = row.get("time_total_s"), row.get("episode_reward_mean")
+    return (
+        all(isinstance(count, int) and count >= 0 for count in counts)
+        and isinstance(seconds, int | float)
+        and isinstance(reward, int | float | None)
+        and isinstance(row.get("trial_name"), str)
+        and isinstance(row.get("done"), bool)
+        and all(abs(number) < _MOST for number in _numbers(row))
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> Iterator[int | float]:
+    for value in flatten(row).values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int | float):
+                yield item

@@ -25,7 +25,7 @@ from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_resume import is_sweep, resume_sweep
 from rlexp.tuning.trial_feed import FixedTrials
-from rlexp.tuning.trust import refuse_own_modules, refuse_untrusted
+from rlexp.tuning.trust import refuse_own_modules, refuse_unloadable, refuse_untrusted
 
 
 def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:
@@ -99,6 +99,7 @@ def _has_reached_stop(trial: Trial, directory: Path) -> bool:
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:
     """Raise ResumeError where a trial's newest checkpoint was trained with keys that are others now."""
     newest = newest_manifest(directory)
+    refuse_unloadable(newest)
     if newest is None:
         return
     before = newest[1].metadata.get("experiment")

@@ -28,9 +28,10 @@ def _score(checkpoint: Path, attribute: str) -> float:
     """Return a number that is higher the better the checkpoint; one without the metric, or damaged, is the worst."""
     name = attribute.removeprefix(LOWER_IS_BETTER)
     try:
-        value = flatten(verify_checkpoint(checkpoint).metadata.get("metrics", {})).get(name)
-    except CheckpointError:
-        value = None
-    if not isinstance(value, int | float) or math.isnan(value):
+        metrics = verify_checkpoint(checkpoint).metadata.get("metrics")
+        value = float(flatten(metrics if isinstance(metrics, dict) else {}).get(name, math.nan))
+    except (CheckpointError, TypeError, ValueError, OverflowError):
         return -math.inf
-    return -float(value) if attribute.startswith(LOWER_IS_BETTER) else float(value)
+    if math.isnan(value):
+        return -math.inf
+    return -value if attribute.startswith(LOWER_IS_BETTER) else value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from rlexp.checkpoint import Manifest, newest_checkpoint, newest_manifest
+from rlexp.checkpoint import Manifest, newest_manifest
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
@@ -15,7 +15,7 @@ from rlexp.json_file import plain
 from rlexp.tuning.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences, what_can_change
 from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import EXIT_CODES, machine_for, run_feed
-from rlexp.tuning.last_row import last_row
+from rlexp.tuning.last_row import checkpoint_row, last_row
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.recorders import TrialRecorder
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
@@ -31,7 +31,7 @@ from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_run import capacity
 from rlexp.tuning.takeover import adopt_checkpoint
-from rlexp.tuning.trust import refuse_own_modules
+from rlexp.tuning.trust import refuse_own_modules, refuse_unloadable
 
 
 def is_sweep(path: Path) -> bool:
@@ -93,7 +93,7 @@ def refuse_unresumable(past: Restored, directory: RunDirectory) -> None:
         message = f"{state.configurations} configurations have begun, and search.num_samples asks for fewer"
         raise ResumeError(message, "-o search.num_samples=... may only be higher")
     for trial in state.unfinished():
-        newest_checkpoint(directory.trial_directory(trial))
+        refuse_unloadable(newest_manifest(directory.trial_directory(trial)))
     is_left = state.waiting or state.unfinished() or state.configurations < state.sweep.number_of_configurations
     has_best = (directory.path / BEST_FILE).exists() or state.standings.best() is None
     if not is_left and directory.record.status in EXIT_CODES and has_best:
@@ -149,7 +149,7 @@ def _take_over(search: Search, trial: Trial, checkpoint: str, directory: RunDire
 
 def _take_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifest, directory: RunDirectory) -> None:
     """Take over the row with which a trial wrote its newest checkpoint where the kill came before it was heard of."""
-    row, folder = manifest.metadata.get("metrics"), directory.trial_directory(trial)
+    row, folder = checkpoint_row(newest, manifest.metadata), directory.trial_directory(trial)
     if row is None or row["trial_name"] != trial.name:
         return
     iteration, standing = row["training_iteration"], search.standings.of(trial)

@@ -19,6 +19,7 @@ from rlexp.config.trial import Trial
 from rlexp.config.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
 from rlexp.task_pool import RayTaskPool
+from rlexp.tuning.last_row import checkpoint_row
 from rlexp.tuning.milestones import Milestones
 from rlexp.tuning.open_folder import OpenFolder
 from rlexp.tuning.retention import keep_best
@@ -119,12 +120,13 @@ class ExperimentTrainable(tune.Trainable):
         path = own or self._assignment.restore
         checkpoint = read_checkpoint(path) if path is not None else None
         self._events += aside
-        if own is not None and checkpoint is not None:
+        row = checkpoint_row(checkpoint.path, checkpoint.metadata) if checkpoint is not None else None
+        if own is not None:
             self._events.append(f"goes on from {own.name}")
-            self._resumed_row = checkpoint.metadata.get("metrics")
+            self._resumed_row = row
         milestones = self._assignment.milestones
-        if milestones is not None and checkpoint is not None:
-            self._progress = checkpoint.metadata.get("metrics", {}).get(milestones.metric, 0.0)
+        if milestones is not None and row is not None:
+            self._progress = row[milestones.metric]
         make_agent = AGENTS[self._experiment.run]
         return make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules

@@ -192,7 +192,7 @@ class TrialEvents(tune.Callback):
         return self._recorders[trial.name]
 
     def _error_of(self, trial: Trial) -> TrialError:
-        if not self._folders[trial.name].is_in_place:
+        if trial.name in self._folders and not self._folders[trial.name].is_in_place:
             return TrialError(_FOLDER_LOST)
         path = self._directory.trial_directory(trial) / ERROR_FILE
         if not path.exists():

@@ -7,10 +7,12 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlexp.checkpoint import refuse_foreign, refuse_modules_within
+from rlexp.agents.restored_state import check_counters
+from rlexp.checkpoint import Manifest, read_state, refuse_foreign, refuse_modules_within
 from rlexp.config.trial import Trial
 from rlexp.config.user_modules import UserModules, modules_of
 from rlexp.errors import ResumeError
+from rlexp.tuning.last_row import checkpoint_row
 from rlexp.tuning.run_lock import in_use, is_in_use
 from rlexp.tuning.run_name import derived_name
 from rlexp.tuning.run_record import RUN_FILE, RunRecord
@@ -41,6 +43,14 @@ def refuse_own_modules(run: Path, trials: Iterable[Trial], folders: tuple[str, .
     """Raise ResumeError where the class of a trial's env would come from ``run`` itself."""
     names = dict.fromkeys(name for trial in trials for name in modules_of(trial.experiment.env))
     refuse_modules_within(run, UserModules(tuple(names), folders))
+
+
+def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
+    """Raise CheckpointError where a trial could not start from its newest checkpoint, which was verified."""
+    if newest is not None:
+        path, manifest = newest
+        check_counters(path, read_state(path))
+        checkpoint_row(path, manifest.metadata)
 
 
 def _refuse_no_file(path: Path) -> None:

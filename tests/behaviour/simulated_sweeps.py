@@ -160,7 +160,9 @@ class World:
         if not is_milestone and not stopped and (not period or row["training_iteration"] % period):
             return None, False
         directory = checkpoint_directory(self._directory.trial_directory(trial), row["training_iteration"])
-        state = {"trained_by": trial.name, "steps": row["timesteps_total"]}
+        counts = {"num_steps_sampled": row["timesteps_total"], "num_steps_trained": 0, "episodes_total": 0}
+        progress = {"iteration": row["training_iteration"], "time_total_s": row["time_total_s"]}
+        state = {"trained_by": trial.name, "steps": row["timesteps_total"], **counts, **progress}
         return write_checkpoint(directory, {"weights": {"w": np.zeros(1)}}, state, {"metrics": row}), is_milestone
 
 

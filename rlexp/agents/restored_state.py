@@ -1,0 +1,36 @@
+"""What an agent asks of the state in a checkpoint before it continues from it: the file may have been changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import CheckpointError
+
+_COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")
+_MOST: Final = 2**53
+"""Above this, adding 1 to a count may not change it: an iteration would never end."""
+_HINT: Final = "it was changed after it was written; use an earlier checkpoint of the trial"
+
+
+def check_counters(path: Path, state: Mapping[str, Any]) -> None:
+    """Raise CheckpointError where what the state of the checkpoint at ``path`` counts is not a count or a time."""
+    for name in _COUNTERS:
+        value = state.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
+            raise CheckpointError(f"checkpoint {path}: {name} in its state is not a count", _HINT)
+    seconds = state.get("time_total_s")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
+        raise CheckpointError(f"checkpoint {path}: time_total_s in its state is not a time", _HINT)
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Turn what a state of another form raises in the body, where it is loaded, into a CheckpointError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", _HINT) from error
