@@ -19,9 +19,10 @@ from rlexp.results.cautions import cautions
 from rlexp.results.curve import Curve, read_curve
 from rlexp.results.group import Group, groups_of
 from rlexp.results.settings import Settings, SettingsReader, differing, shared_settings
-from rlexp.results.ticks import digits_for, unit_of, whole_or_short
+from rlexp.results.ticks import unit_of, whole_or_short
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.sample_batch import Array
+from rlexp.tuning.figures import digits_for
 
 _SEED: Final = 0
 """Of every bootstrap: the same results give the same intervals."""

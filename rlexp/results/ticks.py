@@ -12,7 +12,6 @@ _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _UNITS: Final = (("hours", 3600.0), ("minutes", 60.0))
 _UNITS_SHOWN: Final = 3.0
 """A unit of time is used where the plot spans at least this many of it."""
-_MOST_DIGITS: Final = 6
 _SUFFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -54,13 +53,6 @@ def tick_label(value: float) -> str:
 def whole_or_short(value: float) -> str:
     """Return a number in a sentence: ``12,345``, ``17.2``."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def digits_for(largest: float) -> int:
-    """Return how many digits behind the point tell apart numbers up to ``largest``: three significant ones, or more."""
-    if not largest > 0:
-        return 1
-    return min(max(2 - math.floor(math.log10(largest)), 1), _MOST_DIGITS)
 
 
 def _multiples(step: float, low: float, high: float) -> list[float]:

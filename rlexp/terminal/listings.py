@@ -13,7 +13,7 @@ from rlexp.json_file import to_json
 from rlexp.results.found_runs import DAMAGED, KILLED, Found
 from rlexp.results.ticks import tick_label
 from rlexp.terminal.paint import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
-from rlexp.tuning.figures import MISSING, count, decimal, middle_cut, one_line
+from rlexp.tuning.figures import MISSING, count, middle_cut, one_line, score
 from rlexp.tuning.run_record import Status
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
@@ -100,8 +100,8 @@ def _cells(found: Found, path: Path, now: datetime) -> dict[str, str]:
         "status": found.status,
         "agent": one_line("+".join(found.agents)) or MISSING,
         "env": middle_cut(one_line("+".join(found.envs)), _LONGEST_ENV) or MISSING,
-        "best": decimal(found.best),
-        "last": decimal(found.last),
+        "best": score(found.best),
+        "last": score(found.last),
         "steps": count(found.steps),
         "iter": count(found.iterations),
         "age": _age(found.started, now),

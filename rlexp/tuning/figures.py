@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeGuard
 
 MISSING: Final = "-"
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_MOST_DIGITS: Final = 6
+_SMALLEST_DECIMAL: Final = 1e-3
+"""Below, six digits behind the point are too few."""
 
 
 def count(value: Any) -> str:
@@ -19,6 +23,26 @@ def count(value: Any) -> str:
 def decimal(value: Any, digits: int = 1) -> str:
     """Return a number with ``digits`` places behind the point."""
     return f"{value:,.{digits}f}" if is_known(value) else MISSING
+
+
+def exact(value: float) -> str:
+    """Return a number as its user wrote it, with commas: ``475``, ``2,000,000``, ``0.95``."""
+    return f"{value:,.10g}"
+
+
+def score(value: Any) -> str:
+    """Return a reward with four significant digits, without needless zeros: ``486.7``, ``0.8727``, ``9.0``."""
+    if not is_known(value):
+        return MISSING
+    if 0 < abs(value) < _SMALLEST_DECIMAL:
+        return short(value)
+    whole, point, decimals = f"{value:,.{digits_for(abs(value))}f}".partition(".")
+    return f"{whole}{point}{decimals.rstrip('0') or '0'}" if point else whole
+
+
+def digits_for(largest: float) -> int:
+    """Return how many digits behind the point show a number up to ``largest`` with four significant ones."""
+    return min(max(3 - math.floor(math.log10(largest)), 0), _MOST_DIGITS) if largest > 0 else 1
 
 
 def short(value: Any) -> str:
@@ -80,4 +104,5 @@ def one_line(text: str) -> str:
 
 def is_known(value: Any) -> TypeGuard[float]:
     """Tell whether ``value`` is a finite number: a mean of nothing is None or NaN."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Compared as they are: an integer of hundreds of digits has no float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.results.axis import Axis
-from rlexp.results.ticks import Unit, digits_for, tick_label, ticks, unit_of, whole_or_short
+from rlexp.results.ticks import Unit, tick_label, ticks, unit_of, whole_or_short
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,6 @@ def test_time_is_counted_in_what_fits() -> None:
     assert unit_of(Axis.TIME, 1_000.0) == Unit("minutes", 60.0)
     assert unit_of(Axis.TIME, 100_000.0) == Unit("hours", 3600.0)
     assert unit_of(Axis.STEPS, 100_000.0) == Unit("env steps", 1.0)
-
-
-@pytest.mark.parametrize(("largest", "digits"), [(500, 1), (47, 1), (5, 2), (0.3, 3), (1e-12, 6), (0, 1)])
-def test_small_scores_get_more_digits(largest: float, digits: int) -> None:
-    assert digits_for(largest) == digits
 
 
 def test_numbers_in_sentences() -> None:

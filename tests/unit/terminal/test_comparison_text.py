@@ -41,8 +41,8 @@ def test_a_screen_shows_curves_and_a_line_per_group(tmp_path: Path, capsys: pyte
     assert len(lines) < 24
     assert max(map(len, lines)) <= 80
     tables = [line.split() for line in lines[lines.index("") + 1 :]]
-    assert tables[1] == ["A", "n_step=1", "4", "21.0", "21.0", "[19.5,", "22.5]", "-"]
-    assert tables[2][:5] == ["B", "n_step=2", "4", "41.0", "41.0"]
+    assert tables[1] == ["A", "n_step=1", "4", "21.00", "21.00", "[19.50,", "22.50]", "-"]
+    assert tables[2][:5] == ["B", "n_step=2", "4", "41.00", "41.00"]
     assert tables[2][-3:] == ["1.00", "[1.00,", "1.00]"]
     assert tables[5] == ["A", "n_step=1", "0", "of", "4", "-", "-"]
     assert tables[6] == ["B", "n_step=2", "4", "of", "4", "1,850", "0:00:37"]

@@ -43,7 +43,7 @@ def test_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
     header, line, grid = printed(capsys, [found(), found("sorted/grid", num_trials=6, agents=("DQN", "APEX"))])
     assert header.split() == ["run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size"]
     assert line.split() == (
-        ["pong", "TERMINATED", "APEX", "PongNoFrameskip-v4", "20.9", "19.0", "12,345,678", "321", "5", "h", "3.2MB"]
+        ["pong", "TERMINATED", "APEX", "PongNoFrameskip-v4", "20.94", "19.0", "12,345,678", "321", "5", "h", "3.2MB"]
     )
     assert grid.startswith("sorted/grid (6 trials)  TERMINATED  DQN+APEX ")
 
