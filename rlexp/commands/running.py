@@ -62,8 +62,9 @@ def run(
     from rlexp.tuning.display import choose_display
     from rlexp.tuning.experiment_run import RunOptions, run_plan
 
-    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
-    raise typer.Exit(run_plan(plan, RunOptions(out, name, overwrite, debug, sys.argv), display))
+    with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
+        code = run_plan(plan, RunOptions(out, name, overwrite, debug, sys.argv), display)
+    raise typer.Exit(code)
 
 
 def resume(
@@ -83,8 +84,9 @@ def resume(
     from rlexp.tuning.display import choose_display
     from rlexp.tuning.resume import resume_run
 
-    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
-    raise typer.Exit(resume_run(path, overrides or (), display, debug))
+    with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
+        code = resume_run(path, overrides or (), display, debug)
+    raise typer.Exit(code)
 
 
 def train(

@@ -98,8 +98,9 @@ def sweep(
     from rlexp.tuning.experiment_run import RunOptions
     from rlexp.tuning.sweep_run import run_sweep
 
-    display = choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet)
-    raise typer.Exit(run_sweep(plan, RunOptions(out, name, overwrite, debug, sys.argv), display, allow_failures))
+    with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
+        code = run_sweep(plan, RunOptions(out, name, overwrite, debug, sys.argv), display, allow_failures)
+    raise typer.Exit(code)
 
 
 def _flags(given: dict[str, Any], searched: list[str] | tuple[str, ...]) -> tuple[Flag, ...]:

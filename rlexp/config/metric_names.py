@@ -43,6 +43,12 @@ EVALUATION_METRICS = (
 STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS
 """The metrics of every row of results."""
 
+GROWING_METRICS = frozenset(
+    {"timesteps_total", "training_iteration", "time_total_s", "episodes_total"}
+    | {f"info/num_{count}" for count in ("steps_sampled", "steps_trained", "target_updates", "weight_syncs")}
+)
+"""Counters: what is left to a ``stop`` of theirs can be foretold."""
+
 KNOWN_METRICS = STOP_METRICS + EVALUATION_METRICS
 """What ``stop`` and ``checkpoint_score_attr`` can name."""
 

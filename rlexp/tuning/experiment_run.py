@@ -25,11 +25,14 @@ from rlexp.tuning.ray_session import (
     set_ray_environment,
 )
 from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.run_name import as_typed
 from rlexp.tuning.run_record import Status
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trial_feed import FixedTrials, TrialFeed
 from rlexp.tuning.videos import require_video_extra
 
+CHECKING = "making each environment once, and measuring its replay"
+"""What a display shows before anything is created."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 
@@ -49,6 +52,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
+    display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.trials, display, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     stem = plan.sources[0].stem
@@ -88,15 +92,16 @@ def run_feed(
 ) -> int:
     """Run what ``feed`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
     try:
-        with display:
-            display.start(directory.path, trials)
-            status, failure = _train(feed, directory, display, request, session)
-            directory.finish(status)
-            display.finish(directory.record)
+        display.start(directory.path, trials)
+        status, failure = _train(feed, directory, display, request, session)
+        directory.finish(status)
+        display.finish(directory.record)
         code = request.exit_code if request.requested else EXIT_CODES[status]
     except KeyboardInterrupt:
         if _end_early(directory, Status.STOPPED):
             display.finish(directory.record)
+        else:
+            display.on_note(None, f"stopped before the first result; {as_typed(directory.path)} is removed")
         code, failure = request.exit_code, None
     except RayStartError:
         _end_early(directory, Status.ERROR)
@@ -120,11 +125,16 @@ def _train(
 
     Raises KeyboardInterrupt where a run was interrupted of which nothing needs to be kept.
     """
-    from rlexp.tuning.runner import run_trials  # loads ray, for a second or two in which a signal interrupts
+    display.on_phase(None, "loading Ray")
+    from rlexp.tuning.runner import run_trials  # a second or two in which a signal interrupts
 
     with ExitStack() as stack:
+        display.on_phase(None, "starting Ray")
         with request.held_back():
             stack.enter_context(session)
+        stack.callback(display.on_phase, None, "ending Ray")
+        several = len(directory.record.trials) > 1
+        display.on_phase(None, "starting the processes of the trials" if several else "starting its process")
         try:
             return feed.conclude(run_trials(feed, directory, display, request, session)), None
         except RayStoppedError as error:

@@ -1,4 +1,4 @@
-"""How far a trial came, by what it left."""
+"""How far a trial came, by what it left in ``result.json``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import CheckpointError
+from rlexp.tuning.figures import is_known
 from rlexp.tuning.recorders import flatten
+from rlexp.tuning.recorders.columns import ITERATION
 
 _COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
 _MOST: Final = 2**63
@@ -18,15 +20,32 @@ _MOST: Final = 2**63
 
 def last_row(trial_directory: Path) -> dict[str, Any] | None:
     """Return the last row of ``result.json``, None where there is none; a line that a kill cut is none."""
-    last: deque[bytes] = deque(maxlen=1)
+    last = deque(_lines(trial_directory), maxlen=1)
+    return _parsed(last[0]) if last else None
+
+
+def earlier_rewards(trial_directory: Path) -> list[tuple[int, float]]:
+    """Return iteration and mean reward of every row that has one, in their order."""
+    rows = (_parsed(line) or {} for line in _lines(trial_directory))
+    pairs = ((row.get(ITERATION), row.get("episode_reward_mean")) for row in rows)
+    return [(int(iteration), float(reward)) for iteration, reward in pairs if is_known(iteration) and is_known(reward)]
+
+
+def _lines(trial_directory: Path) -> Iterator[bytes]:
     path = trial_directory / "result.json"
     if not path.is_file():  # a pipe would keep its reader waiting
-        return None
+        return
     try:
         with path.open("rb") as file:
-            last.extend(line for line in file if line.endswith(b"\n"))
-        row = json.loads(last[0])
-    except (OSError, ValueError, IndexError, RecursionError):
+            yield from (line for line in file if line.endswith(b"\n"))
+    except OSError:
+        return
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

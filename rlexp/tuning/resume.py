@@ -15,7 +15,7 @@ from rlexp.errors import ResumeError
 from rlexp.json_file import to_json
 from rlexp.tuning.changed_keys import CHANGEABLE, differences, refuse_changes_of, what_can_change
 from rlexp.tuning.display import Display
-from rlexp.tuning.experiment_run import machine_for, run_feed
+from rlexp.tuning.experiment_run import CHECKING, machine_for, run_feed
 from rlexp.tuning.last_row import last_row
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
@@ -54,6 +54,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
+    display.on_phase(None, CHECKING)
     machine = machine_for(plan, trials, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
@@ -93,7 +94,7 @@ def _identity(varied: Mapping[str, Any], seed: int | None) -> str:
 def _has_reached_stop(trial: Trial, directory: Path) -> bool:
     """Return whether the last row of a trial that ended is beyond its ``stop``, which may be another one by now."""
     row = last_row(directory)
-    return row is None or reached(trial.experiment.stop, row)
+    return row is None or reached(trial.experiment.stop, row) is not None
 
 
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:

@@ -125,7 +125,8 @@ class RunDirectory:
             self.path.chmod(_OWNER_ONLY)
         directory = self._make_directory(trial)
         seed = trial.experiment.config.seed
-        self.record.trials.append(TrialRecord(trial.name, directory.name, seed, masked(trial.varied)))
+        record = TrialRecord(trial.name, directory.name, seed, masked(trial.varied), env=trial.experiment.env)
+        self.record.trials.append(record)
 
     def _make_directory(self, trial: Trial) -> Path:
         directory = self.trial_directory(trial)
@@ -138,7 +139,7 @@ class RunDirectory:
         self.record.status, self.record.ended = Status.RUNNING, None
         for trial in trials:
             record = self.record.trial(trial.name)
-            record.status, record.error = Status.PENDING, None
+            record.status, record.error, record.reason = Status.PENDING, None, None
             if not self.trial_directory(trial).exists():  # somebody deleted it: the trial starts anew
                 self._make_directory(trial)
         self.write()
@@ -158,15 +159,19 @@ class RunDirectory:
         self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
         self.write()
 
-    def trial_status(self, trial: Trial, status: Status, error: TrialError | None = None) -> None:
-        """Take over that the trial began, ended or failed."""
+    def trial_status(
+        self, trial: Trial, status: Status, error: TrialError | None = None, reason: str | None = None
+    ) -> None:
+        """Record that the trial began, ended or failed, and why."""
         record = self.record.trial(trial.name)
-        record.status = status
-        record.error = error
+        record.status, record.error, record.reason = status, error, reason
         self.write()
 
     def finish(self, status: Status) -> None:
-        """Take over that the whole run ended."""
+        """Record that the whole run ended; trials that had not are stopped."""
+        for trial in self.record.trials:
+            if trial.status in (Status.PENDING, Status.RUNNING):
+                trial.status = Status.STOPPED
         self.record.status = status
         self.record.ended = now()
         self.write()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from rlexp.errors import UsageError
@@ -31,3 +32,8 @@ def derived_name(text: str) -> str:
     """Return the directory name that comes closest to ``text``, a file's stem for example."""
     name = _FORBIDDEN.sub("-", text).lstrip("-. ").rstrip()
     return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "run"
+
+
+def as_typed(directory: Path) -> Path:
+    """Return ``directory`` as it would be typed here: relative where it lies below the working directory."""
+    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

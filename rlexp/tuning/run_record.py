@@ -59,6 +59,10 @@ class TrialRecord:
     best_checkpoint: str | None = None
     best_checkpoint_reward: float | None = None
     error: TrialError | None = None
+    reason: str | None = None
+    """Why it ended, where it reached its stop or its sweep ended it."""
+    env: str | None = None
+    """What it plays; None in records of earlier versions."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
         """Take over how far the trial has come from a result row."""

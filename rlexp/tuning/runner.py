@@ -12,6 +12,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.trial import Trial
 from rlexp.tuning.display import Display
 from rlexp.tuning.find_checkpoint import starting_point
+from rlexp.tuning.phase_file import end_phases
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status
@@ -91,6 +92,7 @@ def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents, se
 
 def assignment_of(trial: Trial, directory: RunDirectory, feed: TrialFeed) -> Assignment:
     """Return what the process of ``trial`` is told; its time budget begins now."""
+    end_phases(directory.trial_directory(trial))  # of a process that was killed
     budget_s = trial.experiment.time_budget_s
     deadlines = [feed.deadline_s, None if budget_s is None else time.time() + budget_s]
     return Assignment(

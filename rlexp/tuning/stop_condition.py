@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlexp.config.metric_names import GROWING_METRICS
+from rlexp.tuning.figures import exact, score
 from rlexp.tuning.recorders import flatten
 
 
-def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
-    """Return whether a row of results has reached one of the ``stop`` values; NaN reaches none."""
+def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> str | None:
+    """Return which of the ``stop`` values a row has reached, as a sentence, None for none; NaN reaches none."""
     values = flatten(row)
-    return any(name in values and values[name] is not None and values[name] >= limit for name, limit in stop.items())
+    for metric, goal in stop.items():
+        value = values.get(metric)
+        if value is not None and value >= goal:
+            # A counter ends a little beyond its goal: by how much says nothing.
+            shown = "" if metric in GROWING_METRICS else f" {score(value)}"
+            return f"{metric}{shown} reached {exact(goal)}"
+    return None

@@ -14,7 +14,7 @@ from rlexp.errors import CheckpointError, ResumeError
 from rlexp.json_file import plain
 from rlexp.tuning.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences, what_can_change
 from rlexp.tuning.display import Display
-from rlexp.tuning.experiment_run import EXIT_CODES, machine_for, run_feed
+from rlexp.tuning.experiment_run import CHECKING, EXIT_CODES, machine_for, run_feed
 from rlexp.tuning.last_row import checkpoint_row, last_row
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.recorders import TrialRecorder
@@ -51,6 +51,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     sweep = same_sweep(plan, heading, path)
     refuse_own_modules(path, plan.everything, plan.modules.folders)
     require_sweep_extra(sweep)
+    display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         past = restored(sweep, path)
@@ -175,7 +176,7 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
     row = last_row(directory.trial_directory(trial))
     if search.is_pruned(trial):
         search.on_end(trial, False, None)
-    elif row is not None and reached(trial.experiment.stop, row):
+    elif row is not None and reached(trial.experiment.stop, row) is not None:
         if row["training_iteration"] > search.standings.of(trial).iterations:
             search.on_result(trial, row)
         search.on_end(trial, True, None)
@@ -183,11 +184,10 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
 
 def _concluded(search: Search, directory: RunDirectory, display: Display) -> int:
     """End a sweep that was killed when nothing was left but to say what it found."""
-    with display:
-        display.start(directory.path, [])
-        status = search.conclude(Status.TERMINATED)
-        directory.finish(status)
-        display.finish(directory.record)
+    display.start(directory.path, [])
+    status = search.conclude(Status.TERMINATED)
+    directory.finish(status)
+    display.finish(directory.record)
     return EXIT_CODES[status]
 
 

@@ -10,7 +10,7 @@ from rlexp.config.plan import the_sweep
 from rlexp.config.sweep import Sweep
 from rlexp.machine import Machine
 from rlexp.tuning.display import Display
-from rlexp.tuning.experiment_run import RunOptions, machine_for, run_feed
+from rlexp.tuning.experiment_run import CHECKING, RunOptions, machine_for, run_feed
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.recorders.hparams_tab import write_hparams_experiment
 from rlexp.tuning.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX
@@ -30,6 +30,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     """
     sweep = the_sweep(plan)
     require_sweep_extra(sweep)
+    display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, options.debug)
     stem = plan.sources[0].stem
     with (

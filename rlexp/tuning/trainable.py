@@ -22,6 +22,7 @@ from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.last_row import checkpoint_row
 from rlexp.tuning.milestones import Milestones
 from rlexp.tuning.open_folder import OpenFolder
+from rlexp.tuning.phase_file import end_phases, write_phase
 from rlexp.tuning.retention import keep_best
 from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.videos import FOLDER, write_video
@@ -83,7 +84,8 @@ class ExperimentTrainable(tune.Trainable):
         with self._errors_kept():
             row = self._agent.train(lambda: self._stop_watch.stop_requested() or self._is_over_time())
             stopped, over_time = self._stop_watch.stop_requested(), self._is_over_time()
-            done = stopped or over_time or reached(self._experiment.stop, row)
+            reason = "its time is over" if over_time else reached(self._experiment.stop, row)
+            done = stopped or reason is not None
             now = datetime.now().astimezone()
             row |= {
                 "done": done,
@@ -95,6 +97,7 @@ class ExperimentTrainable(tune.Trainable):
             checkpoint = self._save_when_due(row, done, stopped or over_time, milestone)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
+        end_phases(self._directory)
         return {
             "row": row,
             "resumed_row": resumed_row,
@@ -102,6 +105,7 @@ class ExperimentTrainable(tune.Trainable):
             "checkpoint": checkpoint,
             "milestone": milestone,
             "stopped": stopped,
+            "reason": reason,
             "done": done,
         }
 
@@ -111,6 +115,7 @@ class ExperimentTrainable(tune.Trainable):
         self._folder.close()
 
     def _make_agent(self) -> Agent[Any]:
+        write_phase(self._directory, "loading PyTorch")
         # Not above: the driver imports this module to name the class, and need not load torch, for a second, too.
         from rlexp.agents.registry import AGENTS
 
@@ -118,6 +123,8 @@ class ExperimentTrainable(tune.Trainable):
         assert config.seed is not None  # a plan gives every trial one
         own, aside = newest_with_damaged_aside(self._directory)
         path = own or self._assignment.restore
+        if path is not None:
+            write_phase(self._directory, f"reading {path.name}")
         checkpoint = read_checkpoint(path) if path is not None else None
         self._events += aside
         row = checkpoint_row(checkpoint.path, checkpoint.metadata) if checkpoint is not None else None
@@ -127,10 +134,13 @@ class ExperimentTrainable(tune.Trainable):
         milestones = self._assignment.milestones
         if milestones is not None and row is not None:
             self._progress = row[milestones.metric]
+        write_phase(self._directory, f"creating {_workers(config.num_workers)}")
         make_agent = AGENTS[self._experiment.run]
-        return make_agent(
+        agent = make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
         )
+        write_phase(self._directory, "waiting for the first result")
+        return agent
 
     def _passes_milestone(self, row: dict[str, Any]) -> bool:
         milestones = self._assignment.milestones
@@ -226,6 +236,10 @@ def summary(error: BaseException) -> str:
         return error.message + (f" ({error.hint})" if error.hint else "")
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _workers(number: int) -> str:
+    return "the environments" if number == 0 else f"{number} {'worker' if number == 1 else 'workers'}"
 
 
 def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from rlexp.config.trial import Trial
 from rlexp.metrics.timers import RunningClock
 from rlexp.tuning.display import Display
 from rlexp.tuning.open_folder import OpenFolder
+from rlexp.tuning.phase_file import PhaseWatch
 from rlexp.tuning.recorders import TrialRecorder
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status, TrialError
@@ -51,6 +52,9 @@ class TrialEvents(tune.Callback):
         self._paused: set[str] = set()
         self._changed: set[str] = set()
         self._failures: dict[str, TrialError] = {}
+        self._reasons: dict[str, str] = {}
+        """Why trials reached their end."""
+        self._phases = PhaseWatch()
         self._clock = RunningClock()
         self._heard_s: dict[str, float] = {}
         self._folders: dict[str, OpenFolder] = {}
@@ -77,6 +81,8 @@ class TrialEvents(tune.Callback):
         if self._feed.hang_timeout_s is not None:
             for trial in trials:
                 self._kill_when_hung(trial, self._feed.hang_timeout_s)
+        if self._phases.is_due():
+            self._show_phases(trials)
         for text in self._feed.drain_notes():
             self._display.on_note(None, text)
         self._display.tick()
@@ -119,6 +125,8 @@ class TrialEvents(tune.Callback):
             self._directory.trial_checkpoint(ours, Path(result["checkpoint"]), row["episode_reward_mean"])
         if result["stopped"]:
             self._stopped.add(ours.name)
+        elif result["reason"] is not None:
+            self._reasons[ours.name] = result["reason"]
         self._feed.on_result(ours, row)
         flaw = self._feed.flaw(ours, row)
         if flaw is not None:
@@ -168,6 +176,14 @@ class TrialEvents(tune.Callback):
         for folder in self._folders.values():
             folder.close()
 
+    def _show_phases(self, trials: list[TuneTrial]) -> None:
+        for trial in trials:
+            ours = self._ours(trial)
+            if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING) and ours.name not in self.training:
+                phase = self._phases.news(self._directory.trial_directory(ours))
+                if phase is not None:
+                    self._display.on_phase(ours, phase)
+
     def _ours(self, trial: TuneTrial) -> Trial:
         assignment: Assignment = trial.config[ASSIGNMENT]
         return assignment.trial
@@ -182,8 +198,9 @@ class TrialEvents(tune.Callback):
         folder = self._folders.pop(trial.name, None)
         if folder is not None:
             folder.close()
-        self._directory.trial_status(trial, ending.status, error)
-        self._display.on_trial_end(trial, ending.status, error.summary if error else ending.message)
+        reason = ending.message or self._reasons.pop(trial.name, None)
+        self._directory.trial_status(trial, ending.status, error, reason)
+        self._display.on_trial_end(trial, ending.status, error.summary if error else reason)
 
     def _recorder(self, trial: Trial) -> TrialRecorder:
         if trial.name not in self._recorders:

@@ -1,4 +1,4 @@
-"""The protocol of a display: what the runner tells about a run while it lasts."""
+"""The protocol of a display: what the runner reports about a run while it lasts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Display(Protocol):
 
     def follow(self, standings: Standings) -> None:
         """Show a sweep, by how its configurations stand; called before ``start``, which then has no trials yet."""
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Show what is being done before there are results, by a trial's process or by the command itself.
+
+        Also before ``start``, and at the end.
+        """
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Show that the run begins."""

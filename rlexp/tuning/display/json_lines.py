@@ -28,6 +28,9 @@ class JsonDisplay:
         """Remember the sweep."""
         self._standings = standings
 
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Print nothing: the events say what a program has to know."""
+
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Print ``start`` with the run directory and the names of the trials."""
         self._run_directory = run_directory

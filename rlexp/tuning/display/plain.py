@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from rlexp.config.trial import Trial
+from rlexp.tuning.display.progress_text import goal_text, time_left
 from rlexp.tuning.display.quiet import STOPPING, QuietDisplay
 from rlexp.tuning.display.trial_view import TrialView
-from rlexp.tuning.figures import count, decimal, duration, one_line, percent
+from rlexp.tuning.figures import count, exact, one_line, percent, score
 from rlexp.tuning.run_record import Status
 
 
@@ -23,6 +25,10 @@ class PlainDisplay(QuietDisplay):
         self._views: dict[str, TrialView] = {}
         self._stop_told = False
 
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Print it."""
+        self.on_note(trial, text)
+
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Print where the run is and how many trials it has."""
         super().start(run_directory, trials)
@@ -34,7 +40,7 @@ class PlainDisplay(QuietDisplay):
 
     def on_trial_start(self, trial: Trial) -> None:
         """Print that the trial begins."""
-        self._views.setdefault(trial.name, TrialView(trial))
+        self._views.setdefault(trial.name, TrialView(trial)).begin(time.monotonic())
         self._say(f"{trial.name} begins")
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
@@ -67,7 +73,7 @@ def report(view: TrialView) -> str:
     parts = [
         f"iteration {count(row.get('training_iteration'))}",
         f"steps {count(row.get('timesteps_total'))}{_progress(view)}",
-        f"reward {decimal(row.get('episode_reward_mean'))}",
+        f"reward {score(row.get('episode_reward_mean'))}{_goal(view)}",
         f"sampled {count(row.get('info/sample_throughput'))}/s",
         f"trained {count(row.get('info/train_throughput'))}/s",
         f"bottleneck {row.get('info/bottleneck', '-')}",
@@ -76,8 +82,13 @@ def report(view: TrialView) -> str:
 
 
 def _progress(view: TrialView) -> str:
-    progress = view.progress()
+    progress = view.progress(time.monotonic())
     if progress is None:
         return ""
-    left = f", {duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
-    return f" ({percent(progress.share)} of {progress.metric} {progress.goal:,g}{left})"
+    left = time_left(progress.seconds_left, bool(view.undecided))
+    return f" ({', '.join(filter(None, [f'{percent(progress.share)} of {goal_text(progress)}', left]))})"
+
+
+def _goal(view: TrialView) -> str:
+    goal = view.trial.experiment.stop.get("episode_reward_mean")
+    return "" if goal is None else f" of {exact(goal)}"

@@ -12,7 +12,7 @@ from rlexp.tuning.display.summary import summary_lines
 from rlexp.tuning.run_record import RunRecord, Status
 from rlexp.tuning.search.standings import Standings
 
-STOPPING: Final = "stopping: the trials save a checkpoint and end; Ctrl-C once more ends them at once"
+STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends them at once"
 
 
 class QuietDisplay:
@@ -27,6 +27,9 @@ class QuietDisplay:
     def follow(self, standings: Standings) -> None:
         """Remember the sweep."""
         self._standings = standings
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Show nothing."""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Remember where the run is."""

@@ -9,6 +9,7 @@ import pytest
 
 from rlexp.config.experiment import ApexExperiment
 from rlexp.config.trial import Trial
+from rlexp.tuning.run_record import RunRecord, Status, TrialError, TrialRecord
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]
@@ -57,10 +58,23 @@ def make_row() -> MakeRow:
                 "min_exploration": 0.02,
                 "max_exploration": 0.4,
                 "learner_wait_share": 0.37,
-                "worker_wait_share": 0.0,
+                "worker_wait_share": 0.1,
+                "worker_time_share": {"acting": 0.2, "stepping": 0.6, "folding": 0.1},
                 "bottleneck": "workers",
                 "learner": {"loss": 0.125},
             },
         } | changes
 
     return make
+
+
+@pytest.fixture
+def finished_run() -> RunRecord:
+    trials = [
+        TrialRecord(
+            "00000-APEX-x", "00000-APEX-x", 7, {}, Status.TERMINATED, 12, 12_000, 60.0, 470.0, 475.5, "a/b", 1.0
+        ),
+        TrialRecord("00001-APEX-x", "00001-APEX-x", 8, {}, Status.ERROR, error=TrialError("Boom: no\x1b[2J", "e.txt")),
+    ]
+    trials[0].reason = "episode_reward_mean 475.5 reached 475"
+    return RunRecord("cartpole", [], {}, None, "host", 2, "now", trials=trials)

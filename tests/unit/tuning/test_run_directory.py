@@ -16,6 +16,7 @@ import pytest
 
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError, UsageError
+from rlexp.results.found_runs import found_at
 from rlexp.tuning.display import choose_display
 from rlexp.tuning.experiment_run import run_feed
 from rlexp.tuning.run_directory import RunDirectory
@@ -287,8 +288,8 @@ class Interrupted:
         raise AssertionError
 
 
-def interrupted(run: RunDirectory) -> int:
-    display = choose_display(io.StringIO(), io.StringIO(), {}, json=False, quiet=True)
+def interrupted(run: RunDirectory, stdout: io.StringIO | None = None) -> int:
+    display = choose_display(stdout or io.StringIO(), io.StringIO(), {}, json=False, quiet=True)
     with StopRequest(lambda: None) as request:
         return run_feed(FixedTrials([]), [], run, display, request, Interrupted())  # type: ignore[arg-type]
 
@@ -302,6 +303,23 @@ def test_ctrl_c_before_anything_has_begun_removes_a_new_run_but_no_other(tmp_pat
     with RunDirectory.open(run.path) as opened:
         assert interrupted(opened) == 130
     assert read_run_record(run.path).status is Status.STOPPED
+
+
+def test_a_second_ctrl_c_says_what_is_kept_and_leaves_run_and_trials_stopped(
+    tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow
+) -> None:
+    trial, stdout = make_trial(), io.StringIO()
+    with created(tmp_path) as run:
+        run.start([trial])
+        run.trial_status(trial, Status.RUNNING)
+        run.trial_result(trial, make_row(3))
+        (run.trial_directory(trial) / "checkpoint_000002").mkdir()
+        assert interrupted(run, stdout) == 130
+    record = read_run_record(run.path)
+    assert (record.status, record.trials[0].status) == (Status.STOPPED, Status.STOPPED)
+    assert "stopped: iteration 3, resume continues from checkpoint_000002" in stdout.getvalue()
+    assert f"next: rlexp resume {run.path}" in stdout.getvalue()
+    assert [trial.status for trial in found_at(run.path)] == [found_at(tmp_path)[0].status] == ["STOPPED"]
 
 
 @pytest.mark.parametrize(

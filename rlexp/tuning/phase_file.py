@@ -1,0 +1,57 @@
+"""What a trial's process does until its first result, in a file of its directory: Tune hears nothing of it before."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_PHASE_FILE: Final = ".phase"
+_LONGEST: Final = 200
+_SECONDS_BETWEEN_LOOKS: Final = 0.2
+
+
+def write_phase(trial_directory: Path, text: str) -> None:
+    """Say what the trial's process does now; the trial writes it, nobody depends on it."""
+    with suppress(OSError):
+        (trial_directory / _PHASE_FILE).write_text(text, encoding="utf-8")
+
+
+def read_phase(trial_directory: Path) -> str | None:
+    """Return what the trial's process does, None where it has not begun or has a result."""
+    try:
+        with (trial_directory / _PHASE_FILE).open(encoding="utf-8") as file:
+            return file.read(_LONGEST)
+    except (OSError, ValueError):
+        return None
+
+
+class PhaseWatch:
+    """Reads the phases of trials that have not reported yet; owns which of them are known already."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, str] = {}
+        self._next_look_s = 0.0
+
+    def is_due(self) -> bool:
+        """Return whether it is time for another look."""
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + _SECONDS_BETWEEN_LOOKS
+        return True
+
+    def news(self, trial_directory: Path) -> str | None:
+        """Return a trial's phase where it is another one than at the last look."""
+        phase = read_phase(trial_directory)
+        if phase is None or phase == self._known.get(trial_directory):
+            return None
+        self._known[trial_directory] = phase
+        return phase
+
+
+def end_phases(trial_directory: Path) -> None:
+    """Remove what ``write_phase`` left."""
+    with suppress(OSError):
+        (trial_directory / _PHASE_FILE).unlink(missing_ok=True)
