@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rlexp.errors import Notice
 from rlexp.results.axis import Axis
-from rlexp.results.curve import RESULT_FILE, Curve
+from rlexp.results.curve import RESULT_FILE
 from rlexp.results.group import Group
+from rlexp.results.scoring import Curves, Scoring
 from rlexp.results.settings import SettingsReader, differing
-from rlexp.results.ticks import whole_or_short
-from rlexp.results.trial_folder import TrialFolder
+from rlexp.results.ticks import amount
 from rlexp.tuning.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8
 """A trial that ends before this part of the longest one is named: the comparison ends where it does."""
 _NAMES_SHOWN: Final = 4
 
-Curves = Mapping[TrialFolder, Curve]
 
-
-def cautions(groups: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader) -> Iterator[Notice]:
+def cautions(
+    groups: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader, scoring: Scoring
+) -> Iterator[Notice]:
     """Yield what was left out, what ends early, what is pooled that differs, and what a single seed cannot tell."""
     yield from _unreadable(groups, curves)
-    yield from _short(groups, curves, axis)
+    yield from _unscored(groups, curves, scoring)
+    if scoring.window is not None:
+        yield from _short(groups, curves, axis)
     yield from _mixed(groups, reader)
     yield from _single(groups, curves)
 
@@ -43,6 +45,12 @@ def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
             yield Notice(str(trial.path), "has not reported the metric and is left out")
 
 
+def _unscored(groups: Sequence[Group], curves: Curves, scoring: Scoring) -> Iterator[Notice]:
+    for trial in (trial for group in groups for trial in group.trials):
+        if len(curves[trial].values) and scoring.score(trial) is None:
+            yield Notice(str(trial.path), "has no score in its sweep and is left out")
+
+
 def _short(groups: Sequence[Group], curves: Curves, axis: Axis) -> Iterator[Notice]:
     ends = {
         trial: float(curves[trial].along(axis)[-1])
@@ -57,8 +65,8 @@ def _short(groups: Sequence[Group], curves: Curves, axis: Axis) -> Iterator[Noti
         status = f" ({first.record.status})" if first.record else ""
         yield Notice(
             str(first.path),
-            f"ends at {whole_or_short(ends[first])}{status} of {whole_or_short(longest)} {axis.label}: "
-            "final scores are taken there for all",
+            f"ends at {amount(ends[first], axis)}{status} of {amount(longest, axis)} {axis.label}: "
+            "final scores of all trials are taken there",
         )
 
 
@@ -76,4 +84,5 @@ def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
 def _single(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
     single = [group.name for group in groups if sum(len(curves[trial].values) > 0 for trial in group.trials) == 1]
     if single:
-        yield Notice(", ".join(single), "one seed each: it says nothing about the next one, so there is no interval")
+        more = f" and {len(single) - _NAMES_SHOWN} more" if len(single) > _NAMES_SHOWN else ""
+        yield Notice(", ".join(single[:_NAMES_SHOWN]) + more, "only one seed per group, so no interval; run more seeds")

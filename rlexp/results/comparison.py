@@ -13,13 +13,13 @@ import numpy as np
 from rlexp.config.metric_names import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
-from rlexp.results.alignment import Band, Reached, Window, band, final_score, final_window, reached
+from rlexp.results.alignment import Band, Reached, Window, band, reached
 from rlexp.results.axis import Axis
 from rlexp.results.cautions import cautions
 from rlexp.results.curve import Curve, read_curve
 from rlexp.results.group import Group, groups_of
+from rlexp.results.scoring import Scoring, scoring_of
 from rlexp.results.settings import Settings, SettingsReader, differing, shared_settings
-from rlexp.results.ticks import unit_of, whole_or_short
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.sample_batch import Array
 from rlexp.tuning.figures import digits_for
@@ -64,8 +64,8 @@ class ComparedGroup:
     """Of the final scores, as ``iqm`` is."""
     iqm: Estimate
     improvement: Estimate | None
-    """The probability that a trial here scores higher than one of the first group; None for the first itself, and
-    where the two played no environment in common."""
+    """The probability that a trial here is better than one of the first group; None for the first itself, where one of
+    the two has a single seed or was ended earlier than the other, and where they share no environment."""
     band: Band
     goal: GoalReached | None
     """None where no goal was asked for."""
@@ -80,8 +80,11 @@ class Comparison:
     metric: str
     axis: Axis
     goal: float | None
-    window: Window
-    """Where final scores are taken, on the axis."""
+    window: Window | None
+    """Where final scores are taken, on the axis; None where a sweep has scored the trials."""
+    scoring: str
+    """How trials are scored, in a sentence."""
+    lower_is_better: bool
     groups: tuple[ComparedGroup, ...]
     differences: tuple[str, ...]
     """The settings that are not the same in all groups."""
@@ -98,35 +101,43 @@ class Comparison:
         return digits_for(max(abs(trial.score) for group in self.groups for trial in group.trials))
 
     @property
-    def final_stretch(self) -> str:
-        """Where final scores are taken, in words."""
-        unit = unit_of(self.axis, self.window.end)
-        start, end = (whole_or_short(x / unit.size) for x in (self.window.start, self.window.end))
-        whose = "of the trial" if self.num_trials == 1 else f"that all {self.num_trials} trials have"
-        return f"{unit.label} {start} to {end}, the last tenth {whose}"
+    def envs(self) -> tuple[str, ...]:
+        """What is played, in the order of the groups."""
+        return tuple(dict.fromkeys(trial.folder.env for group in self.groups for trial in group.trials))
 
 
 def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: float | None) -> Comparison:
     """Compare what ``arguments`` mean (see ``groups_of``); raises UsageError where nothing can be compared."""
     reader = SettingsReader()
-    groups = groups_of(arguments, reader)
-    metric = current_metric(metric)
+    groups, metric = groups_of(arguments, reader), current_metric(metric)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
     with_rows = [_with_rows(group, curves, metric) for group in groups]
-    window = final_window([curves[trial] for group in with_rows for trial in group.trials], axis)
+    scoring = scoring_of(arguments, with_rows, curves, metric, axis)
+    scored = scoring.in_order([group for group in (_scored(group, scoring) for group in with_rows) if group.trials])
     compared: list[ComparedGroup] = []
-    for group in with_rows:
-        trials = [_compared_trial(trial, curves[trial], axis, window, goal) for trial in group.trials]
+    for index, group in enumerate(scored):
+        trials = [_compared_trial(trial, curves[trial], scoring, goal) for trial in group.trials]
         settings = shared_settings([reader.settings(trial) for trial in group.trials])
-        mark = _MARKS[len(compared) % len(_MARKS)]
-        compared.append(_compared_group((mark, group.name), trials, axis, settings, compared[0] if compared else None))
-    differences = differing([group.settings for group in compared])
-    notices = tuple(cautions(groups, curves, axis, reader))
-    return Comparison(metric, axis, goal, window, tuple(compared), tuple(differences), notices)
+        improvement = _improvement(trials, compared[0].trials, scoring) if index else None
+        names = _MARKS[index % len(_MARKS)], group.name
+        compared.append(_compared_group(names, trials, axis, settings, improvement))
+    return Comparison(
+        metric=metric,
+        axis=axis,
+        goal=goal,
+        window=scoring.window,
+        scoring=scoring.rule,
+        lower_is_better=scoring.lower_is_better,
+        groups=tuple(compared),
+        differences=tuple(differing([group.settings for group in compared])),
+        notices=tuple(cautions(groups, curves, axis, reader, scoring)),
+    )
 
 
-def _compared_trial(trial: TrialFolder, curve: Curve, axis: Axis, window: Window, goal: float | None) -> ComparedTrial:
-    return ComparedTrial(trial, curve, final_score(curve, axis, window), None if goal is None else reached(curve, goal))
+def _compared_trial(trial: TrialFolder, curve: Curve, scoring: Scoring, goal: float | None) -> ComparedTrial:
+    score = scoring.score(trial)
+    assert score is not None  # of a group that was left with the trials that have one
+    return ComparedTrial(trial, curve, score, None if goal is None else reached(curve, goal))
 
 
 def _compared_group(
@@ -134,7 +145,7 @@ def _compared_group(
     trials: Sequence[ComparedTrial],
     axis: Axis,
     settings: Settings,
-    first: ComparedGroup | None,
+    improvement: Estimate | None,
 ) -> ComparedGroup:
     strata = _strata(trials)
     return ComparedGroup(
@@ -143,7 +154,7 @@ def _compared_group(
         trials=tuple(trials),
         mean=float(np.concatenate(list(strata.values())).mean()),
         iqm=interquartile_mean_of(list(strata.values()), np.random.default_rng(_SEED)),
-        improvement=None if first is None else _improvement(strata, _strata(first.trials)),
+        improvement=improvement,
         goal=_goal_reached(trials),
         band=band([trial.curve for trial in trials], axis, np.random.default_rng(_SEED)),
         settings=settings,
@@ -158,18 +169,28 @@ def _goal_reached(trials: Sequence[ComparedTrial]) -> GoalReached | None:
     return GoalReached(int(np.isfinite(steps).sum()), float(np.median(steps)), float(np.median(seconds)))
 
 
-def _improvement(strata: Mapping[str, Array], over: Mapping[str, Array]) -> Estimate | None:
+def _improvement(trials: Sequence[ComparedTrial], first: Sequence[ComparedTrial], scoring: Scoring) -> Estimate | None:
+    """Return how likely one of ``trials`` is better than one of ``first``; None where that cannot be told."""
+    folders, others = ([trial.folder for trial in each] for each in (trials, first))
+    strata, over = _strata(trials), _strata(first)
     shared = sorted(strata.keys() & over.keys())
-    if not shared:
+    if not shared or not scoring.comparable(folders, others):
         return None
-    rng = np.random.default_rng(_SEED)
-    return improvement_probability([strata[env] for env in shared], [over[env] for env in shared], rng)
+    sign, rng = -1 if scoring.lower_is_better else 1, np.random.default_rng(_SEED)
+    estimate = improvement_probability(
+        [sign * strata[env] for env in shared], [sign * over[env] for env in shared], rng
+    )
+    return None if estimate.interval is None else estimate
 
 
 def _strata(trials: Sequence[ComparedTrial]) -> dict[str, Array]:
     """Return the final scores by environment, the environments in the order of their names."""
     envs = sorted({trial.folder.env for trial in trials})
     return {env: np.array([trial.score for trial in trials if trial.folder.env == env]) for env in envs}
+
+
+def _scored(group: Group, scoring: Scoring) -> Group:
+    return Group(group.name, tuple(trial for trial in group.trials if scoring.score(trial) is not None))
 
 
 def _with_rows(group: Group, curves: Mapping[TrialFolder, Curve], metric: str) -> Group:

@@ -50,9 +50,9 @@ def tick_label(value: float) -> str:
     return f"{value / size:.4g}{suffix}"
 
 
-def whole_or_short(value: float) -> str:
-    """Return a number in a sentence: ``12,345``, ``17.2``."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def amount(value: float, axis: Axis) -> str:
+    """Return a number of an axis in a sentence: env steps are whole, ``12,345``, times are not, ``17.2``."""
+    return f"{value:,.0f}" if axis is Axis.STEPS or abs(value) >= 100 else f"{value:.3g}"
 
 
 def _multiples(step: float, low: float, high: float) -> list[float]:

@@ -63,7 +63,8 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
         "metric": comparison.metric,
         "by": comparison.axis.value,
         "goal": comparison.goal,
-        "final_window": [comparison.window.start, comparison.window.end],
+        "final_window": [comparison.window.start, comparison.window.end] if comparison.window else None,
+        "scoring": comparison.scoring,
         "groups": [_group_as_json(group) for group in comparison.groups],
         "differences": {
             name: {group.name: group.settings.get(name) for group in comparison.groups}
@@ -134,7 +135,7 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
         header = (f"reached {comparison.goal:g}", *_GOAL)
         yield from _table(header, [_goal_cells(group) for group in comparison.groups], comparison, columns)
     yield ""
-    yield from textwrap.wrap(f"Scores are means over {comparison.final_stretch}.", columns - 1)
+    yield from textwrap.wrap(comparison.scoring, columns - 1)
 
 
 def _table(
@@ -163,7 +164,7 @@ def _score_cells(group: ComparedGroup, digits: int) -> tuple[str, ...]:
 
 def _estimate(estimate: Estimate, digits: int) -> str:
     if estimate.interval is None:
-        return f"{decimal(estimate.value, digits)} [no interval]"
+        return f"{decimal(estimate.value, digits)} [1 seed]"
     low, high = estimate.interval
     return f"{decimal(estimate.value, digits)} [{decimal(low, digits)}, {decimal(high, digits)}]"
 

@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any, Final, TypeGuard
 
 MISSING: Final = "-"
+MOST_LINES: Final = 20
+"""Of a list that may be very long; the rest is counted."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _MOST_DIGITS: Final = 6
 _SMALLEST_DECIMAL: Final = 1e-3
@@ -86,6 +88,12 @@ def levels(shares: Sequence[float]) -> str:
     """Return a block per share (0..1), empty lowest and full highest."""
     top = len(_BLOCKS) - 1
     return "".join(_BLOCKS[min(max(round(share * top), 0), top)] if is_known(share) else " " for share in shares)
+
+
+def first_of(lines: Sequence[str], rest: str) -> list[str]:
+    """Return the first lines of a list that may be very long, and a line with how many are left out: ``rest``."""
+    left_out = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"… and {left_out:,} more{rest}"] if left_out > 0 else [])]
 
 
 def middle_cut(text: str, width: int) -> str:

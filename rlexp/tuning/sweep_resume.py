@@ -21,7 +21,8 @@ from rlexp.tuning.recorders import TrialRecorder
 from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, TrialError
 from rlexp.tuning.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
-from rlexp.tuning.search.record import BEST_FILE, SWEEP_FILE
+from rlexp.tuning.search.ranking import SWEEP_FILE
+from rlexp.tuning.search.record import BEST_FILE
 from rlexp.tuning.search.restored import Restored, restored
 from rlexp.tuning.search.search import Search
 from rlexp.tuning.search.searchers import require_sweep_extra
@@ -156,7 +157,7 @@ def _take_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifes
     iteration, standing = row["training_iteration"], search.standings.of(trial)
     kept = last_row(folder)
     if kept is None or kept["training_iteration"] < iteration:
-        with closing(TrialRecorder(folder, search.hyperparameters(trial))) as recorder:
+        with closing(TrialRecorder(folder, search.hyperparameters(trial), search.hparams_metrics)) as recorder:
             recorder.record(row)
         directory.trial_result(trial, row)
         directory.trial_checkpoint(trial, newest, row["episode_reward_mean"])

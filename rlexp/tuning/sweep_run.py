@@ -12,8 +12,6 @@ from rlexp.machine import Machine
 from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import CHECKING, RunOptions, machine_for, run_feed
 from rlexp.tuning.ray_session import RaySession
-from rlexp.tuning.recorders.hparams_tab import write_hparams_experiment
-from rlexp.tuning.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.search.journal import Heading, Journal
 from rlexp.tuning.search.search import Search
@@ -38,9 +36,6 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
         RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
         begun_journal(plan, directory, allow_failures) as journal,
     ):
-        write_hparams_experiment(
-            directory.path, [*sweep.space.keys, "seed"], [SCORE_TAG, TAG_PREFIX + sweep.search.metric]
-        )
         state = SearchState(sweep, make_searcher(sweep))
         search = Search(state, directory, journal, capacity(sweep, machine), allow_failures)
         display.follow(search.standings)

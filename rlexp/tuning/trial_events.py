@@ -205,7 +205,9 @@ class TrialEvents(tune.Callback):
     def _recorder(self, trial: Trial) -> TrialRecorder:
         if trial.name not in self._recorders:
             directory = self._directory.trial_directory(trial)
-            self._recorders[trial.name] = TrialRecorder(directory, self._feed.hyperparameters(trial))
+            self._recorders[trial.name] = TrialRecorder(
+                directory, self._feed.hyperparameters(trial), self._feed.hparams_metrics
+            )
         return self._recorders[trial.name]
 
     def _error_of(self, trial: Trial) -> TrialError:

@@ -54,6 +54,8 @@ class TrialFeed(Protocol):
     """When trials write a checkpoint for ``judge`` beside those that their experiments ask for."""
     deadline_s: float | None
     """Time of day at which all trials end."""
+    hparams_metrics: Sequence[str]
+    """The tags that TensorBoard's HParams tab is to show; none: all."""
     hang_timeout_s: float | None
     """Seconds without a result after which a trial's process is killed."""
 
@@ -98,6 +100,7 @@ class FixedTrials:
     milestones: Milestones | None = None
     deadline_s: float | None = None
     hang_timeout_s: float | None = None
+    hparams_metrics: Sequence[str] = ()
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = deque(trials)

@@ -23,7 +23,7 @@ from rlexp.tuning.search.journal import Journal
 from rlexp.tuning.search.search import Search
 from rlexp.tuning.search.searchers import make_searcher
 from rlexp.tuning.search.state import SearchState
-from rlexp.tuning.trial_feed import Action
+from rlexp.tuning.trial_feed import Action, Ending
 
 NEVER = 10**9
 ROW_STEPS = 100
@@ -59,7 +59,9 @@ def sweep_of(folder: Path, config: dict[str, Any], search: dict[str, Any] | None
     return load_plan([file], options=LoadOptions(is_sweep=True)).sweeps[0]
 
 
-def simulated(sweep: Sweep, folder: Path, reward: Reward, capacity: int = 2) -> Simulation:
+def simulated(
+    sweep: Sweep, folder: Path, reward: Reward, capacity: int = 2, make_world: type[World] | None = None
+) -> Simulation:
     """Let a search run over trials that report ``reward``, a row each in turn, until it has ended.
 
     A reward of NaN after episodes have ended is a trial's divergence. Checkpoints hold the name of who trained them.
@@ -71,7 +73,8 @@ def simulated(sweep: Sweep, folder: Path, reward: Reward, capacity: int = 2) -> 
     ):
         directory.start([])
         room = sweep.search.max_concurrent or capacity
-        world = World(Search(SearchState(sweep, make_searcher(sweep)), directory, journal, room, 0), directory, reward)
+        search = Search(SearchState(sweep, make_searcher(sweep)), directory, journal, room, 0)
+        world = (make_world or World)(search, directory, reward)
         world.run()
         world.simulation.search.conclude(Status.TERMINATED)
         return world.simulation
@@ -144,7 +147,11 @@ class World:
         del self._running[trial.name]
         ending = self._search.on_end(trial, finished, error)
         self.simulation.ends[trial.name] = ending.status, steps
+        self._close(trial, ending)
         self._directory.trial_status(trial, ending.status, error)
+
+    def _close(self, trial: Trial, ending: Ending) -> None:
+        """Nothing is left open by the recorder that a World has."""
 
     def _go_on(self) -> None:
         paused = list(self._paused.values())

@@ -32,10 +32,11 @@ def curves(comparison: Comparison) -> Markup:
     y_limits = limits((values for band in bands for values in (band.low, band.high)), 0.04)
     x_limits = limits(band.x / unit.size for band in bands)
     frame = Frame(_WIDTH, _CURVES_HEIGHT, x_limits, y_limits)
-    window = [np.clip(x / unit.size, *x_limits) for x in (comparison.window.start, comparison.window.end)]
+    stretch = comparison.window
+    ends = [] if stretch is None else [np.clip(x / unit.size, *x_limits) for x in (stretch.start, stretch.end)]
     return frame.picture(
         f"{comparison.metric} over {unit.label}",
-        _stretch(frame, *window),
+        *([_stretch(frame, *ends)] if ends else []),
         *frame.y_axis(),
         *frame.x_axis(unit.label),
         *(_area(frame, index, group, unit.size) for index, group in enumerate(comparison.groups)),

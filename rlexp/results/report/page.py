@@ -91,7 +91,7 @@ def _sections(comparison: Comparison, report_directory: Path) -> Iterator[Markup
     yield element("div", *legend, class_="legend")
     yield element("div", curves(comparison), class_="scrolling")
     yield element("h2", "Final scores")
-    yield element("p", f"Means over {comparison.final_stretch}. Dots are seeds, bars the IQM and its 95 % interval.")
+    yield element("p", f"{comparison.scoring} Dots are seeds, bars the IQM and its 95 % interval.")
     yield element("div", scores(comparison), class_="scrolling")
     yield score_table(comparison)
     if comparison.goal is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,11 +10,13 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.json_file import plain, to_json
-from rlexp.tuning.figures import MISSING, count, middle_cut, one_line, short
+from rlexp.tuning.figures import MISSING, count, first_of, middle_cut, one_line, score, short
 from rlexp.tuning.run_record import Status
-from rlexp.tuning.search.standings import Standing, Standings, TrialStanding
+from rlexp.tuning.search.ranking import RULE, Standing, TrialStanding
+from rlexp.tuning.search.standings import Standings
 
 _HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
+_RULE_WIDTH: Final = 79
 _MOST_LINES: Final = 10
 """Configurations that the last words of a sweep list; ``trials.csv`` has all."""
 _LIVE_HEADER: Final = ("", "score", "seeds", "steps", "status", "configuration")
@@ -48,7 +51,8 @@ def leaderboard_lines(standings: Standings) -> list[str]:
     lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
     if len(ranked) > _MOST_LINES:
         lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
-    return [*lines, *_failure_lines(standings)]
+    rule = textwrap.wrap(RULE.format(metric=standings.search.metric), _RULE_WIDTH)
+    return [*lines, *rule, *_failure_lines(standings)]
 
 
 def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
@@ -79,8 +83,9 @@ def _failure_lines(standings: Standings) -> list[str]:
     begun = len(standings.trials())
     lines = ["", f"{len(failures)} of {begun} trials failed:"] if failures else [""]
     width = max((len(_short_name(each)) for each in failures), default=0)
-    lines += [f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures]
-    return lines + [f"  configuration {number} could not begin: {why}" for number, why in refused.items()]
+    lines += first_of([f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures], ", in trials.csv")
+    could_not = [f"  configuration {number} could not begin: {one_line(why)}" for number, why in refused.items()]
+    return lines + first_of(could_not, ", in sweep.json")
 
 
 def _why(trial: TrialStanding) -> str:
@@ -106,16 +111,16 @@ def _live_cells(standing: Standing, rank: int) -> tuple[str, ...]:
 
 
 def _cells(standing: Standing, rank: int) -> tuple[str, ...]:
-    interval = MISSING if standing.interval is None else "[{}, {}]".format(*map(short, standing.interval))
+    interval = MISSING if standing.interval is None else "[{}, {}]".format(*map(score, standing.interval))
     steps = count(max(trial.timesteps_total for trial in standing.trials))
     return str(rank), _score(standing), interval, steps, standing.status, configuration_words(standing.varied)
 
 
 def _score(standing: Standing) -> str:
     if standing.score is not None:
-        return f"{standing.score:.4g}"
-    scores = [score for trial in standing.trials if (score := trial.score) is not None]
-    return f"({sum(scores) / len(scores):.4g})" if scores and not standing.failed else MISSING
+        return score(standing.score)
+    known = [each for each in standing.scores if each is not None]
+    return f"({score(sum(known) / len(known))})" if known and not standing.failed else MISSING
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int) -> list[Text]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from rlexp.checkpoint import list_checkpoints
 from rlexp.tuning.display.leaderboard import leaderboard_lines
-from rlexp.tuning.figures import count, duration, one_line, score
+from rlexp.tuning.figures import count, duration, first_of, one_line, score
 from rlexp.tuning.run_name import as_typed
 from rlexp.tuning.run_record import RunRecord, Status, TrialRecord
 from rlexp.tuning.search.record import BEST_FILE
@@ -18,7 +17,8 @@ from rlexp.tuning.search.standings import Standings
 
 _HEADER: Final = ("", "status", "iter", "env steps", "time", "reward", "best", "trial")
 _LEFT_ALIGNED: Final = frozenset({0, 1})
-_MOST_REASONS: Final = 20
+_USUAL_METRIC: Final = "episode_reward_mean"
+"""What ``rlexp compare`` takes without ``--metric``."""
 _NOT_SAVED: Final = (
     "the trained policy was not saved: checkpoint_at_end is false and checkpoint_freq wrote no checkpoint",
     "to save it the next time: -o checkpoint_at_end=true",
@@ -91,17 +91,17 @@ def _best_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     return best
 
 
-def _reasons(trials: Sequence[TrialRecord], run_directory: Path, shown: Path) -> Iterator[str]:
-    """Yield why trials ended, those with the same reason in one line."""
+def _reasons(trials: Sequence[TrialRecord], run_directory: Path, shown: Path) -> list[str]:
+    """Return why trials ended, those with the same reason in one line."""
     names: dict[str, list[str]] = {}
     for trial in trials:
         if trial.status in _VERBS:
             names.setdefault(_reason(trial, run_directory, shown), []).append(trial.name)
-    for reason, same in islice(names.items(), _MOST_REASONS):
+    lines = []
+    for reason, same in names.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield reason if len(trials) == 1 else f"{same[0]}{more} {reason}"
-    if len(names) > _MOST_REASONS:
-        yield f"… and {len(names) - _MOST_REASONS} more; run.json has all"
+        lines.append(reason if len(trials) == 1 else f"{same[0]}{more} {reason}")
+    return first_of(lines, ", in run.json")
 
 
 def _reason(trial: TrialRecord, run_directory: Path, shown: Path) -> str:
@@ -159,7 +159,9 @@ def _next_steps(run: RunRecord, run_directory: Path) -> list[str]:
 
 def _next_of_sweep(run: RunRecord, run_directory: Path, standings: Standings) -> list[str]:
     directory = shlex.quote(str(run_directory))
-    steps = [f"rlexp compare {directory}", f"rlexp tensorboard {directory}"]
+    metric = standings.search.metric
+    by = "" if metric == _USUAL_METRIC else f" --metric {metric}"
+    steps = [f"rlexp compare {directory}{by}", f"rlexp tensorboard {directory}"]
     if standings.best() is not None:
         steps.insert(0, f"rlexp run {directory}/{BEST_FILE}")
     if run.status is Status.STOPPED:

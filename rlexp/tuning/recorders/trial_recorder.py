@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from rlexp.tuning.recorders.tensorboard_recorder import TensorBoardRecorder
 class TrialRecorder:
     """Owns ``result.json``, ``progress.csv`` and the event file of one trial; the runner hands it every row."""
 
-    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any]) -> None:
-        """Open the files, or go on with those of a trial that is resumed."""
-        self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters)
+    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any], metrics: Sequence[str] = ()) -> None:
+        """Open the files, or append to those of a trial that is resumed; see :class:`TensorBoardRecorder`."""
+        self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
         self._json = JsonRecorder(trial_directory)
         self._recorders: list[Recorder] = [
             self._json,

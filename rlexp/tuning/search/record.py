@@ -14,10 +14,9 @@ from rlexp.config.sweep import Sweep
 from rlexp.json_file import plain, replace_json, replace_text, to_json
 from rlexp.tuning.figures import count
 from rlexp.tuning.run_record import now
-from rlexp.tuning.search.standings import Standing, Standings, TrialStanding
+from rlexp.tuning.search.ranking import SWEEP_FILE, Standing, TrialStanding
+from rlexp.tuning.search.standings import Standings
 
-SWEEP_FILE: Final = "sweep.json"
-"""The state of the search: every configuration with its point, trials and score; rungs, takeovers, what was refused."""
 TRIALS_FILE: Final = "trials.csv"
 BEST_FILE: Final = "best.yaml"
 FORMAT: Final = 1
@@ -77,9 +76,9 @@ class SearchRecord:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_COLUMNS, *keys])
         for rank, standing in enumerate(ranked, start=1):
-            for each in standing.trials:
+            for each, score in zip(standing.trials, standing.scores, strict=True):
                 cells = [_cell(each.trial.varied[key]) for key in keys]
-                writer.writerow([rank, standing.configuration, standing.score, *_facts(each), *cells])
+                writer.writerow([rank, standing.configuration, standing.score, *_facts(each, score), *cells])
         return file.getvalue()
 
     def _says(self, best: Standing, standings: Standings) -> str:
@@ -93,10 +92,10 @@ class SearchRecord:
         )
 
 
-def _facts(each: TrialStanding) -> list[Any]:
+def _facts(each: TrialStanding, score: float | None) -> list[Any]:
     seed = each.trial.experiment.config.seed
     progress = [each.iterations, each.timesteps_total, round(each.time_total_s, 1)]
-    return [each.trial.name, each.status, seed, each.score, *progress, each.error]
+    return [each.trial.name, each.status, seed, score, *progress, each.error]
 
 
 def _as_json(standing: Standing) -> dict[str, Any]:
@@ -111,11 +110,11 @@ def _as_json(standing: Standing) -> dict[str, Any]:
                 "name": each.trial.name,
                 "seed": each.trial.experiment.config.seed,
                 "status": each.status,
-                "score": each.score,
+                "score": score,
                 "timesteps_total": each.timesteps_total,
                 "error": each.error,
             }
-            for each in standing.trials
+            for each, score in zip(standing.trials, standing.scores, strict=True)
         ],
     }
 

@@ -14,6 +14,7 @@ from rlexp.config.trial import Trial
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.tuning.milestones import Milestones
 from rlexp.tuning.recorders import flatten
+from rlexp.tuning.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.run_record import Status, TrialError
 from rlexp.tuning.search.journal import JOURNALED, Event, Journal
@@ -53,6 +54,9 @@ class Search:
         self._capacity = capacity
         self._allow_failures = allow_failures
         self._judged: set[str] = set()
+        self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
+        self._scores: dict[str, float | None] = {}
+        """What trials scored when they ended: it may change as others end."""
 
     def next(self) -> Trial | None:
         if len(self._state.running) >= self._capacity or self._is_over_time() or not self._is_another_left():
@@ -130,7 +134,8 @@ class Search:
         self._journal.write(Event.ENDED, trial=trial.name, status=status, error=asdict(error) if error else None)
         self._state.ended(trial, status, error)
         self._record.write(self.standings, self._state.summary)
-        return Ending(status, why, self.standings.of(trial).score)
+        self._scores[trial.name] = self.standings.score_of(trial)
+        return Ending(status, why, self._scores[trial.name])
 
     def conclude(self, status: Status) -> Status:
         """Write what the sweep leaves; it has failed where more trials did than may, or none has a score.
@@ -139,12 +144,21 @@ class Search:
         """
         self._record.write(self.standings, self._state.summary)
         self._record.write_best(self.standings, self._state.points)
+        self._write_changed_scores()
         if not self._is_over_time() and not self.is_complete:
             return Status.STOPPED
         failures = len(self.standings.failures()) + len(self.standings.refused)
         if failures > self._allow_failures or self.standings.best() is None:
             return Status.ERROR
         return Status.TERMINATED
+
+    def _write_changed_scores(self) -> None:
+        """Write the scores of the ranking for TensorBoard, where it has other ones."""
+        for standing in self.standings.ranked():
+            for each, score in zip(standing.trials, standing.scores, strict=True):
+                if score is not None and score != self._scores.get(each.trial.name):
+                    write_score(self._directory.trial_directory(each.trial), score, each.timesteps_total)
+                    self._scores[each.trial.name] = score
 
     def is_pruned(self, trial: Trial) -> bool:
         """Whether it was decided that a trial ends early."""

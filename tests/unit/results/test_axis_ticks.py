@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.results.axis import Axis
-from rlexp.results.ticks import Unit, tick_label, ticks, unit_of, whole_or_short
+from rlexp.results.ticks import Unit, amount, tick_label, ticks, unit_of
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,5 @@ def test_time_is_counted_in_what_fits() -> None:
 
 
 def test_numbers_in_sentences() -> None:
-    assert (whole_or_short(12_345.6), whole_or_short(2.0666), whole_or_short(0)) == ("12,346", "2.07", "0")
+    assert (amount(12_345.6, Axis.STEPS), amount(90.4, Axis.STEPS), amount(0, Axis.STEPS)) == ("12,346", "90", "0")
+    assert (amount(12_345.6, Axis.TIME), amount(2.0666, Axis.TIME)) == ("12,346", "2.07")

@@ -46,7 +46,9 @@ def test_scores_are_means_over_the_last_tenth(two: tuple[Path, Path]) -> None:
     assert (comparison.window.start, comparison.window.end) == (1800.0, 2000.0)
     assert [trial.score for trial in worse.trials] == [19.5, 29.5, 39.5, 49.5]  # the last two of twenty rows
     assert (worse.mean, worse.iqm.value, better.iqm.value) == (34.5, 34.5, 59.5)
-    assert comparison.final_stretch == "env steps 1,800 to 2,000, the last tenth that all 8 trials have"
+    assert (
+        comparison.scoring == "Scores are means over env steps 1,800 to 2,000, the last tenth that all 8 trials have."
+    )
     assert warnings(comparison) == ""
 
 
@@ -123,7 +125,7 @@ def test_what_differs_between_the_groups(tmp_path: Path) -> None:
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
     comparison = compared(make_run(tmp_path / "single", [MadeTrial([1.0])]))
     assert comparison.groups[0].iqm.interval is None
-    assert warnings(comparison).startswith("single one seed each")
+    assert warnings(comparison).startswith("single only one seed per group, so no interval; run more seeds")
 
 
 def test_a_short_trial_is_named(tmp_path: Path) -> None:

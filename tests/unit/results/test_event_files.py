@@ -231,7 +231,7 @@ def test_our_own_recorder(tmp_path: Path) -> None:
     recorder.close()
     assert points(tmp_path) == accumulated(tmp_path)
     assert len(points(tmp_path)["ray/tune/episode_reward_mean"]) == 30
-    assert {kind for _, kind in read(tmp_path).others} == {"hparams"}
+    assert {kind for _, kind in read(tmp_path).others} == {"hparams", "layout"}
 
 
 def fill(writer: object) -> None:

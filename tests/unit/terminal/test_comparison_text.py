@@ -72,7 +72,7 @@ def test_of_many_groups_the_best_are_drawn_and_all_are_listed(
     assert "the first and the best 5" in curves
     assert {letter for letter in "ABCDEFGHI" if letter in curves.partition("\n")[2]} <= set("AEFGHI")
     assert [line[0] for line in tables.splitlines()[1:10]] == list("ABCDEFGHI")
-    assert "no interval" in tables
+    assert "[1 seed]" in tables
     assert "notice: " in printed.err
 
 

@@ -59,7 +59,7 @@ def test_trials_that_ended_alike_share_a_line_and_many_lines_are_counted() -> No
     assert "00000-DQN-x and 39 more finished: timesteps_total reached 6,000" in lines
     lines = summary_lines(record(*(trial(index, reason=f"reward {index}") for index in range(40))), RUN)
     assert sum("finished: reward" in line for line in lines) == 20
-    assert "… and 20 more; run.json has all" in lines
+    assert "… and 20 more, in run.json" in lines
 
 
 def test_a_policy_that_was_not_saved_is_said_to_be_lost() -> None:

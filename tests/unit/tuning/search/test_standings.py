@@ -37,10 +37,10 @@ def standings_of(
 
 def test_scores_are_means_over_the_last_tenth(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, (trial,) = standings_of(make_trial, make_row, [[50.0]])
-    assert standings.of(trial).score == 50.0, "of ten rows, the last"
+    assert standings.score_of(trial) == 50.0, "of ten rows, the last"
     for iteration in range(11, 41):
         standings.on_result(trial, make_row(iteration, float(iteration)))
-    assert standings.of(trial).score == np.mean([37, 38, 39, 40])
+    assert standings.score_of(trial) == np.mean([37, 38, 39, 40])
 
 
 def test_completed_trials_are_compared_where_the_shortest_ends(make_trial: MakeTrial, make_row: MakeRow) -> None:
@@ -49,7 +49,7 @@ def test_completed_trials_are_compared_where_the_shortest_ends(make_trial: MakeT
         standings.on_result(long, make_row(iteration, 90.0))
     for trial in (short, long):
         standings.on_end(trial, Status.TERMINATED, None)
-    assert (standings.of(short).score, standings.of(long).score) == (50.0, 40.0)
+    assert (standings.score_of(short), standings.score_of(long)) == (50.0, 40.0)
 
 
 def test_seeds_give_a_mean_with_its_interval(make_trial: MakeTrial, make_row: MakeRow) -> None:
@@ -99,7 +99,7 @@ def test_the_leaderboard_shows_the_best_first_and_what_runs(make_trial: MakeTria
     for trial in trials[1:]:
         standings.on_end(trial, Status.TERMINATED, None)
     lines = leaderboard(standings, "results/sweep", 80, 23).plain.split("\n")
-    assert lines[2].split()[:2] == ["1", "39"]
+    assert lines[2].split()[:2] == ["1", "39.0"]
     assert any(line.split()[0] == "40" and "running" in line for line in lines[2:-2]), "the last runs"
     assert lines[-2] == "… and 21 more"
     assert lines[-1] == "40 of 40 configurations: 1 running, 39 terminated; by episode_reward_mean, max"
@@ -110,7 +110,8 @@ def test_the_last_words_rank_and_tell_what_failed(make_trial: MakeTrial, make_ro
     standings.on_end(trials[0], Status.ERROR, TrialError("ValueError: no\x1b[2J"))
     standings.on_end(trials[1], Status.TERMINATED, None)
     lines = leaderboard_lines(standings)
-    assert lines[1].split() == ["1", "20", "-", "10,000", "TERMINATED", "lr=0.001"]
+    assert lines[1].split() == ["1", "20.0", "-", "10,000", "TERMINATED", "lr=0.001"]
+    assert lines[3].startswith("A trial scores the mean of episode_reward_mean over the last tenth of the steps")
     assert lines[-2] == "1 of 2 trials failed:"
     assert lines[-1] == "  00000 lr=0.001  after 10,000 steps: ValueError: no [2J"
 
@@ -121,6 +122,6 @@ def test_what_a_trial_does_again_is_taken_back(make_trial: MakeTrial, make_row: 
     standing = standings.of(trial)
     assert standing.steps == [1_000 * iteration for iteration in range(1, 9)]
     assert standing.values[-2:] == [35.0, 7.0]
-    assert (standing.score, standing.iterations) == (7.0, 8)
+    assert (standings.score_of(trial), standing.iterations) == (7.0, 8)
     standings.on_result(trial, make_row(1, 3.0))
     assert (standing.steps, standing.values) == ([1_000], [3.0]), "it began anew"

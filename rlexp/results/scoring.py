@@ -1,0 +1,133 @@
+"""How compared trials are scored: where all of them end, or, for a sweep that is compared alone, as the sweep did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlexp.results.alignment import Window, final_score, final_window
+from rlexp.results.axis import Axis
+from rlexp.results.curve import Curve, number
+from rlexp.results.group import Group
+from rlexp.results.ticks import amount, unit_of
+from rlexp.results.trial_folder import TrialFolder, read_mapping
+from rlexp.tuning.run_record import Status
+from rlexp.tuning.search.ranking import RULE, SWEEP_FILE
+
+Curves = Mapping[TrialFolder, Curve]
+
+
+class Scoring(Protocol):
+    """Scores the trials of a comparison, and orders its groups."""
+
+    @property
+    def window(self) -> Window | None:
+        """Where final scores are taken; None where each trial has its own."""
+
+    @property
+    def rule(self) -> str:
+        """How trials are scored, in a sentence."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether less of the metric is better."""
+
+    def score(self, trial: TrialFolder) -> float | None:
+        """Return a trial's final score, None where it has none and is left out."""
+
+    def in_order(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the groups as they are to be shown; the others are compared with the first."""
+
+    def comparable(self, trials: Sequence[TrialFolder], others: Sequence[TrialFolder]) -> bool:
+        """Return whether the scores of two groups are of the same steps."""
+
+
+@dataclass(frozen=True)
+class FinalWindow:
+    """The mean over the last tenth of what all trials have."""
+
+    window: Window
+    curves: Curves
+    axis: Axis
+    num_trials: int
+
+    @property
+    def rule(self) -> str:
+        unit = unit_of(self.axis, self.window.end)
+        start, end = (amount(x / unit.size, self.axis) for x in (self.window.start, self.window.end))
+        whose = "of the trial" if self.num_trials == 1 else f"that all {self.num_trials} trials have"
+        return f"Scores are means over {unit.label} {start} to {end}, the last tenth {whose}."
+
+    @property
+    def lower_is_better(self) -> bool:
+        return False
+
+    def score(self, trial: TrialFolder) -> float | None:
+        return final_score(self.curves[trial], self.axis, self.window)
+
+    def in_order(self, groups: Sequence[Group]) -> list[Group]:
+        return list(groups)
+
+    def comparable(self, trials: Sequence[TrialFolder], others: Sequence[TrialFolder]) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class SweepScoring:
+    """What ``sweep.json`` says, by the names of the trials' directories: the same scores and order as its ranking."""
+
+    rule: str
+    lower_is_better: bool
+    scores: Mapping[str, float]
+    """Without trials that have none: they failed, or have no value yet."""
+    ranks: Mapping[str, int]
+    """Of each trial's configuration, from 0, the best."""
+
+    @property
+    def window(self) -> Window | None:
+        return None
+
+    def score(self, trial: TrialFolder) -> float | None:
+        return self.scores.get(_name(trial))
+
+    def in_order(self, groups: Sequence[Group]) -> list[Group]:
+        return sorted(groups, key=lambda group: min(self.ranks[_name(trial)] for trial in group.trials))
+
+    def comparable(self, trials: Sequence[TrialFolder], others: Sequence[TrialFolder]) -> bool:
+        return not any(_ended_early(trial) for trial in (*trials, *others))
+
+
+def scoring_of(arguments: Sequence[str], groups: Sequence[Group], curves: Curves, metric: str, axis: Axis) -> Scoring:
+    """Return the scoring of the only sweep that is compared, by its own metric and steps; else by a final window."""
+    trials = [trial for group in groups for trial in group.trials]
+    if len(arguments) == 1 and axis is Axis.STEPS:
+        sweep = _sweep_scoring(read_mapping(Path(arguments[0]) / SWEEP_FILE), metric)
+        if sweep is not None and any(sweep.score(trial) is not None for trial in trials):
+            return sweep
+    return FinalWindow(final_window([curves[trial] for trial in trials], axis), curves, axis, len(trials))
+
+
+def _sweep_scoring(content: Mapping[str, Any], metric: str) -> SweepScoring | None:
+    search, configurations = content.get("search"), content.get("configurations")
+    if not isinstance(search, dict) or not isinstance(configurations, list) or search.get("metric") != metric:
+        return None
+    trials = [(rank, trial) for rank, each in enumerate(configurations) for trial in _trials(each)]
+    scores = {str(trial.get("name")): number(trial.get("score")) for _, trial in trials}
+    known = {name: score for name, score in scores.items() if score is not None}
+    ranks = {str(trial.get("name")): rank for rank, trial in trials}
+    return SweepScoring(RULE.format(metric=metric), search.get("mode") == "min", known, ranks)
+
+
+def _trials(configuration: Any) -> list[dict[str, Any]]:
+    trials = configuration.get("trials") if isinstance(configuration, dict) else None
+    return [trial for trial in trials if isinstance(trial, dict)] if isinstance(trials, list) else []
+
+
+def _name(trial: TrialFolder) -> str:
+    return trial.path.resolve().name
+
+
+def _ended_early(trial: TrialFolder) -> bool:
+    return trial.record is None or trial.record.status is not Status.TERMINATED
