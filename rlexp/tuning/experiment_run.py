@@ -25,7 +25,7 @@ from rlexp.tuning.ray_session import (
     set_ray_environment,
 )
 from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_name import as_typed
+from rlexp.tuning.run_name import as_typed, usual_name
 from rlexp.tuning.run_record import Status
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trial_feed import FixedTrials, TrialFeed
@@ -55,10 +55,10 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
     display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.trials, display, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
-    stem = plan.sources[0].stem
+    name = usual_name(plan)
     with (
         StopRequest(display.on_stop_request) as request,
-        RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
+        RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
     ):
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)

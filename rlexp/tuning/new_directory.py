@@ -15,9 +15,9 @@ from rlexp.tuning.run_name import check_name, derived_name
 from rlexp.tuning.run_record import RUN_FILE
 
 
-def make_run_directory(out: Path, file_stem: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:
+def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:
     """Make and lock a new, empty directory in ``out``; see ``RunDirectory.create``."""
-    wanted = check_name(name) if name is not None else derived_name(file_stem)
+    wanted = check_name(name) if name is not None else derived_name(usual_name)
     out = out.absolute()
     with _created(out):
         remove_remains(out)
@@ -60,10 +60,9 @@ def _taken(path: Path) -> UsageError:
     if is_in_use(path):
         raise in_use(path)
     if not (path / RUN_FILE).is_file():
-        return UsageError(f"{path} is there already and is not a run of rlexp", "choose another --name or --out")
+        return UsageError(f"{path} already exists and is not a run of rlexp", "choose another --name or --out")
     return UsageError(
-        f"{path} is there already",
-        "--overwrite replaces it, rlexp resume goes on with it, another --name stands beside it",
+        f"{path} already exists", "use --overwrite to replace it, rlexp resume to continue it, or another --name"
     )
 
 

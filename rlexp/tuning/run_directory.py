@@ -57,15 +57,15 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, out: Path, file_stem: str, name: str | None, command: Sequence[str], *, overwrite: bool
+        cls, out: Path, usual_name: str, name: str | None, command: Sequence[str], *, overwrite: bool
     ) -> RunDirectory:
-        """Make and lock ``out/name``; without a name ``out/file_stem``, or that with ``-2``, ``-3`` when it is taken.
+        """Make and lock ``out/name``; without a name ``out/usual_name``, or that with ``-2``, ``-3`` when it is taken.
 
         ``overwrite`` removes a finished run that is there. Raises UsageError, having left nothing
         behind, where the name is not allowed or taken or the place cannot be written, and
         ResumeError where the run to be overwritten is still running.
         """
-        path, lock = make_run_directory(out, file_stem, name, overwrite=overwrite)
+        path, lock = make_run_directory(out, usual_name, name, overwrite=overwrite)
         record = RunRecord(
             name=path.name,
             command=masked_command(command),

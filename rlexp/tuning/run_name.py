@@ -1,4 +1,4 @@
-"""Names of run and trial directories: what a user may choose, and what becomes of names that are derived."""
+"""Names of run and trial directories: which ones a user may choose, and how the others are derived."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from rlexp.config.plan import Plan
 from rlexp.errors import UsageError
 
 MAX_NAME_BYTES: Final = 120
@@ -28,8 +29,13 @@ def check_name(name: str) -> str:
     return name
 
 
+def usual_name(plan: Plan) -> str:
+    """Return what a run is called without ``--name``: as its only experiment, else as the first file."""
+    return plan.experiments[0].name if len(plan.experiments) == 1 else plan.sources[0].stem
+
+
 def derived_name(text: str) -> str:
-    """Return the directory name that comes closest to ``text``, a file's stem for example."""
+    """Return the directory name that comes closest to ``text``, an experiment's name for example."""
     name = _FORBIDDEN.sub("-", text).lstrip("-. ").rstrip()
     return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "run"
 

@@ -13,6 +13,7 @@ from rlexp.tuning.display import Display
 from rlexp.tuning.experiment_run import CHECKING, RunOptions, machine_for, run_feed
 from rlexp.tuning.ray_session import RaySession
 from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.run_name import usual_name
 from rlexp.tuning.search.journal import Heading, Journal
 from rlexp.tuning.search.search import Search
 from rlexp.tuning.search.searchers import make_searcher, require_sweep_extra
@@ -30,10 +31,10 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     require_sweep_extra(sweep)
     display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, options.debug)
-    stem = plan.sources[0].stem
+    name = usual_name(plan)
     with (
         StopRequest(display.on_stop_request) as request,
-        RunDirectory.create(options.out, stem, options.name, options.command, overwrite=options.overwrite) as directory,
+        RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
         begun_journal(plan, directory, allow_failures) as journal,
     ):
         state = SearchState(sweep, make_searcher(sweep))

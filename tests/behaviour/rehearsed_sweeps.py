@@ -56,7 +56,7 @@ class Rehearsals:
         file = self._folder / "sweep.yaml"
         file.write_text(text)
         plan = load_plan([file], options=LoadOptions(is_sweep=True))
-        path = self._folder / "out" / "sweep"
+        path = self._folder / "out" / "small"
         with self._without_ray(), moments(lambda: at_each_moment(path)):
             run_sweep(plan, RunOptions(path.parent, None, False, False, []), QuietDisplay(StringIO()), 0)
         return path

@@ -124,18 +124,18 @@ def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on
     assert time.monotonic() - asked < 10
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
-    run = json.loads((tmp_path / "endless/run.json").read_text())
+    run = json.loads((tmp_path / "single/run.json").read_text())
     assert run["status"] == run["trials"][0]["status"] == "STOPPED"
-    trial = tmp_path / "endless" / run["trials"][0]["directory"]
+    trial = tmp_path / "single" / run["trials"][0]["directory"]
     last = rows(trial)[-1]
     assert read_checkpoint(trial / f"checkpoint_{last['training_iteration']:06d}").state["iteration"] >= 1
 
-    done = rlexp("resume", tmp_path / "endless", "-o", f"stop.training_iteration={last['training_iteration'] + 2}")
+    done = rlexp("resume", tmp_path / "single", "-o", f"stop.training_iteration={last['training_iteration'] + 2}")
     assert done.returncode == 0, done.stderr
     phases = ("starting Ray", "creating 2 workers", "ending Ray")
     assert [phase for phase in phases if phase not in done.stderr] == []
     assert f"finished: training_iteration reached {last['training_iteration'] + 2}" in done.stdout
-    assert not list((tmp_path / "endless").rglob(".phase"))
+    assert not list((tmp_path / "single").rglob(".phase"))
     iterations = [row["training_iteration"] for row in rows(trial)]
     assert iterations == list(range(1, last["training_iteration"] + 3))
     steps = [row["timesteps_total"] for row in rows(trial)]

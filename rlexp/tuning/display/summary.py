@@ -20,7 +20,7 @@ _LEFT_ALIGNED: Final = frozenset({0, 1})
 _USUAL_METRIC: Final = "episode_reward_mean"
 """What ``rlexp compare`` takes without ``--metric``."""
 _NOT_SAVED: Final = (
-    "the trained policy was not saved: checkpoint_at_end is false and checkpoint_freq wrote no checkpoint",
+    "the trained policy was not saved: checkpoint_at_end is false",
     "to save it the next time: -o checkpoint_at_end=true",
 )
 _VERBS: Final = {

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.load import Plan, load_plan
 from rlexp.config.trial import Trial
 from rlexp.errors import ResumeError, UsageError
 from rlexp.results.found_runs import found_at
 from rlexp.tuning.display import choose_display
 from rlexp.tuning.experiment_run import run_feed
 from rlexp.tuning.run_directory import RunDirectory
+from rlexp.tuning.run_name import usual_name
 from rlexp.tuning.run_record import Status, TrialError, read_run_record
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trial_feed import FixedTrials
@@ -46,7 +48,22 @@ def content(directory: Path) -> dict[str, Any]:
     return dict(json.loads((directory / "run.json").read_text()))
 
 
-def test_the_name_is_the_files_and_counts_up(tmp_path: Path) -> None:
+def plan_of(folder: Path, **files: str) -> Plan:
+    paths = []
+    for name, experiments in files.items():
+        paths.append(folder / f"{name}.yaml")
+        entry = "{run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}}"
+        paths[-1].write_text("".join(f"{experiment}: {entry}\n" for experiment in experiments.split()))
+    return load_plan(paths)
+
+
+def test_a_run_is_named_after_its_only_experiment_else_after_its_first_file(tmp_path: Path) -> None:
+    assert usual_name(plan_of(tmp_path, tuned="pong-dqn")) == "pong-dqn"
+    assert usual_name(plan_of(tmp_path, tuned="pong-dqn pong-apex")) == "tuned"
+    assert usual_name(plan_of(tmp_path, first="pong-dqn", second="pong-apex")) == "first"
+
+
+def test_the_usual_name_counts_up(tmp_path: Path) -> None:
     assert [finished(tmp_path).name for _ in range(3)] == ["pong", "pong-2", "pong-3"]
 
 
@@ -86,7 +103,7 @@ def test_a_name_has_a_length(tmp_path: Path) -> None:
 def test_a_name_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
     path = finished(tmp_path, name="mine")
     before = content(path)
-    with pytest.raises(UsageError, match="is there already") as caught, created(tmp_path, name="mine"):
+    with pytest.raises(UsageError, match="already exists") as caught, created(tmp_path, name="mine"):
         pass
     assert "--overwrite" in str(caught.value.hint)
     assert content(path) == before

@@ -64,9 +64,7 @@ def test_trials_that_ended_alike_share_a_line_and_many_lines_are_counted() -> No
 
 def test_a_policy_that_was_not_saved_is_said_to_be_lost() -> None:
     lines = summary_lines(record(trial(0), trial(1, best_checkpoint="00001-DQN-x/checkpoint_000012")), RUN)
-    assert (
-        "the trained policy was not saved: checkpoint_at_end is false and checkpoint_freq wrote no checkpoint" in lines
-    )
+    assert "the trained policy was not saved: checkpoint_at_end is false" in lines
     assert "to save it the next time: -o checkpoint_at_end=true" in lines
     saved = summary_lines(record(trial(1, best_checkpoint="00001-DQN-x/checkpoint_000012")), RUN)
     assert not [line for line in saved if "not saved" in line]
