@@ -28,6 +28,7 @@ _SEED: Final = 0
 """Of every bootstrap: the same results give the same intervals."""
 _MARKS: Final = string.ascii_uppercase + string.ascii_lowercase
 _NAMES_SHOWN: Final = 6
+_LONGEST_NAMES: Final = 60
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,14 @@ class Comparison:
     differences: tuple[str, ...]
     """The settings that are not the same in all groups."""
     notices: tuple[Notice, ...]
+
+    @property
+    def title(self) -> str:
+        """What is compared: a run by its name, groups by theirs where these are short; and where it was played."""
+        runs = {trial.folder.run.path.resolve().name for group in self.groups for trial in group.trials}
+        names = ", ".join(group.name for group in self.groups)
+        groups = names if len(names) <= _LONGEST_NAMES else f"{len(self.groups)} groups"
+        return f"{runs.pop() if len(runs) == 1 else groups} on {', '.join(self.envs)}"
 
     @property
     def num_trials(self) -> int:

@@ -52,7 +52,7 @@ def write_picture(comparison: Comparison, path: Path) -> None:
 def _label(axes: Any, comparison: Comparison, x_label: str) -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(_literal(comparison.metric))
-    axes.set_title("IQM over seeds with pointwise 95 % intervals")
+    axes.set_title(_literal(f"{comparison.title}\nIQM over seeds with pointwise 95 % intervals"))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if len(comparison.groups) <= _MOST_NAMED:

@@ -20,7 +20,7 @@ from rlexp.results.ticks import unit_of
 from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 from rlexp.terminal.problems import print_notice
-from rlexp.tuning.figures import count, decimal, duration, middle_cut, one_line
+from rlexp.tuning.figures import count, decimal, distinct_cuts, duration, exact, one_line
 
 _MOST_LINES: Final = 6
 """More curves than these cannot be told apart in a terminal."""
@@ -28,7 +28,7 @@ _MOST_INTERVALS: Final = 3
 _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20
 _SHORTEST_NAME: Final = 8
-_SCORES: Final = ("seeds", "mean", "IQM [95 % interval]", "P(better than A) [95 %]")
+_SCORES: Final = ("seeds", "mean", "IQM [95 % interval]", "P(better than A)")
 _GOAL: Final = ("median env steps", "median time")
 
 
@@ -132,7 +132,7 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
     )
     if comparison.goal is not None:
         yield ""
-        header = (f"reached {comparison.goal:g}", *_GOAL)
+        header = (f"reached {exact(comparison.goal)}", *_GOAL)
         yield from _table(header, [_goal_cells(group) for group in comparison.groups], comparison, columns)
     yield ""
     yield from textwrap.wrap(comparison.scoring, columns - 1)
@@ -141,16 +141,22 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
 def _table(
     header: Sequence[str], cells: Sequence[Sequence[str]], comparison: Comparison, columns: int
 ) -> Iterator[str]:
-    """Yield a table whose first columns are the groups' letters, in their colours, and names, cut to ``columns``."""
+    """Yield a table whose first columns are the groups' letters, in their colours, and names, cut to ``columns``.
+
+    Names that are cut stay different ones.
+    """
     figures = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     room = max(columns - sum(figures) - 2 * len(figures) - 4, _SHORTEST_NAME)
-    names = [middle_cut(one_line(group.name), room) for group in comparison.groups]
+    full = [one_line(group.name) for group in comparison.groups]
+    names = distinct_cuts(full, room)
     marks = [group.mark for group in comparison.groups]
     rows = [(mark, name, *row) for mark, name, row in zip(marks, names, cells, strict=True)]
     first, *lines = aligned([("", "group", *header), *rows], range(2, len(header) + 2))
     yield first
     for group, line in zip(comparison.groups, lines, strict=True):
         yield painted(line[0], _colour(comparison, group), sys.stdout) + line[1:]
+    if len(set(names)) < len(set(full)):  # there is no room for the part in which they differ
+        yield from (f"{mark} is {name}" for mark, name in zip(marks, full, strict=True))
 
 
 def _colour(comparison: Comparison, group: ComparedGroup) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Final, TypeGuard
 
 MISSING: Final = "-"
+CUT: Final = "…"
 MOST_LINES: Final = 20
 """Of a list that may be very long; the rest is counted."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -102,6 +104,41 @@ def middle_cut(text: str, width: int) -> str:
         return text
     head = min(6, width // 3)
     return f"{text[:head]}…{text[len(text) - max(width - head - 1, 0) :]}"
+
+
+def distinct_cuts(names: Sequence[str], width: int) -> list[str]:
+    """Return names in ``width`` cells each; what they have in common is left out first, so that they stay different."""
+    if len(set(names)) < 2:
+        return [middle_cut(name, width) for name in names]
+    pieces = _aligned([re.findall(r"[^-_=,/. ]*[-_=,/. ]?", name) for name in names])
+    while max(map(len, names), default=0) > width:
+        shared = [place for place, found in enumerate(zip(*pieces, strict=True)) if len(set(found)) == 1]
+        left = [place for place in shared if pieces[0][place] not in ("", CUT)]
+        if not left:
+            return [middle_cut(name, width) for name in names]
+        # One long gap reads better than several short ones.
+        beside = [
+            place for place in left if CUT in (*pieces[0][max(place - 1, 0) : place], *pieces[0][place + 1 :][:1])
+        ]
+        longest = max(beside or left, key=lambda place: len(pieces[0][place]))
+        for each in pieces:
+            each[longest] = CUT
+        names = [re.sub(f"{CUT}+", CUT, "".join(each)) for each in pieces]
+    return list(names)
+
+
+def _aligned(pieces: Sequence[list[str]]) -> list[list[str]]:
+    """Return as many pieces of each name: those that only some names have are joined in one place."""
+    if len({len(each) for each in pieces}) < 2:
+        return [list(each) for each in pieces]
+    start = _shared(pieces)
+    end = min(_shared([each[::-1] for each in pieces]), min(map(len, pieces)) - start)
+    return [[*each[:start], "".join(each[start : len(each) - end]), *each[len(each) - end :]] for each in pieces]
+
+
+def _shared(pieces: Sequence[Sequence[str]]) -> int:
+    """Return how many of the first pieces are the same in all."""
+    return sum(1 for _ in takewhile(lambda found: len(set(found)) == 1, zip(*pieces, strict=False)))
 
 
 def one_line(text: str) -> str:

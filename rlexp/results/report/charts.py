@@ -9,7 +9,8 @@ import numpy as np
 from rlexp.results.comparison import ComparedGroup, Comparison
 from rlexp.results.report.frame import Frame, limits
 from rlexp.results.report.markup import Markup, element
-from rlexp.results.ticks import unit_of
+from rlexp.results.ticks import Unit, amount, unit_of
+from rlexp.tuning.figures import score
 
 COLOURS = 8
 """How many the style sheet has: ``c0`` to ``c7``; later groups are dashed as well."""
@@ -18,6 +19,9 @@ _WIDTH = 900
 _CURVES_HEIGHT = 400
 _ROW_HEIGHT = 34
 _SCORES_MARGIN = 56
+_LINE_HEIGHT = 14
+_POINTS = 25
+"""Along each curve; between them the curve is read off."""
 
 
 def colour_class(index: int) -> str:
@@ -40,7 +44,9 @@ def curves(comparison: Comparison) -> Markup:
         *frame.y_axis(),
         *frame.x_axis(unit.label),
         *(_area(frame, index, group, unit.size) for index, group in enumerate(comparison.groups)),
-        *(mark for index, group in enumerate(comparison.groups) for mark in _line(frame, index, group, unit.size)),
+        *(_line(frame, index, group, unit.size) for index, group in enumerate(comparison.groups)),
+        *_ends(frame, comparison, unit.size),
+        *(mark for index in range(len(comparison.groups)) for mark in _points(frame, index, comparison, unit)),
     )
 
 
@@ -48,8 +54,10 @@ def scores(comparison: Comparison) -> Markup:
     """Return a row per group: a dot for each seed's final score, and the IQM with its interval."""
     groups = comparison.groups
     every = [np.array([trial.score for trial in group.trials]) for group in groups]
+    # As wide as the curves are high: dots that are apart there by noise alone are not apart here.
+    trained = [values for group in groups for values in (group.band.low, group.band.high)]
     height = _SCORES_MARGIN + _ROW_HEIGHT * len(groups)
-    frame = Frame(_WIDTH, height, limits(every, 0.06), (len(groups) - 0.5, -0.5))
+    frame = Frame(_WIDTH, height, limits([*every, *trained], 0.04), (len(groups) - 0.5, -0.5))
     rows = (mark for index, group in enumerate(groups) for mark in _score_row(frame, index, group))
     return frame.picture(f"final {comparison.metric} by seed", *frame.x_axis(comparison.metric), *rows)
 
@@ -70,25 +78,47 @@ def _area(frame: Frame, index: int, group: ComparedGroup, unit: float) -> Markup
     return element("polygon", points=outline, class_=f"band {colour_class(index)}")
 
 
-def _line(frame: Frame, index: int, group: ComparedGroup, unit: float) -> Iterator[Markup]:
-    x, y = group.band.x / unit, group.band.middle
+def _line(frame: Frame, index: int, group: ComparedGroup, unit: float) -> Markup:
+    points = frame.points(group.band.x / unit, group.band.middle)
     dashes = _DASHES[index // COLOURS % len(_DASHES)]
-    title, colour = element("title", group.name), colour_class(index)
-    yield element("polyline", title, points=frame.points(x, y), class_=f"curve {colour}", stroke_dasharray=dashes)
-    left, top = float(frame.x(x[-1])), float(frame.y(y[-1]))
-    yield element("text", group.mark, x=f"{left + 5:.1f}", y=f"{top:.1f}", dy="0.32em", class_=f"mark {colour}")
+    class_ = f"curve {colour_class(index)}"
+    return element("polyline", element("title", group.name), points=points, class_=class_, stroke_dasharray=dashes)
+
+
+def _ends(frame: Frame, comparison: Comparison, unit: float) -> Iterator[Markup]:
+    """Yield each group's letter and last value where its curve ends; those that would overlap are moved apart."""
+    tops = {index: float(frame.y(group.band.middle[-1])) for index, group in enumerate(comparison.groups)}
+    lowest = float("-inf")
+    for index in sorted(tops, key=lambda index: tops[index]):
+        group, lowest = comparison.groups[index], max(tops[index], lowest + _LINE_HEIGHT)
+        left = float(frame.x(group.band.x[-1] / unit))
+        text = f"{group.mark} {score(group.band.middle[-1])}"
+        class_ = f"mark {colour_class(index)}"
+        yield element("text", text, x=f"{left + 6:.1f}", y=f"{lowest:.1f}", dy="0.32em", class_=class_)
+
+
+def _points(frame: Frame, index: int, comparison: Comparison, unit: Unit) -> Iterator[Markup]:
+    """Yield points along a curve that show, under the pointer, what it says there."""
+    group, band = comparison.groups[index], comparison.groups[index].band
+    for place in np.linspace(0, len(band.x) - 1, _POINTS).round().astype(int):
+        x, middle, low, high = (float(values[place]) for values in (band.x, band.middle, band.low, band.high))
+        interval = f" [{score(low)}, {score(high)}]" if len(group.trials) > 1 else ""
+        at = f"{amount(x / unit.size, comparison.axis)} {unit.label}"
+        title = element("title", f"{group.mark} {group.name}\n{at}: {score(middle)}{interval}")
+        left, top = f"{float(frame.x(x / unit.size)):.1f}", f"{float(frame.y(middle)):.1f}"
+        yield element("circle", title, cx=left, cy=top, r=6, class_=f"point {colour_class(index)}")
 
 
 def _score_row(frame: Frame, index: int, group: ComparedGroup) -> Iterator[Markup]:
     top = f"{float(frame.y(index)):.1f}"
     yield element("text", group.mark, x=40, y=top, dy="0.32em", class_=f"mark {colour_class(index)}")
     for trial in group.trials:
-        title = element("title", f"{group.name}, seed {trial.folder.seed}: {trial.score:,.4g}")
+        title = element("title", f"{group.name}, seed {trial.folder.seed}: {score(trial.score)}")
         at = f"{float(frame.x(trial.score)):.1f}"
         yield element("circle", title, cx=at, cy=top, r=5, class_=f"seed {colour_class(index)}")
     if group.iqm.interval is not None:
         left, right = (f"{float(frame.x(end)):.1f}" for end in group.iqm.interval)
         yield element("line", x1=left, x2=right, y1=top, y2=top, class_=f"interval {colour_class(index)}")
     at, middle = f"{float(frame.x(group.iqm.value)):.1f}", float(frame.y(index))
-    title = element("title", f"{group.name}: IQM {group.iqm.value:,.4g}")
+    title = element("title", f"{group.name}: IQM {score(group.iqm.value)}")
     yield element("line", title, x1=at, x2=at, y1=middle - 10, y2=middle + 10, class_=f"iqm {colour_class(index)}")

@@ -11,7 +11,7 @@ from rlexp.results.report.markup import Markup, element
 from rlexp.results.ticks import tick_label, ticks
 from rlexp.sample_batch import Array
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 24, 10, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 72, 10, 42
 _X_TICKS, _Y_TICKS = 9, 6
 _BESIDE_ONE_VALUE = 1e-6
 """The room around a single value, as a share of it: half a unit is nothing beside a very large one."""

@@ -26,17 +26,16 @@ from rlexp.results.report.tables import (
 from rlexp.results.report.videos import videos
 
 _STYLE_FILE: Final = "style.css"
-_NAMES_SHOWN: Final = 3
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; media-src data:"
 """Should anything slip into the page: a browser runs no script in it and loads nothing from elsewhere."""
 _METHOD: Final = (
     "The IQM, or interquartile mean, is the mean of the middle half of the seeds' final scores. Its 95 % interval is "
-    f"that of a percentile bootstrap, which draws seeds anew {RESAMPLES:,} times within each environment. The "
-    "probability of improvement is how often a run of the group scores higher than one of the first group, ties "
-    "counting half; 0.5 is no difference, and an interval around 0.5 means that these seeds cannot tell the two apart. "
-    "With fewer than five seeds a side intervals are too narrow: [1.00, 1.00] then only says that every seed here was "
-    "higher. Bands are intervals of each point alone. All as in Agarwal et al., Deep Reinforcement Learning at the "
-    "Edge of the Statistical Precipice, NeurIPS 2021."
+    f"that of a percentile bootstrap: seeds are drawn again {RESAMPLES:,} times within each environment. P(better than "
+    "A) is how often a run of the group scores better than one of the first group, ties counting half; 0.5 is no "
+    "difference, and an interval around 0.5 means that these seeds cannot tell the two apart. It needs two seeds in "
+    "both groups. With fewer than five seeds per group intervals are too narrow: [1.00, 1.00] then only says that "
+    "every seed here was better. Bands are intervals of each point alone. All as in Agarwal et al., Deep Reinforcement "
+    "Learning at the Edge of the Statistical Precipice, NeurIPS 2021."
 )
 
 
@@ -54,29 +53,25 @@ def report_page(comparison: Comparison, report_directory: Path, written: datetim
 
     Small videos are within it; links to others are relative to ``report_directory``, where it will lie.
     """
-    title = f"{comparison.metric}: {_names(comparison)}"
     css = files("rlexp.results.report").joinpath(_STYLE_FILE).read_text(encoding="utf-8")
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
+        element("title", comparison.title),
         style(css),
     )
-    body = element(
-        "body", element("main", *_heading(comparison, title, written), *_sections(comparison, report_directory))
-    )
+    body = element("body", element("main", *_heading(comparison, written), *_sections(comparison, report_directory)))
     return document(head, body)
 
 
-def _heading(comparison: Comparison, title: str, written: datetime) -> Iterator[Markup]:
-    envs = dict.fromkeys(trial.folder.env for group in comparison.groups for trial in group.trials)
+def _heading(comparison: Comparison, written: datetime) -> Iterator[Markup]:
     groups, trials = len(comparison.groups), comparison.num_trials
-    yield element("h1", title)
+    yield element("h1", comparison.title)
     yield element(
         "p",
-        f"{_counted(groups, 'group')}, {_counted(trials, 'trial')} on {', '.join(envs)}. "
+        f"{_counted(groups, 'group')}, {_counted(trials, 'trial')}, compared by {comparison.metric}. "
         f"Written {written:%Y-%m-%d %H:%M} by rlexp {__version__}.",
         class_="quiet",
     )
@@ -87,7 +82,7 @@ def _heading(comparison: Comparison, title: str, written: datetime) -> Iterator[
 
 def _sections(comparison: Comparison, report_directory: Path) -> Iterator[Markup]:
     legend = [element("span", group_label(index, group)) for index, group in enumerate(comparison.groups)]
-    yield element("h2", f"IQM over seeds of {comparison.metric}, with 95 % intervals")
+    yield element("h2", f"{comparison.metric}: IQM over seeds with 95 % intervals")
     yield element("div", *legend, class_="legend")
     yield element("div", curves(comparison), class_="scrolling")
     yield element("h2", "Final scores")
@@ -107,12 +102,6 @@ def _sections(comparison: Comparison, report_directory: Path) -> Iterator[Markup
         yield found
     yield element("h2", "Where it ran")
     yield environment_table(comparison)
-
-
-def _names(comparison: Comparison) -> str:
-    names = [group.name for group in comparison.groups]
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def _counted(number: int, noun: str) -> str:

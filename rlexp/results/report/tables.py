@@ -10,7 +10,7 @@ from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report.charts import colour_class
 from rlexp.results.report.markup import Markup, element, joined, table
 from rlexp.results.settings import MISSING
-from rlexp.tuning.figures import count, decimal, duration
+from rlexp.tuning.figures import count, decimal, duration, exact
 from rlexp.tuning.run_record import RunRecord
 
 
@@ -29,7 +29,7 @@ def score_table(comparison: Comparison) -> Markup:
 
 def goal_table(comparison: Comparison) -> Markup:
     """Return how soon the seeds of each group were at the goal."""
-    header = ["group", f"reached {comparison.goal:g}", "median env steps", "median time"]
+    header = ["group", f"reached {exact(comparison.goal)}", "median env steps", "median time"]
     rows = []
     for index, group in enumerate(comparison.groups):
         goal = group.goal
@@ -43,7 +43,11 @@ def difference_table(comparison: Comparison) -> Markup:
     """Return the settings that are not the same in all groups, a column per group."""
     if not comparison.differences:
         return element("p", "None, apart from seeds.")
-    header = ["setting", *(group.name for group in comparison.groups)]
+    marks = (
+        element("span", group.mark, class_=f"mark {colour_class(index)}", title=group.name)
+        for index, group in enumerate(comparison.groups)
+    )
+    header = ["setting", *marks]
     rows = [
         [element("code", name), *(element("code", group.settings.get(name, MISSING)) for group in comparison.groups)]
         for name in comparison.differences

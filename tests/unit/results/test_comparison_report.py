@@ -75,8 +75,8 @@ def test_it_has_everything(tmp_path: Path) -> None:
     page = parsed(path, goal=100.0)
     assert page.all("title")[0] == {}
     for text in (
-        "episode_reward_mean: lr=0.1, lr=0.2",
-        "2 groups, 4 trials on CartPole-v1. Written 2026-01-02 03:04 by rlexp ",
+        "grid on CartPole-v1",
+        "2 groups, 4 trials, compared by episode_reward_mean. Written 2026-01-02 03:04 by rlexp ",
         "env steps 1,800 to 2,000",
         "186.5",  # (180 + 190) / 2 and seeds 1 and 2
         "reached 100",
@@ -90,7 +90,28 @@ def test_it_has_everything(tmp_path: Path) -> None:
         assert text in page.text
     assert "stop.episode_reward_mean" not in page.text  # the same in all groups
     assert len(page.all("polyline")) == len(page.all("polygon")) == 2
-    assert len(page.all("circle")) == 4
+    assert len([circle for circle in page.all("circle") if "seed" in str(circle["class"])]) == 4
+
+
+def test_curves_tell_their_values_at_their_ends_and_under_the_pointer(tmp_path: Path) -> None:
+    page = parsed(run(tmp_path / "grid"))
+    assert "A 191.5" in page.text
+    assert "A lr=0.1\n2,000 env steps: 191.5 [191.0, 192.0]" in page.text
+    points = [circle for circle in page.all("circle") if "point" in str(circle["class"])]
+    assert len(points) == 50
+    labels = [float(str(text["y"])) for text in page.all("text") if text.get("class") in ("mark c0", "mark c1")]
+    assert labels[1] - labels[0] >= 14, "the same value twice, one label below the other"
+
+
+def test_scores_are_drawn_on_the_scale_of_the_whole_training(tmp_path: Path) -> None:
+    def width_of_scores(rewards: list[float]) -> float:
+        trials = [MadeTrial([*rewards, 499.0 + seed / 10], seed) for seed in range(5)]
+        page = parsed(make_run(tmp_path / f"run{len(rewards)}", trials))
+        places = [float(str(dot["cx"])) for dot in page.all("circle") if "seed" in str(dot["class"])]
+        return max(places) - min(places)
+
+    assert width_of_scores([0.0] * 20) < 3, "0.4 of 500 is no distance"
+    assert width_of_scores([499.2]) > 300, "where training changed nothing else, it is"
 
 
 def test_it_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:

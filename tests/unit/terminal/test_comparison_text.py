@@ -62,6 +62,30 @@ def test_long_names_are_cut_and_figures_are_not(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("screen")
+def test_cut_names_of_a_grid_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [(lr, target) for lr in (0.001, 0.0005) for target in (500, 1000)]
+    trials = [
+        MadeTrial(rising(300.0 + lr + target + seed), seed, {"lr": lr, "target_network_update_freq": target})
+        for lr, target in keys
+        for seed in range(3)
+    ]
+    print_comparison(compared(make_run(tmp_path / "grid", trials)), as_json=False)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line[:3] in ("A  ", "B  ", "C  ", "D  ")]
+    names = [row[3:].split("  ")[0] for row in rows]
+    assert names == ["lr=0.001, …freq=500", "lr=0.001, …freq=1000", "lr=0.0005, …freq=500", "lr=0.0005, …freq=1000"]
+    assert max(map(len, rows)) <= 80
+
+
+@pytest.mark.usefixtures("screen")
+def test_one_seed_gives_no_probability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(compared(grid(tmp_path, 2, seeds=1)), as_json=False)
+    printed = capsys.readouterr()
+    (row,) = [line for line in printed.out.splitlines() if line.startswith("B ")]
+    assert row.endswith("[1 seed]                 -")
+    assert "only one seed per group, so no interval; run more seeds" in printed.err
+
+
+@pytest.mark.usefixtures("screen")
 def test_of_many_groups_the_best_are_drawn_and_all_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

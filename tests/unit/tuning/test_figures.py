@@ -58,3 +58,35 @@ def test_rewards_that_differ_look_different() -> None:
 @pytest.mark.parametrize(("largest", "digits"), [(12_000, 0), (500, 1), (47, 2), (5, 3), (0.3, 4), (1e-12, 6), (0, 1)])
 def test_small_scores_get_more_digits(largest: float, digits: int) -> None:
     assert figures.digits_for(largest) == digits
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "cut"),
+    [
+        (["a", "b"], 8, ["a", "b"]),
+        (
+            ["lr=0.001, target_network_update_freq=500", "lr=0.0005, target_network_update_freq=1000"],
+            18,
+            ["lr=0.001, …500", "lr=0.0005, …1000"],
+        ),
+        (["cartpole-long-name-version-one", "cartpole-long-name-version-two"], 16, ["…version-one", "…version-two"]),
+        (["grid lr=0.1, hiddens=[64, 64]", "grid lr=0.1, hiddens=[64]"], 16, ["grid …[64, 64]", "grid …[64]"]),
+        (["a-single-long-name"], 9, ["a-s…-name"]),
+        ([], 8, []),
+    ],
+)
+def test_names_that_are_cut_stay_different(names: list[str], width: int, cut: list[str]) -> None:
+    shown = figures.distinct_cuts(names, width)
+    assert max(map(len, shown), default=0) <= width
+    assert shown == cut
+
+
+@given(st.lists(st.text("ab-=, ", max_size=30), max_size=5), st.integers(1, 30))
+def test_cut_names_never_exceed_their_room(names: list[str], width: int) -> None:
+    assert all(len(name) <= width for name in figures.distinct_cuts(names, width))
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    lines = [str(number) for number in range(5_000)]
+    assert figures.first_of(lines, ", in run.json") == [*lines[:20], "… and 4,980 more, in run.json"]
+    assert figures.first_of(lines[:20], "") == lines[:20]
