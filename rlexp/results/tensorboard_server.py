@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -20,23 +21,37 @@ from rlexp.results.trial_folder import SEE_LS
 _EVENT_FILES: Final = "*tfevents*"
 _USUAL_PORTS: Final = range(6006, 6106)
 """TensorBoard's own, and those it tries when that is taken."""
+_REWARD_TAB: Final = "#custom_scalars"
+_LAYOUT_TAG: Final = b"custom_scalars__config__"
+_START_BYTES: Final = 2**16
+_FILES_LOOKED_AT: Final = 20
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[[str], None]) -> int:
     """Serve the event files below ``path`` until Ctrl-C or SIGTERM; return the exit code that says which.
 
-    ``announce`` is given the address once it answers. Without a port it is the first free one of the
-    usual ones. Raises UsageError where there are no event files, TensorBoard is not installed or
-    cannot have the address.
+    ``announce`` is given the address once it answers: that of the tab with the reward, where the files have one.
+    Without a port it is the first free one of the usual ones. Raises UsageError where there are no event files,
+    TensorBoard is not installed or the address cannot be had.
     """
     _check(path)
     port = _free_port(host) if port is None else _checked_port(host, port)
     received: SimpleQueue[int] = SimpleQueue()
     for number in _SIGNALS:
         signal.signal(number, lambda number, _: received.put(number))
-    announce(_serve(path, host, port))
+    announce(_serve(path, host, port) + (_REWARD_TAB if _has_layout(path) else ""))
     return 128 + received.get()
+
+
+def _has_layout(path: Path) -> bool:
+    """Return whether a run below ``path`` says what the Custom Scalars tab is to show, as ours do at their start."""
+    for file in islice(path.rglob(_EVENT_FILES), _FILES_LOOKED_AT):
+        if file.is_file():
+            with file.open("rb") as content:
+                if _LAYOUT_TAG in content.read(_START_BYTES):
+                    return True
+    return False
 
 
 def _serve(path: Path, host: str, port: int) -> str:
@@ -53,7 +68,7 @@ def _serve(path: Path, host: str, port: int) -> str:
 
 def _check(path: Path) -> None:
     if not os.path.exists(path):
-        raise UsageError(f"there is nothing at {path}", SEE_LS)
+        raise UsageError(f"{path} does not exist", SEE_LS)
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name the directory of the run: {path.parent} perhaps")
     if next(path.rglob(_EVENT_FILES), None) is None:

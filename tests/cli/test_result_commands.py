@@ -131,10 +131,17 @@ def test_tensorboard_serves_this_machine_and_ends_with_all_it_started(run: Path,
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            address = process.stdout.readline().strip()
+            address, _, tab = process.stdout.readline().strip().partition("#")
             assert address.startswith("http://127.0.0.1:")
+            assert tab == "custom_scalars"
             with urllib.request.urlopen(f"{address}data/environment", timeout=20) as answer:
                 assert json.load(answer)["data_location"] == str(run)
+            with urllib.request.urlopen(f"{address}data/plugin/custom_scalars/layout", timeout=20) as answer:
+                layout = json.load(answer)
+            first = layout["category"][0]["chart"][0]
+            assert first["multiline"]["tag"] == [r"^ray/tune/episode_reward_mean$"]
+            with urllib.request.urlopen(f"{address}data/runs", timeout=20) as answer:
+                assert json.load(answer) == ["00000-DQN-CartPole-v1"]
             family = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(ending)
             _, errors = process.communicate(timeout=20)

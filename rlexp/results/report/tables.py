@@ -29,6 +29,7 @@ def score_table(comparison: Comparison) -> Markup:
 
 def goal_table(comparison: Comparison) -> Markup:
     """Return how soon the seeds of each group were at the goal."""
+    assert comparison.goal is not None
     header = ["group", f"reached {exact(comparison.goal)}", "median env steps", "median time"]
     rows = []
     for index, group in enumerate(comparison.groups):

@@ -17,8 +17,8 @@ _CHARTS: Final = {
     "reward": {
         "mean episode reward": ("episode_reward_mean",),
         "lowest, mean and highest episode reward": ("episode_reward_min", "episode_reward_mean", "episode_reward_max"),
-        "mean episode reward in evaluations": ("evaluation/episode_reward_mean",),
         "mean episode length": ("episode_len_mean",),
+        "mean episode reward in evaluations": ("evaluation/episode_reward_mean",),
     },
     "training": {
         "loss": ("info/learner/loss",),
