@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,13 +20,19 @@ from rlexp.terminal.output_streams import open_output_streams
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume"}
-"""Commands that create nothing before they have handlers of their own: Ctrl-C ends them at once until then."""
+"""Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def main() -> None:
-    """Run a command; what its user can mend is printed as ``error:`` and ``hint:`` lines and sets the exit code."""
+    """Run a command; an error that its user can correct becomes ``error:`` and ``hint:`` lines and an exit code."""
     open_output_streams()
     try:
         _run_app()
@@ -38,7 +46,7 @@ def main() -> None:
             raise
         where = f" {error.filename}" if error.filename else ""
         print_error(
-            RlexpError(f"cannot write{where}: {error.strerror}", "free some space; what was written before is kept")
+            RlexpError(f"cannot write{where}: {error.strerror}", "what was written before is kept; free some space")
         )
         sys.exit(RlexpError.exit_code)
 
@@ -49,6 +57,11 @@ def _run_app() -> None:
         app()
     finally:
         sys.stdout.flush()
+
+
+def _first_paragraph(command: Callable[..., None]) -> str:
+    """Return what the list of commands says of one; given as such, a narrow terminal wraps it and cuts nothing."""
+    return " ".join(inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,7 +77,7 @@ def rlexp(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Reinforcement-learning experiments in YAML: Ape-X and DQN."""
+    """Train reinforcement-learning agents (Ape-X, DQN) from YAML experiment files."""
     if context.invoked_subcommand not in _ANSWER_SIGNALS and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -85,4 +98,4 @@ for command in (
     explaining.convert,
     explaining.doctor,
 ):
-    app.command()(command)
+    app.command(short_help=_first_paragraph(command))(command)

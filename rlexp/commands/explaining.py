@@ -43,7 +43,10 @@ def check(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say what is wrong with experiment files, or which trials they would make. Nothing is trained."""
+    """Check experiment files: print all errors, or the trials they make.
+
+    Nothing is trained or created.
+    """
     options = load_options(imports, allow_unknown, fit)
     check_files(files, overrides or (), seed, options, as_json=as_json, make_envs=make_envs)
 
@@ -57,7 +60,7 @@ def check_files(
     as_json: bool,
     make_envs: bool = False,
 ) -> None:
-    """Print what files would run and what of it was checked, and raise what is wrong with them."""
+    """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
     cluster = cluster_error(os.environ)
     if cluster is not None:
         print_notice(Notice("environment", f"{cluster.message}; {cluster.hint}"))
@@ -87,10 +90,19 @@ def _made_envs(plan: Plan) -> list[EnvReport]:
 
 
 def explain(
-    key: Annotated[str | None, typer.Argument(metavar="[KEY or AGENT]", show_default=False)] = None,
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", show_default=False, help="A key, a metric, an agent, or grid_search, asha, uniform ..."
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Say what a key does: its values, its default in each agent, its other spellings. Without a key: all of them."""
+    """Explain a key, a metric, a sampler, a searcher or a scheduler.
+
+    Of a key: what it does, its values, its default for each agent, and its other spellings. Without a
+    name, or with that of an agent, list all keys with their defaults.
+    """
     print_explanation(key)
 
 
@@ -100,12 +112,17 @@ def schema() -> None:
 
 
 def convert(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file of any age.", show_default=False)],
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="An experiment file for any RLlib release.", show_default=False)
+    ],
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
     debug: Debug = False,
 ) -> None:
-    """Print a file in today's spelling, with a comment at each change."""
+    """Print an experiment file in current spelling.
+
+    Each change has a comment.
+    """
     print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
 
 
@@ -113,7 +130,7 @@ def doctor(
     clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the versions installed, this machine's CPUs, GPUs and memory, and what killed commands left behind."""
+    """Print versions, hardware, and what killed commands left behind."""
     from rlexp.tuning.leftovers import find_leftovers
 
     leftovers = find_leftovers()

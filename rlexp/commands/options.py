@@ -1,4 +1,4 @@
-"""The options that several commands have, and what they say about how files are to be read."""
+"""The options that several commands share, and the reading options that they make."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import typer
 from rlexp.config.load_options import Flag, LoadOptions
 from rlexp.machine import fitted, this_machine
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Experiment files.", show_default=False)]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("-o", metavar="KEY.PATH=VALUE", help="Lay a value over every experiment; repeatable."),
+    typer.Option("-o", metavar="KEY.PATH=VALUE", help="Override a value in every experiment; repeatable."),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed of every experiment.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for every experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Where runs get their folders.")]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per event.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors and the summary.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created.")
+]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, one per event.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors and the summary.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Import a module that registers environments; repeatable."),
 ]
-AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Leave unknown keys out instead of refusing them.")]
-Fit = Annotated[bool, typer.Option("--fit", help="Scale workers, shards, GPUs and replay to this machine.")]
+AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Ignore unknown keys, with a notice each.")]
+Fit = Annotated[bool, typer.Option("--fit", help="Reduce workers, replay shards, GPUs and replay to this machine.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
@@ -37,7 +39,7 @@ def load_options(
     is_sweep: bool = False,
     flags: tuple[Flag, ...] = (),
 ) -> LoadOptions:
-    """Return how files are to be read; ``fit`` scales their experiments to this machine."""
+    """Return how to read files; ``fit`` scales their experiments to this machine."""
     machine = this_machine() if fit else None
     return LoadOptions(
         imports=tuple(imports or ()),

@@ -1,4 +1,4 @@
-"""Commands that read what runs left: ``evaluate``, ``logs``, ``compare``, ``ls``, ``tensorboard``."""
+"""Commands that read the results of runs: ``evaluate``, ``logs``, ``compare``, ``ls``, ``tensorboard``."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def evaluate(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Play a checkpoint: the one given, or the best of a run or trial.
+    """Play episodes with a checkpoint and print their returns.
 
-    The episodes are those of the run's own evaluation, as evaluation_config says: greedy by default.
+    Of a run or a trial it is the best checkpoint. The episodes are those of the run's own evaluation, as
+    evaluation_config says: greedy by default.
     """
     from rlexp.tuning.find_checkpoint import find_checkpoint
 
@@ -55,24 +56,25 @@ def evaluate(
 def logs(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Event files, or directories with some below.", show_default=False),
+        typer.Argument(metavar="PATH", help="Event files, or directories that contain some.", show_default=False),
     ],
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="GLOB", help="Only tags, or ends of tags, like this; repeatable."),
+        typer.Option("--tag", metavar="GLOB", help="Only tags (or last parts of tags) that match; repeatable."),
     ] = None,
-    at: Annotated[
-        int | None, typer.Option(metavar="STEP", help="Only the point with the last step up to STEP.")
-    ] = None,
+    at: Annotated[int | None, typer.Option(metavar="STEP", help="Only the last point at or before STEP.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every point: run,tag,step,wall_time,value.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one per tag, with every point.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one per tag, with every point.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Also print new points as they are written, until Ctrl-C.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
-    """Read TensorBoard event files: last and highest value, slope and curve of every tag.
+    """Print TensorBoard event files as tables, CSV or JSON.
 
-    Whoever wrote them; the files of a directory are one run. The slope is that of the last tenth of
-    the points, ten at least, per 1000 steps. No point is left out but those that a resumed run took back.
+    The table has the last and highest value, the slope and a curve of every tag. Event files may be
+    from any framework; those of one directory are one run. The slope is that of the last tenth of the
+    points (at least ten), per 1000 steps. All points are read, except those that a resumed run replaced.
     """
     from rlexp.terminal.logs import LogOptions, print_logs
 
@@ -83,21 +85,24 @@ def compare(
     groups: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH", help="Runs, trials, or NAME=PATH[,PATH...]: all of them one group.", show_default=False
+            metavar="PATH", help="Runs or trials; NAME=PATH[,PATH...] makes one group of them.", show_default=False
         ),
     ],
-    metric: Annotated[str, typer.Option(metavar="NAME", help="What is compared.")] = "episode_reward_mean",
-    by: Annotated[Axis, typer.Option(help="What runs are aligned by: env steps, or wall time.")] = Axis.STEPS,
-    goal: Annotated[float | None, typer.Option(metavar="X", help="Also say when the metric reached X.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report that needs no other file.")] = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the curves; needs rlexp[plot].")] = None,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
+    by: Annotated[Axis, typer.Option(help="Align runs by env steps or by wall time.")] = Axis.STEPS,
+    goal: Annotated[float | None, typer.Option(metavar="X", help="Also print when the metric reached X.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as a single HTML file.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the curves as a PNG; needs rlexp[plot].")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs over their seeds: curves, interquartile means with 95 % intervals, and who is better.
+    """Compare runs over their seeds, with intervals and curves.
 
-    The trials of a run that differ in their seeds only are one group, each variant of a grid is its
-    own. Final scores are taken where the shortest trial ends, over the last tenth.
+    Trials of a run that differ only in their seeds are one group; each variant of a grid is a group.
+    Final scores are means over the last tenth of the steps that all trials have. A sweep keeps the
+    scores and the order of its own ranking.
     """
     from rlexp.results.comparison import compare_groups
     from rlexp.terminal.comparisons import export_comparison, print_comparison
@@ -108,14 +113,16 @@ def compare(
 
 
 def ls(
-    path: Annotated[Path, typer.Argument(metavar="PATH", envvar="RLEXP_OUT", help="Runs, or one.")] = Path("results"),
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", envvar="RLEXP_OUT", help="A directory of runs, or one run.")
+    ] = Path("results"),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List the runs below PATH, newest first, or the trials of one run.
+    """List runs, newest first, or the trials of one run.
 
-    RUNNING holds its lock; KILLED says that it runs, but its process is gone; the run.json of
-    DAMAGED cannot be read. Steps and iterations are those of all trials together.
+    RUNNING: a process holds its lock. KILLED: it was running, but its process is gone. DAMAGED: its
+    run.json cannot be read. Steps and iterations are sums over all trials.
     """
     from rlexp.results.found_runs import found_at
     from rlexp.terminal.listings import print_found
@@ -125,13 +132,18 @@ def ls(
 
 def tensorboard(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A run, a trial, or a folder of runs.", show_default=False)
+        Path, typer.Argument(metavar="PATH", help="A run, a trial, or a directory of runs.", show_default=False)
     ],
-    port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes any.")] = None,
-    host: Annotated[str, typer.Option(metavar="H", help="Address to listen at; 0.0.0.0 lets others in.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes any free one.")] = None,
+    host: Annotated[
+        str, typer.Option(metavar="H", help="Address to listen at; 0.0.0.0 allows other machines.")
+    ] = "127.0.0.1",
     debug: Debug = False,
 ) -> None:
-    """Start TensorBoard on a run, for this machine alone, until Ctrl-C."""
+    """Start TensorBoard on a run, for this machine only.
+
+    Ctrl-C ends it.
+    """
     from rlexp.results.tensorboard_server import run_tensorboard
 
     raise typer.Exit(run_tensorboard(path, host, port, announce=partial(print, flush=True)))

@@ -1,4 +1,4 @@
-"""Commands that train: ``run``, ``resume``, and ``train`` in RLlib's words."""
+"""Commands that train: ``run``, ``resume``, and ``train`` with RLlib's options."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def run(
     files: Files,
     overrides: Overrides = None,
     out: Out = Path("results"),
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's folder in OUT.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished run of that name.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and create nothing.")] = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run's directory in OUT.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished run of the same name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials, create nothing.")] = False,
     seed: Seed = None,
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
@@ -48,7 +48,10 @@ def run(
     as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Train every experiment and variant in the files."""
+    """Train every experiment and variant in the files.
+
+    A run is named after its experiment, or after the first file where there are several experiments.
+    """
     if dry_run:
         return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json=as_json)
     outlive_readers()
@@ -74,10 +77,10 @@ def resume(
     as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Go on with the trials of a run or sweep that have not reached their stop, each from its newest checkpoint.
+    """Resume a stopped or killed run or sweep.
 
-    -o stop.timesteps_total=2e6 sets a later stop, -o search.num_samples=30 makes a sweep larger; keys of
-    resources and reports may change, others may not.
+    Each trial continues from its newest checkpoint. -o stop.timesteps_total=2e6 sets a later stop,
+    -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not.
     """
     outlive_readers()
     refuse_cluster(os.environ)
@@ -90,22 +93,35 @@ def resume(
 
 
 def train(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[file FILE...]", show_default=False)] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Experiment files; the word file may come first.", show_default=False),
+    ] = None,
     files: Annotated[list[Path] | None, typer.Option("-f", "--config-file", help="An experiment file.")] = None,
-    agent: Annotated[str | None, typer.Option("--run", "--algo", help="The agent, where there is no file.")] = None,
-    env: Annotated[str | None, typer.Option(help="Its environment.")] = None,
-    config: Annotated[str, typer.Option(metavar="JSON", help="Its keys.")] = "{}",
-    stop: Annotated[str, typer.Option(metavar="JSON", help="When it stops.")] = "{}",
-    name: Annotated[str, typer.Option("--experiment-name", help="Its name.")] = "default",
-    num_samples: Annotated[int, typer.Option(help="How often it runs.")] = 1,
-    checkpoint_freq: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 0,
-    checkpoint_at_end: Annotated[bool, typer.Option("--checkpoint-at-end")] = False,
-    out: Annotated[Path, typer.Option("--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT")] = Path("results"),
+    agent: Annotated[str | None, typer.Option("--run", "--algo", help="Agent, without a file.")] = None,
+    env: Annotated[str | None, typer.Option(help="Environment, without a file.")] = None,
+    config: Annotated[str, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = "{}",
+    stop: Annotated[str, typer.Option(metavar="JSON", help="When trials stop, as JSON.")] = "{}",
+    name: Annotated[str, typer.Option("--experiment-name", help="Name of the experiment.")] = "default",
+    num_samples: Annotated[int, typer.Option(help="Number of repeats.")] = 1,
+    checkpoint_freq: Annotated[int, typer.Option(help="Iterations between checkpoints; 0 for none.")] = 0,
+    checkpoint_at_end: Annotated[
+        bool, typer.Option("--checkpoint-at-end", help="Write a checkpoint at the end.")
+    ] = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created."
+        ),
+    ] = Path("results"),
     imports: Imports = None,
     fit: Fit = False,
     debug: Debug = False,
 ) -> None:
-    """Train as RLlib's command line did: `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`."""
+    """Train with the options of RLlib's command line.
+
+    `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`.
+    """
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
     with TemporaryDirectory() as folder:
         if not given:

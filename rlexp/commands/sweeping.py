@@ -41,22 +41,26 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file with one experiment.")],
     searched: Annotated[
         list[str] | None,
-        typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values, or a sampler; repeatable."),
+        typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
     ] = None,
     searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
     scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
     num_samples: Annotated[int | None, typer.Option(metavar="N", help="Configurations to try.")] = None,
-    num_seeds: Annotated[int | None, typer.Option(metavar="K", help="Trials of each, with other seeds.")] = None,
-    max_concurrent: Annotated[int | None, typer.Option(metavar="N", help="Trials at a time, at most.")] = None,
-    time_budget_s: Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all ends.")] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What makes a trial better.")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="Whether more of it is better, or less.")] = None,
-    allow_failures: Annotated[int, typer.Option(min=0, metavar="N", help="Trials that may fail: exit 0.")] = 0,
+    num_seeds: Annotated[
+        int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")
+    ] = None,
+    max_concurrent: Annotated[int | None, typer.Option(metavar="N", help="Most trials at a time.")] = None,
+    time_budget_s: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric to rank by.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Whether higher or lower is better.")] = None,
+    allow_failures: Annotated[int, typer.Option(min=0, metavar="N", help="Exit with 0 if at most N trials fail.")] = 0,
     overrides: Overrides = None,
     out: Out = Path("results"),
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The sweep's folder in OUT.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished one of that name.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the space and create nothing.")] = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sweep's directory in OUT.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished sweep of the same name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the search space, create nothing.")] = False,
     seed: Seed = None,
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
@@ -65,10 +69,11 @@ def sweep(
     as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Search the values in an experiment file that samplers or grid_search leave open, by its search section.
+    """Search hyperparameters over the samplers and grids of a file.
 
-    A file without the section is searched too: over its grids, or at random where it has samplers.
-    Flags win over the section. At the end: best.yaml for rlexp run, trials.csv, and a ranking.
+    The file's search section says how; options override it. A file without the section is searched
+    over its grids, or at random where it has samplers. At the end there are a ranking, trials.csv,
+    and best.yaml for rlexp run.
     """
     given: dict[str, Any] = {
         "searcher": searcher,
