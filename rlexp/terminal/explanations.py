@@ -1,12 +1,14 @@
-"""Explanations of keys and agents, 80 columns wide."""
+"""Explanations of keys, agents, and of the names that stand for values, 80 columns wide."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 
 from rlexp.config.experiment import AGENTS, RUNNABLE
+from rlexp.config.named_values import NamedValue, find_metric_by_end, find_named_value, named_values
 from rlexp.config.reference import KeyReference, OldKey, find_keys, find_old_key, key_references, nearest_key
 from rlexp.config.reference_page import shown_default
 from rlexp.errors import UsageError
@@ -17,40 +19,63 @@ _LABEL_WIDTH = 11
 
 
 def print_explanation(name: str | None) -> None:
-    """Print the meaning of a key, or the keys of an agent; raises UsageError for an unknown name."""
+    """Print what a name means, or every key of an agent; raises UsageError for a name that stands for nothing."""
     if name is None or name.upper() in AGENTS:
         _print_agent(name.upper() if name else None)
         return
-    keys = find_keys(name)
-    if keys:
-        print("\n\n".join("\n".join(_explained(key)) for key in keys))
-        return
-    old = find_old_key(name)
-    if old is None:
-        nearest = nearest_key(name)
-        raise UsageError(
-            f"unknown key {name}", f"did you mean {nearest}?" if nearest else "rlexp explain lists all keys"
-        )
-    print("\n".join(_old(old)))
+    value, keys = find_named_value(name), find_keys(name)
+    if value is None and not keys:
+        value = find_metric_by_end(name)
+    parts: list[Iterable[str]] = [*([_named(value)] if value else []), *(_explained(key) for key in keys)]
+    old = None if parts else find_old_key(name)
+    if old is not None:
+        parts = [_old(old)]
+    if not parts:
+        raise UsageError(f"unknown name {name}", _hint(name))
+    print("\n\n".join("\n".join(part) for part in parts))
+
+
+def _hint(name: str) -> str:
+    names = [each.name for each in named_values()]
+    nearest = nearest_key(name) or next(iter(get_close_matches(name[:100], names, n=1)), None)
+    return f"did you mean {nearest}?" if nearest else "rlexp explain, without a name, lists all keys"
+
+
+def _named(value: NamedValue) -> Iterator[str]:
+    yield painted(f"{value.name} ({value.kind})", BOLD, sys.stdout)
+    yield from _wrapped(value.meaning, "  ", "  ")
+    if value.example:
+        yield from _labelled("example", value.example)
 
 
 def _explained(key: KeyReference) -> Iterator[str]:
     yield painted(key.dotted, BOLD, sys.stdout)
     yield from _wrapped(" ".join(key.meaning.replace("``", "").split()), "  ", "  ")
-    yield from _labelled("value", key.expects)
-    if not key.is_group:
+    if key.is_group:
+        yield from _labelled("keys", ", ".join(_keys_of(key)))
+    else:
+        yield from _labelled("value", key.expects)
         yield from _labelled("default", _defaults(key))
     if key.spellings:
         yield from _labelled("also", ", ".join(spelling for spelling in key.spellings))
 
 
+def _keys_of(group: KeyReference) -> Iterator[str]:
+    start = len(group.path)
+    inside = (key.path for key in key_references() if key.path[:start] == group.path)
+    yield from (path[-1] for path in inside if len(path) == start + 1)
+
+
 def _defaults(key: KeyReference) -> str:
+    """Return the default; where agents differ, each value with its agents."""
     if key.required:
-        return "none; required"
-    shown = {run: shown_default(default) for run, default in key.defaults.items()}
-    if len(shown) == len(AGENTS) and len(set(shown.values())) == 1:
-        return next(iter(shown.values()))
-    return ", ".join(f"{default} ({run})" for run, default in shown.items())
+        return "none, it is required"
+    agents: dict[str, list[str]] = {}
+    for run, default in key.defaults.items():
+        agents.setdefault(shown_default(default), []).append(run)
+    if len(agents) == 1 and len(key.defaults) == len(AGENTS):
+        return next(iter(agents))
+    return ", ".join(f"{default} ({', '.join(runs)})" for default, runs in agents.items())
 
 
 def _old(old: OldKey) -> Iterator[str]:
@@ -64,13 +89,9 @@ def _print_agent(run: str | None) -> None:
     keys = [key for key in key_references() if not key.is_group and any(name in key.defaults for name in runs)]
     width = max(len(key.dotted) for key in keys)
     for key in keys:
-        shown = [shown_default(key.defaults[name]) if name in key.defaults else "-" for name in runs]
-        defaults = "required" if key.required else "  ".join(dict.fromkeys(shown) if len(set(shown)) == 1 else shown)
-        print(
-            textwrap.shorten(f"{key.dotted}{chr(0) * (width - len(key.dotted))} {defaults}", _WIDTH).replace(
-                chr(0), " "
-            )
-        )
+        name, required = f"{key.dotted:{width}} ", "required" if key.required else None
+        shown = required or (_defaults(key) if run is None else shown_default(key.defaults[run]))
+        print("\n".join(_wrapped(shown, name, " " * len(name))))
     if run and run not in RUNNABLE:
         print(f"\nrlexp cannot train {run} yet; it can check and convert its files.")
     print(f"\nDefaults of {', '.join(runs)}. rlexp explain KEY explains a key.")

@@ -1,0 +1,75 @@
+"""``rlexp explain``: every name that a file or a result may have is explained."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from rlexp.config.metric_names import KNOWN_METRICS
+from rlexp.config.named_values import named_values
+from rlexp.config.old_samplers import KEYS as SPELLINGS
+from rlexp.config.samplers import GRID, SAMPLERS
+from rlexp.config.search import SearchConfig
+from rlexp.errors import UsageError
+from rlexp.terminal import print_explanation
+from rlexp.tuning.recorders import COLUMNS
+
+SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
+SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))
+
+
+def explained(name: str | None, capsys: pytest.CaptureFixture[str]) -> str:
+    print_explanation(name)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    return printed
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, *KNOWN_METRICS])
+def test_every_column_of_a_result_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = explained(name, capsys).splitlines()
+    assert lines[0] == f"{name} (metric)"
+    assert len(lines) > 1
+
+
+@pytest.mark.parametrize("name", [GRID, SPELLINGS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS])
+def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *rest = explained(name, capsys).splitlines()
+    assert first.startswith(f"{name} (")
+    assert any(line.startswith("  example: ") for line in rest)
+
+
+def test_nothing_is_explained_that_does_not_exist() -> None:
+    known = {*COLUMNS, *KNOWN_METRICS, GRID, SPELLINGS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS}
+    assert {each.name for each in named_values()} == known
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("replay_fill", "info/replay_fill (metric)"),
+        ("loss", "info/learner/loss (metric)"),
+        ("num_env_steps_sampled_lifetime", "timesteps_total (metric)"),
+        ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
+        ("asha", "  keys:    time_attr, grace_period, reduction_factor"),
+        ("search.pbt.quantile_fraction", "  default: 0.25"),
+        ("lr", "  default: 0.0005 (DQN, APEX), 5.0e-05 (PPO)"),
+    ],
+)
+def test_other_spellings_and_groups(name: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert expected in explained(name, capsys).splitlines()
+
+
+def test_no_default_in_the_list_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "..." not in explained(None, capsys)
+    assert "complete_episodes" in explained("PPO", capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("loguniforms", "loguniform"), ("episode_reward_maen", "episode_reward_mean")]
+)
+def test_a_name_with_a_slip_gets_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown name {name}") as caught:
+        print_explanation(name)
+    assert caught.value.hint == f"did you mean {hint}?"
