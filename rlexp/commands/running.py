@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -24,9 +25,11 @@ from rlexp.commands.options import (
     Seed,
     load_options,
 )
-from rlexp.config.command_line import experiment_text
-from rlexp.config.load import load_plan
+from rlexp.config.command_line import experiment_text, option_at
+from rlexp.config.load import Plan, load_plan
+from rlexp.config.load_options import LoadOptions
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
+from rlexp.errors import ConfigError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
@@ -57,17 +60,7 @@ def run(
     outlive_readers()
     refuse_cluster(os.environ)
     plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
-    refuse_sweeps(plan)
-    refuse_untrainable(plan)
-    check_requirements(plan)
-    check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
-    print_notices(plan)
-    from rlexp.tuning.display import choose_display
-    from rlexp.tuning.experiment_run import RunOptions, run_plan
-
-    with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
-        code = run_plan(plan, RunOptions(out, name, overwrite, debug, sys.argv), display)
-    raise typer.Exit(code)
+    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug))
 
 
 def resume(
@@ -106,7 +99,7 @@ def train(
     num_samples: Annotated[int, typer.Option(help="Number of repeats.")] = 1,
     checkpoint_freq: Annotated[int, typer.Option(help="Iterations between checkpoints; 0 for none.")] = 0,
     checkpoint_at_end: Annotated[
-        bool, typer.Option("--checkpoint-at-end", help="Write a checkpoint at the end.")
+        bool, typer.Option("--checkpoint-at-end", help="Write a checkpoint at the end (the default).")
     ] = False,
     out: Annotated[
         Path,
@@ -122,11 +115,57 @@ def train(
 
     `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`.
     """
+    outlive_readers()
+    refuse_cluster(os.environ)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
+    options, flags = load_options(imports, False, fit), _Flags(out, debug=debug)
+    if given:
+        return _train(load_plan(given, options=options), flags)
+    keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
+    text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
     with TemporaryDirectory() as folder:
-        if not given:
-            keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
-            text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
-            given = [Path(folder) / "experiment.yaml"]
-            given[0].write_text(text, encoding="utf-8")
-        run(given, out=out, imports=imports, fit=fit, debug=debug)
+        return _train(_plan_of_text(text, Path(folder) / "experiment.yaml", options), flags)
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """What a command line says about a run, apart from its experiments."""
+
+    out: Path
+    name: str | None = None
+    overwrite: bool = False
+    quiet: bool = False
+    as_json: bool = False
+    debug: bool = False
+
+
+def _train(plan: Plan, flags: _Flags) -> None:
+    refuse_sweeps(plan)
+    refuse_untrainable(plan)
+    check_requirements(plan)
+    check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
+    print_notices(plan)
+    from rlexp.tuning.display import choose_display
+    from rlexp.tuning.experiment_run import RunOptions, run_plan
+
+    with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
+        code = run_plan(plan, RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv), display)
+    raise typer.Exit(code)
+
+
+def _plan_of_text(text: str, path: Path, options: LoadOptions) -> Plan:
+    """Return the plan of a text that options of the command line made, written to ``path``; messages name the options.
+
+    Raises ConfigError as ``load_plan`` does.
+    """
+    path.write_text(text, encoding="utf-8")
+
+    def option(where: str) -> str:
+        line = where.removeprefix(f"{path}:").partition(":")[0]
+        return option_at(text, int(line)) if line.isdecimal() else where
+
+    try:
+        plan = load_plan([path], options=options)
+    except ConfigError as error:
+        raise ConfigError([replace(problem, where=option(problem.where)) for problem in error.problems]) from None
+    return replace(plan, notices=tuple(replace(notice, where=option(notice.where)) for notice in plan.notices))

@@ -43,6 +43,9 @@ def read_text(path: Path, name: str) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
+    except IsADirectoryError as error:
+        hint = "name an experiment file; rlexp resume DIR resumes a run, rlexp ls DIR lists runs"
+        raise UnreadableError(Finding(Place(name), "is a directory", hint)) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}", _files_in(path, name))) from error

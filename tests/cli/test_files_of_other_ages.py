@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,8 +135,26 @@ def test_ppo_can_be_checked_but_not_run(path: Path) -> None:
         (["file", "none.yaml"], "cannot be read"),
     ],
 )
-def test_train_in_rllibs_spelling(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_train_with_options_of_rllib(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = rlexp("train", *arguments, "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert tempfile.gettempdir() not in done.stderr.replace(str(tmp_path), "")
+
+
+def test_errors_and_notices_of_train_name_the_options(tmp_path: Path) -> None:
+    config = {"lrr": 1, "num_gpus": 0, "tf_session_args": {"x": 1}}
+    flags = ["--run", "DQN", "--env", "Nope-v0", "--stop", '{"episode_reward": 1}', "--config", json.dumps(config)]
+    done = rlexp("train", *flags, "--num-samples", "0", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    errors = [line.removeprefix("error: ").split()[0] for line in done.stderr.splitlines() if line.startswith("error")]
+    assert sorted(errors) == ["--config", "--env", "--num-samples", "--stop"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "check", "convert"])
+def test_a_directory_is_no_experiment_file(command: str, tmp_path: Path) -> None:
+    done = rlexp(command, str(tmp_path))
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {tmp_path}  is a directory")
+    assert "name an experiment file" in done.stderr
