@@ -19,7 +19,7 @@ from rlexp.results.report import write_report
 from rlexp.results.ticks import unit_of
 from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
-from rlexp.terminal.problems import print_notice
+from rlexp.terminal.problems import print_notice_list
 from rlexp.tuning.figures import count, decimal, distinct_cuts, duration, exact, one_line
 
 _MOST_LINES: Final = 6
@@ -37,8 +37,8 @@ def print_comparison(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         print(to_json(comparison_as_json(comparison)))
         return
-    for notice in comparison.notices:
-        print_notice(Notice(one_line(notice.where), one_line(notice.message)))
+    notices = [Notice(one_line(notice.where), one_line(notice.message)) for notice in comparison.notices]
+    print_notice_list(notices, "; --json prints all")
     tolerate_unknown_letters(sys.stdout)
     columns, lines = shutil.get_terminal_size()
     tables = list(_tables(comparison, columns))

@@ -12,16 +12,17 @@ from rlexp.config.plan import Plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
-from rlexp.terminal import problems
 from rlexp.terminal.paint import aligned, visible
+from rlexp.terminal.problems import print_notice_list
+from rlexp.tuning.figures import first_of
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
 
 
 def print_notices(plan: Plan) -> None:
-    """Print a plan's notices to stderr, a line each."""
-    problems.print_notices(plan.notices)
+    """Print a plan's notices to stderr, a line each, and how many are left out."""
+    print_notice_list(plan.notices, "; rlexp check --json prints all")
 
 
 def print_plan(plan: Plan) -> None:
@@ -31,8 +32,8 @@ def print_plan(plan: Plan) -> None:
             print(line)
     if plan.trials:
         rows = [_table_row(trial) for trial in plan.trials]
-        for line in aligned([("trial", "agent", "env", "CPUs", "varied", "stop"), *rows]):
-            print(line)
+        header, *lines = aligned([("trial", "agent", "env", "CPUs", "varied", "stop"), *rows])
+        print(*[header, *first_of(lines, "; --json prints all")], sep="\n")
 
 
 def print_checked(plan: Plan, envs: Sequence[EnvReport] | None) -> None:

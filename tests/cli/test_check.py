@@ -70,6 +70,12 @@ def test_env_of_a_module_beside_the_file_is_found_from_elsewhere(path: Path) -> 
     assert "env downloaded:Maze: observations Box(" in done.stdout
 
 
+def test_of_many_trials_the_first_are_printed_and_json_has_all(path: Path) -> None:
+    done = rlexp("check", str(path), "-o", "num_samples=100")
+    assert done.stdout.splitlines()[21] == "… and 180 more; --json prints all"
+    assert len(json.loads(rlexp("check", str(path), "-o", "num_samples=100", "--json").stdout)["trials"]) == 200
+
+
 def test_a_misspelt_key(path: Path) -> None:
     path.write_text(GOOD.replace("lr: {grid_search: [1e-3, 1e-4]}", "num_wokers: 2"))
     done = rlexp("check", str(path))

@@ -6,21 +6,21 @@ import pytest
 
 from rlexp.errors import ConfigError, Notice, Problem, RlexpError
 from rlexp.terminal.paint import visible
-from rlexp.terminal.problems import print_error, print_notice, print_notices
+from rlexp.terminal.problems import print_error, print_notice_list
 
 ESCAPES = "\x1b[2J\x07\x9b31m\u202e"
 
 
 def test_a_terminal_obeys_nothing_that_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(RlexpError(f"a trial {ESCAPES}", f"the hint {ESCAPES}"))
-    print_notice(Notice(ESCAPES, ESCAPES))
+    print_notice_list([Notice(ESCAPES, ESCAPES)], "")
     said = capsys.readouterr().err
     assert said.replace("\n", "").isprintable()
     assert "\\x1b[2J\\x07\\x9b31m\\u202e" in said
 
 
 @pytest.mark.parametrize(
-    ("count", "last"), [(20, "error: g.yaml:19  no"), (21, "error: and 1 more; rlexp check --json shows all")]
+    ("count", "last"), [(20, "error: g.yaml:19  no"), (21, "error: … and 1 more errors; rlexp check --json prints all")]
 )
 def test_error_prints_20_problems_and_the_number_of_the_others(
     count: int, last: str, capsys: pytest.CaptureFixture[str]
@@ -31,10 +31,11 @@ def test_error_prints_20_problems_and_the_number_of_the_others(
     assert lines[-1] == last
 
 
-def test_notices_are_20_and_the_number_of_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    print_notices([Notice(f"g.yaml:{number}", "so") for number in range(5000)])
+def test_of_many_notices_the_first_are_printed_and_the_rest_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    print_notice_list([Notice(f"a.yaml:{line}:1", "old") for line in range(500)], "; --json prints all")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[19:] == ["notice: g.yaml:19  so", "notice: and 4980 more; rlexp check --json shows all"]
+    assert len(lines) == 21
+    assert lines[-1] == "notice: … and 480 more notices; --json prints all"
 
 
 def test_letters_of_all_languages_and_ends_of_lines_stay() -> None:
