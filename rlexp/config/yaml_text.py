@@ -44,11 +44,10 @@ def read_text(path: Path, name: str) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except IsADirectoryError as error:
-        hint = "name an experiment file; rlexp resume DIR resumes a run, rlexp ls DIR lists runs"
-        raise UnreadableError(Finding(Place(name), "is a directory", hint)) from error
+        raise UnreadableError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}", _files_in(path, name))) from error
+        raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}")) from error
     if len(data) > MAX_BYTES:
         message = f"is larger than {MAX_BYTES // 1024} KiB, too large for an experiment file"
         raise UnreadableError(Finding(Place(name), message))
@@ -57,15 +56,13 @@ def read_text(path: Path, name: str) -> str:
     return _decode(data.removeprefix(codecs.BOM_UTF8), name)
 
 
-def _files_in(path: Path, name: str) -> str | None:
-    """Return what to name instead of a folder; None for what is none."""
+def _file_to_name(directory: Path, name: str) -> str:
+    """Return the hint for a directory that was given in place of a file."""
     try:
-        files = sorted(path.glob("*.y*ml")) if path.is_dir() else None
-    except (OSError, ValueError):
-        return None
-    if files is None:
-        return None
-    return f"name a file, for example {Path(name) / (files[0].name if files else 'experiment.yaml')}"
+        first = min(path.name for path in directory.glob("*.y*ml"))
+    except (OSError, ValueError):  # it cannot be listed, or has none
+        first = "experiment.yaml"
+    return f"name a file, for example {Path(name) / first}; rlexp resume DIR resumes a run, rlexp ls DIR lists runs"
 
 
 def _decode(data: bytes, name: str) -> str:

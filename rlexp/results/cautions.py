@@ -1,4 +1,4 @@
-"""What a reader of a comparison should know before believing it."""
+"""The warnings of a comparison: what limits its conclusions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES_SHOWN: Final = 4
 def cautions(
     groups: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader, scoring: Scoring
 ) -> Iterator[Notice]:
-    """Yield what was left out, what ends early, what is pooled that differs, and what a single seed cannot tell."""
+    """Yield what was left out, what ends early, which groups mix different settings, and which have a single seed."""
     yield from _unreadable(groups, curves)
     yield from _unscored(groups, curves, scoring)
     if scoring.window is not None:
@@ -35,7 +35,7 @@ def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
     trials = [trial for group in groups for trial in group.trials]
     for run in dict.fromkeys(trial.run for trial in trials):
         if run.problem is not None and (run.path / RUN_FILE).exists():
-            yield Notice(str(run.path), f"{run.problem}; its trials are taken from their own files")
+            yield Notice(str(run.path), f"{run.problem}; its trials are read from their own files")
     for trial in trials:
         curve = curves[trial]
         if curve.damaged_lines:
@@ -78,7 +78,7 @@ def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
             yield Notice(group.name, f"pools trials that differ in {', '.join(names[:_NAMES_SHOWN])}{more}")
     envs = sorted({trial.env for group in groups for trial in group.trials})
     if len(envs) > 1:
-        yield Notice(", ".join(envs), "are different environments: their scores do not share a scale")
+        yield Notice(", ".join(envs), "are different environments; their scores have different scales")
 
 
 def _single(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:

@@ -209,7 +209,7 @@ def _with_rows(group: Group, curves: Mapping[TrialFolder, Curve], metric: str) -
         return Group(group.name, trials)
     names = sorted(set().union(*(curves[trial].metrics for trial in group.trials)))
     if not names:
-        raise UsageError(f"no trial of {group.name} has a result yet", "rlexp ls shows how far runs have come")
+        raise UsageError(f"no trial of {group.name} has a result yet", "rlexp ls shows the progress of runs")
     close = get_close_matches(metric, names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:_NAMES_SHOWN])} ..."
+    hint = f"did you mean {close[0]}?" if close else f"metrics: {', '.join(names[:_NAMES_SHOWN])} ..."
     raise UsageError(f"no trial of {group.name} has reported {metric}", hint)

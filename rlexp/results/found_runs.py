@@ -1,4 +1,4 @@
-"""The runs below a directory, as ``run.json`` tells of them: no event file and no result row is read."""
+"""The runs below a directory, as their ``run.json`` describes them: no event file and no result row is read."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def found_at(path: Path) -> list[Found]:
     Raises UsageError where there is no such directory.
     """
     if not os.path.isdir(path):
-        what = f"{path} is a file" if os.path.exists(path) else f"there is nothing at {path}"
-        raise UsageError(what, "runs lie in results, or where --out or RLEXP_OUT says; name that directory")
+        what = f"{path} is a file" if os.path.exists(path) else f"{path} does not exist"
+        raise UsageError(what, "name the directory of the runs: results, or that of --out or RLEXP_OUT")
     if _is_run(path):
         return _trials(path)
     return sorted(map(_run, _runs_below(path, _DEPTH)), key=_age_order)

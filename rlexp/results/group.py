@@ -104,7 +104,7 @@ def _refuse_repeated(trials: Sequence[TrialFolder]) -> None:
     counts = Counter(trial.path.resolve() for trial in trials)
     for trial in trials:
         if counts[trial.path.resolve()] > 1:
-            raise UsageError(f"{trial.path} is given twice", "a seed that counts twice makes a result look surer")
+            raise UsageError(f"{trial.path} is given twice", "each seed may count once only")
 
 
 def _split(argument: str) -> tuple[str | None, list[Path]]:
@@ -132,5 +132,5 @@ def _matches(pattern: Path) -> list[Path]:
     """Return the directories that a pattern means: no shell expands one behind a name and ``=``."""
     found = [Path(path) for path in sorted(glob.glob(str(pattern))) if Path(path).is_dir()]
     if not found:
-        raise UsageError(f"there is nothing at {pattern}", SEE_LS)
+        raise UsageError(f"{pattern} does not exist", SEE_LS)
     return found

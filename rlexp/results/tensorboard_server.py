@@ -70,9 +70,9 @@ def _check(path: Path) -> None:
     if not os.path.exists(path):
         raise UsageError(f"{path} does not exist", SEE_LS)
     if not path.is_dir():
-        raise UsageError(f"{path} is a file", f"name the directory of the run: {path.parent} perhaps")
+        raise UsageError(f"{path} is a file", f"name the directory of a run, for example {path.parent}")
     if next(path.rglob(_EVENT_FILES), None) is None:
-        raise UsageError(f"{path} has no TensorBoard event files", "a run has them from its first iteration on")
+        raise UsageError(f"{path} has no TensorBoard event files", "a run has them after its first iteration")
     if importlib.util.find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed", "pip install tensorboard")
 

@@ -1,4 +1,4 @@
-"""From a path that a person types to the trials that are meant; nothing there is trusted, nothing unpickled."""
+"""From a path on the command line to its trials; nothing read there is trusted or unpickled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlexp.results.curve import RESULT_FILE
 from rlexp.tuning.run_directory import PARAMETERS_FILE
 from rlexp.tuning.run_record import RUN_FILE, RunRecord, TrialRecord, is_in_run, read_run_record
 
-SEE_LS: Final = "rlexp ls DIR shows the runs that there are"
+SEE_LS: Final = "rlexp ls DIR lists runs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +71,9 @@ class TrialFolder:
 def trials_at(path: Path) -> list[TrialFolder]:
     """Return the trials of the run at ``path``, or the one trial there; raises UsageError for anything else."""
     if not os.path.exists(path):  # unlike Path.exists, no error for a name that is too long
-        raise UsageError(f"there is nothing at {path}", SEE_LS)
+        raise UsageError(f"{path} does not exist", SEE_LS)
     if not path.is_dir():
-        raise UsageError(f"{path} is a file", f"name the run or trial that it belongs to: {path.parent} perhaps")
+        raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
     if path.name in ("", ".."):  # of these, the parent is not what stands before the last slash
         path = path.resolve()
     if (path / RESULT_FILE).is_file() or _is_recorded_trial(path):

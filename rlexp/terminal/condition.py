@@ -47,9 +47,9 @@ def _leftover_lines(leftovers: Sequence[Leftover], cleaned: bool) -> Iterator[st
         return
     yield ""
     yield (
-        "removed what killed commands had left:"
+        "removed what killed commands left behind:"
         if cleaned
-        else "killed commands left (rlexp doctor --clean removes it):"
+        else "killed commands left behind (rlexp doctor --clean removes it):"
     )
     for each in leftovers:
         count, folder = len(each.processes), visible(str(each.folder))
@@ -72,5 +72,5 @@ def _free(path: str) -> int | None:
 
 def _shown(name: str, value: str | int | None) -> str:
     if value is None:
-        return "not here"
+        return "unknown" if name.endswith("_bytes") else "not installed"
     return f"{int(value) / 2**30:.1f} GiB" if name.endswith("_bytes") else str(value)

@@ -1,4 +1,4 @@
-"""Evaluations: how a checkpoint did."""
+"""What ``rlexp evaluate`` prints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EvaluationProgress:
 
 
 def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) -> None:
-    """Print how a checkpoint did, and which video shows it, to stdout."""
+    """Print the returns and lengths of an evaluation, and its video, to stdout."""
     if as_json:
         print(json.dumps({**_evaluation_as_json(evaluation), "video": None if video is None else str(video)}))
         return
@@ -49,8 +49,8 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
     explores = "greedy" if evaluation.epsilon is None else f"exploring with epsilon {evaluation.epsilon:g}"
     print(visible(f"{evaluation.run} on {evaluation.env}, {evaluation.checkpoint}"))
     print(f"episodes  {len(returns)}, {explores}")
-    print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f}), deviation {returns.std():.2f}")
-    print(f"          min {returns.min():.2f}, max {returns.max():.2f}")
+    print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f})")
+    print(f"          min {returns.min():.2f}, max {returns.max():.2f}, standard deviation {returns.std():.2f}")
     print(f"length    mean {lengths.mean():.1f}, min {lengths.min()}, max {lengths.max()}")
     if video is not None:
         print(f"video     {video}")

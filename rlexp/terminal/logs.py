@@ -1,4 +1,4 @@
-"""What ``rlexp logs`` prints: tables, CSV or JSON lines to stdout; what is wrong with a file to stderr."""
+"""What ``rlexp logs`` prints: tables, CSV or JSON lines to stdout; problems with files to stderr."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class LogOptions:
 def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
     """Print what the event files at and below ``paths`` say; raises UsageError where there are none."""
     if options.as_csv and options.as_json:
-        raise UsageError("--csv and --json exclude each other", "give one of them")
+        raise UsageError("--csv and --json cannot be combined", "use one of them")
     if options.at is not None and options.follow:
-        raise UsageError("--at and --follow exclude each other", "leave --at out: it is about what is past")
+        raise UsageError("--at and --follow cannot be combined", "use one of them: --at prints one point per tag")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a tag may have letters that the terminal's encoding has not
         sys.stdout.reconfigure(errors="backslashreplace")
     runs, globs, printer = find_runs(paths), TagGlobs(options.tags), _printer(options)
@@ -69,14 +69,14 @@ def _printer(options: LogOptions) -> LogPrinter[Any]:
 
 def _follow(follower: Follower, globs: TagGlobs, printer: LogPrinter[Any]) -> None:
     """Print what is written, until somebody interrupts."""
-    _notice("following; Ctrl-C ends")
+    _notice("waiting for new points; Ctrl-C ends")
     while True:
         for run, batch in follower.poll():
             for tag, points in batch.points.items():
                 if globs.match(tag):
                     printer.print_news(run, tag, points)
             for _, step in batch.restarts:
-                _notice(f"{run.name} goes on from step {step:,}: what it wrote beyond is taken back")
+                _notice(f"{run.name} resumed from step {step:,}: its later points are replaced")
         for fault in follower.new_faults():
             _notice(fault)
         sys.stdout.flush()
@@ -90,14 +90,14 @@ def _print_notices(contents: RunContents[Any], others_shown: bool) -> None:
             _notice(f"{file.path} {fault}")
     name = contents.run.name
     if not contents.scalars and not contents.others:
-        _notice(f"{name} holds no {'such tag' if contents.tags else 'values yet'}")
+        _notice(f"{name} has no {'such tag' if contents.tags else 'values yet'}")
     if contents.taken_back:
-        _notice(f"{name}: {contents.taken_back:,} points are left out: it went on from an earlier step")
+        _notice(f"{name}: {contents.taken_back:,} points are left out: it was resumed from an earlier step")
     if contents.goes_back:
         _notice(f"{name}: steps go back {contents.goes_back:,} times; all points are shown")
     if contents.others and not others_shown:
         kinds = ", ".join(sorted({kind for _, kind in contents.others}))
-        count = "1 tag is no scalar" if len(contents.others) == 1 else f"{len(contents.others)} tags are no scalars"
+        count = "1 tag is not a scalar" if len(contents.others) == 1 else f"{len(contents.others)} tags are not scalars"
         _notice(f"{name}: {count} and left out ({kinds})")
 
 

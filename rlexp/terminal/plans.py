@@ -14,7 +14,7 @@ from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
 from rlexp.terminal.paint import aligned, visible
 from rlexp.terminal.problems import print_notice_list
-from rlexp.tuning.figures import first_of
+from rlexp.tuning.figures import exact, first_of
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -79,13 +79,13 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     trials = f"{number * search.num_seeds} trials" if number * search.num_seeds > 1 else "1 trial"
     seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
     early = {
-        "fifo": "none ends early",
-        "asha": f"asha from {sweep.stop_interval:,g} {search.time_attr} on",
-        "median": f"median rule from {sweep.stop_interval:,g} {search.time_attr} on",
-        "pbt": f"pbt every {sweep.stop_interval:,g} {search.time_attr}",
+        "fifo": "no trial ends early",
+        "asha": f"asha after {exact(sweep.stop_interval)} {search.time_attr}",
+        "median": f"median rule after {exact(sweep.stop_interval)} {search.time_attr}",
+        "pbt": f"pbt every {exact(sweep.stop_interval)} {search.time_attr}",
     }[search.scheduler]
     yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
-    yield f"best by {search.metric}, {search.mode}"
+    yield f"ranked by {search.metric} ({search.mode})"
     axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
     yield from (f"  {line}" for line in aligned([(key, *map(_data, axis.domain.data().items())) for key, axis in axes]))
     yield ""

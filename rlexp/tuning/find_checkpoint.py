@@ -27,8 +27,10 @@ def find_checkpoint(path: Path) -> Path:
         if trials:
             return _best(path.parent, trials)
     if not path.exists():
-        raise ResumeError(f"there is nothing at {path}")
-    raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", "name a folder that rlexp run made")
+        raise ResumeError(f"{path} does not exist")
+    raise ResumeError(
+        f"{path} is neither a run, nor a trial, nor a checkpoint", "name a directory that rlexp run created"
+    )
 
 
 def starting_point(trial: Trial) -> Path | None:
@@ -56,12 +58,14 @@ def _best(run: Path, trials: list[TrialRecord]) -> Path:
 def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
     """Raise ResumeError where a trial or its best checkpoint would not lie in the run: it may be a stranger's."""
     if not is_in_run(trial.directory):
-        raise ResumeError(f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is no directory of a trial")
+        raise ResumeError(f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is not the directory of a trial")
     if trial.best_checkpoint is None:
         return
     directory, _, name = str(trial.best_checkpoint).partition("/")
     if directory != trial.directory or not is_in_run(name):
-        raise ResumeError(f"{run / RUN_FILE} leads elsewhere: {trial.best_checkpoint!r} is no checkpoint of its trial")
+        raise ResumeError(
+            f"{run / RUN_FILE} leads elsewhere: {trial.best_checkpoint!r} is not a checkpoint of its trial"
+        )
 
 
 def _reward(reward: Any) -> float:

@@ -22,7 +22,7 @@ def check_name(name: str) -> str:
     if not name.strip() or name[0] in "-." or _FORBIDDEN.search(name):
         raise UsageError(
             f"{name!r} cannot be the name of a run",
-            "a name is one directory in --out: no '/', '\\' or ':', and it does not begin with '.' or '-'",
+            "a name may not contain '/', '\\' or ':', nor begin with '.' or '-'",
         )
     if len(name.encode()) > MAX_NAME_BYTES:
         raise UsageError(f"the name {name[:24]!r}… is too long", f"a name has at most {MAX_NAME_BYTES} bytes")

@@ -147,7 +147,7 @@ def test_a_trial_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.key("restore")
 def test_a_checkpoint_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(ResumeError, match="there is nothing at"), assigned(tmp_path, restore=str(tmp_path / "absent")):
+    with pytest.raises(ResumeError, match="does not exist"), assigned(tmp_path, restore=str(tmp_path / "absent")):
         pass
 
 

@@ -157,4 +157,4 @@ def test_errors_and_notices_of_train_name_the_options(tmp_path: Path) -> None:
 def test_a_directory_is_no_experiment_file(command: str, tmp_path: Path) -> None:
     done = rlexp(command, str(tmp_path))
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {tmp_path}  is a directory")
-    assert "name an experiment file" in done.stderr
+    assert "name a file, for example" in done.stderr

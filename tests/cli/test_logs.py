@@ -112,7 +112,7 @@ def test_csv_has_every_point_and_every_digit(trial: Path) -> None:
         "wall_time": "1000001000.0",
         "value": "0.10999000817537308",
     }
-    assert done.stderr == f"notice: {trial}: 1 tag is no scalar and left out (histogram)\n"
+    assert done.stderr == f"notice: {trial}: 1 tag is not a scalar and left out (histogram)\n"
     at = logs(trial, "--csv", "--at", "1000", "--tag", "reward").stdout.splitlines()
     assert at == ["run,tag,step,wall_time,value", f"{trial},ray/tune/reward,1000,1000001000.0,10.0"]
 
@@ -175,11 +175,11 @@ def test_all_points_of_a_long_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "there is nothing at"),
-        (["."], "there are no event files at or below"),
-        (["text.yaml"], "is no event file"),
-        (["run", "--csv", "--json"], "--csv and --json exclude each other"),
-        (["run", "--at", "3", "--follow"], "--at and --follow exclude each other"),
+        (["nowhere"], "does not exist"),
+        (["."], "contains no event files"),
+        (["text.yaml"], "is not an event file"),
+        (["run", "--csv", "--json"], "--csv and --json cannot be combined"),
+        (["run", "--at", "3", "--follow"], "--at and --follow cannot be combined"),
         (["run", "--at", "soon"], "Invalid value for '--at'"),
         ([], "Missing argument"),
     ],
@@ -210,7 +210,7 @@ def test_damage_is_told_and_the_rest_is_shown(trial: Path) -> None:
     assert done.returncode == 0
     assert "reward" in done.stdout
     assert done.stderr.startswith(
-        f"notice: {path} is cut after record 83, byte {size - len(frames(history())[-1])}: no "
+        f"notice: {path} ends within a record, after record 83, byte {size - len(frames(history())[-1])}\n"
     )
 
 
@@ -218,12 +218,12 @@ def test_a_restart_is_told(tmp_path: Path) -> None:
     write(tmp_path, [scalar("loss", step, 1.0) for step in range(9)] + [start(5)])
     done = logs(tmp_path)
     assert "0..4" in done.stdout
-    assert done.stderr == f"notice: {tmp_path}: 4 points are left out: it went on from an earlier step\n"
+    assert done.stderr == f"notice: {tmp_path}: 4 points are left out: it was resumed from an earlier step\n"
 
 
 def test_a_run_without_values(tmp_path: Path) -> None:
     write(tmp_path, [])
-    assert logs(tmp_path).stderr == f"notice: {tmp_path} holds no values yet\n"
+    assert logs(tmp_path).stderr == f"notice: {tmp_path} has no values yet\n"
 
 
 def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ class Following:
         self._lines: Queue[str] = Queue()
         Thread(target=self._read, daemon=True).start()
         assert self.process.stderr is not None
-        assert self.process.stderr.readline() == "notice: following; Ctrl-C ends\n"
+        assert self.process.stderr.readline() == "notice: waiting for new points; Ctrl-C ends\n"
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said_and_exits_2(run: Path, tmp_path: Path, arguments:
     done = rlexp(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "rror: " in done.stderr
-    assert "hint: " in done.stderr or "--help" in done.stderr
+    assert "hint: " in done.stderr or "for help" in done.stderr
     assert "Traceback" not in done.stderr
 
 

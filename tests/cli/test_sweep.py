@@ -32,7 +32,7 @@ def test_a_dry_run_says_what_would_be_searched_and_how(path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == (
-        "cartpole: 6 configurations by random with 2 seeds each, 12 trials; asha from 62.5 timesteps_total on"
+        "cartpole: 6 configurations by random with 2 seeds each, 12 trials; asha after 62.5 timesteps_total"
     )
     assert lines[2].split() == ["lr", "loguniform", "[0.0001,", "0.01]"]
     assert lines[3].split() == ["n_step", "grid_search", "[1,", "3]"]
@@ -109,6 +109,6 @@ def test_files_of_other_tools_are_understood(path: Path) -> None:
     )
     done = rlexp("check", str(path))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("old: 8 configurations by random, 8 trials; asha from")
+    assert done.stdout.startswith("old: 8 configurations by random, 8 trials; asha after")
     assert "scheduler is search.scheduler now" in done.stderr
     assert "search.scheduler: AsyncHyperBand is asha now" in done.stderr

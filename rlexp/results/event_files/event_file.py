@@ -56,12 +56,12 @@ class EventFile:
         faults = []
         if self._damaged:
             count = "1 record is" if self._damaged == 1 else f"{self._damaged:,} records are"
-            faults.append(f"{count} damaged and left out (the first is record {self._first_damaged})")
+            faults.append(f"{count} damaged and skipped (the first is record {self._first_damaged})")
         if self._too_large:
             count = "1 record is" if self._too_large == 1 else f"{self._too_large} records are"
-            faults.append(f"{count} larger than {LARGEST_RECORD >> 20} MiB and left out")
+            faults.append(f"{count} larger than {LARGEST_RECORD >> 20} MiB and skipped")
         if self._decoder.leaves_tags_out:
-            faults.append(f"has more than {MOST_TAGS:,} tags, the others are left out")
+            faults.append(f"has more than {MOST_TAGS:,} tags; the others are skipped")
         if self._broken is not None:
             faults.append(self._broken)
         return faults
@@ -70,7 +70,7 @@ class EventFile:
         """Say where the file is cut, None where it ends with a record; while it is being written it may be cut."""
         if self._broken is not None or self.offset >= self._size:
             return None
-        return f"is cut after record {self.records}, byte {self.offset}: no whole record follows"
+        return f"ends within a record, after record {self.records}, byte {self.offset}"
 
     def _next(self, file: BinaryIO, first_record: int) -> Batch | None:
         """Return what the next chunk says; None where no complete record follows."""

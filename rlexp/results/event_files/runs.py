@@ -90,8 +90,8 @@ def find_runs(paths: Sequence[Path]) -> list[Run]:
             _refuse_other_file(path)
         found = runs_at(path)
         if not found:
-            what = "there are no event files at or below" if path.exists() else "there is nothing at"
-            raise UsageError(f"{what} {path}", "name event files (*tfevents*), or directories with some below them")
+            what = "contains no event files" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {what}", "name event files (*tfevents*), or directories that contain some")
         runs |= {run.name: run for run in found if run.name not in runs}
     return list(runs.values())
 
@@ -148,11 +148,11 @@ def _runs_below(directory: Path) -> Iterator[Run]:
 
 
 def _refuse_other_file(path: Path) -> None:
-    """Raise UsageError where ``path`` is no event file or cannot be read."""
+    """Raise UsageError where ``path`` is not an event file or cannot be read."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     if not begins_with_frame(header):
-        raise UsageError(f"{path} is no event file", "TensorBoard's are called events.out.tfevents.…")
+        raise UsageError(f"{path} is not an event file", "event files are called events.out.tfevents.…")

@@ -30,7 +30,7 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
     said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
     begun = f"{len(ranked)} of {standings.number_of_configurations} configurations"
     metric = f"{standings.search.metric}, {standings.search.mode}"
-    foot = Text(f"{begun}: {', '.join(said) or 'none has begun'}; by {metric}", "dim")
+    foot = Text(f"{begun}: {', '.join(said) or 'none started'}; by {metric}", "dim")
     room = max(height - 3, 0)
     shown = ranked if len(ranked) <= room else _with_running(ranked, room - 1)
     rows = [_live_cells(standing, ranked.index(standing) + 1) for standing in shown]
@@ -84,7 +84,7 @@ def _failure_lines(standings: Standings) -> list[str]:
     lines = ["", f"{len(failures)} of {begun} trials failed:"] if failures else [""]
     width = max((len(_short_name(each)) for each in failures), default=0)
     lines += first_of([f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures], ", in trials.csv")
-    could_not = [f"  configuration {number} could not begin: {one_line(why)}" for number, why in refused.items()]
+    could_not = [f"  configuration {number} is not possible: {one_line(why)}" for number, why in refused.items()]
     return lines + first_of(could_not, ", in sweep.json")
 
 

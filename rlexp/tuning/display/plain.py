@@ -39,9 +39,9 @@ class PlainDisplay(QuietDisplay):
         self._say(f"{said} in {run_directory}")
 
     def on_trial_start(self, trial: Trial) -> None:
-        """Print that the trial begins."""
+        """Print that the trial starts."""
         self._views.setdefault(trial.name, TrialView(trial)).begin(time.monotonic())
-        self._say(f"{trial.name} begins")
+        self._say(f"{trial.name} starts")
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Print the row's main figures."""

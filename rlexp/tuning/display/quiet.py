@@ -1,4 +1,4 @@
-"""``-q``: nothing while it runs, the summary at its end."""
+"""``-q``: nothing while the run lasts, the summary at its end."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_file_cut_at_any_byte_of_its_last_records(tmp_path: Path, missing: int
         complete += 1
     assert sum(map(len, points(path).values())) == complete - 1
     at_end = end == len(WHOLE) - missing
-    expected = None if at_end else f"is cut after record {complete}, byte {end}: no whole record follows"
+    expected = None if at_end else f"ends within a record, after record {complete}, byte {end}"
     assert (faults(path), cuts(path)) == ([], [expected])
 
 
@@ -76,7 +76,7 @@ def test_a_record_with_wrong_data_is_left_out_alone(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(RECORDS[0]) + 20] ^= 1
     path.write_bytes(content)
-    assert faults(path) == ["1 record is damaged and left out (the first is record 2)"]
+    assert faults(path) == ["1 record is damaged and skipped (the first is record 2)"]
     assert all_points(path) == WRITTEN - {("loss", 0, "0.0")}
 
 
@@ -95,7 +95,7 @@ def test_records_that_are_no_messages_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1"
     wrong = [b"\x0f", b"\x2a\x05\x0a", b"\x10" + b"\xff" * 11, b"\x2a\x03\x0a\x09\x00", b"\xff", b"\x09\x00"]
     path.write_bytes(RECORDS[0] + b"".join(map(frame, wrong)) + b"".join(RECORDS[1:]))
-    assert faults(path) == ["6 records are damaged and left out (the first is record 2)"]
+    assert faults(path) == ["6 records are damaged and skipped (the first is record 2)"]
     assert all_points(path) == WRITTEN
 
 
@@ -142,7 +142,7 @@ def test_a_huge_length_with_a_right_checksum_is_a_cut_and_no_allocation(tmp_path
     contents = read(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert contents.files[0].cut() == f"is cut after record {len(RECORDS)}, byte {len(WHOLE)}: no whole record follows"
+    assert contents.files[0].cut() == f"ends within a record, after record {len(RECORDS)}, byte {len(WHOLE)}"
     assert peak < 4 << 20
 
 
@@ -155,14 +155,14 @@ def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pyt
     assert all_points(path) == WRITTEN
     assert sum(contents.others.values()) == 1
     assert contents.files[0].records == len(RECORDS) + 2
-    assert contents.files[0].faults() == ["1 record is larger than 0 MiB and left out"]
+    assert contents.files[0].faults() == ["1 record is larger than 0 MiB and skipped"]
 
 
 def test_tags_without_end_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points_module, "MOST_TAGS", 7)
     path = write(tmp_path, [scalar(f"tag{index:03}", index, 1.0) for index in range(50)] + EVENTS)
     assert len(points(path)) == 7
-    assert "the others are left out" in faults(path)[0]
+    assert "the others are skipped" in faults(path)[0]
 
 
 def test_the_memory_of_a_table_does_not_grow_with_the_file(tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def test_a_file_is_a_run_whatever_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere", "there is nothing at"),
-        ("empty", "there are no event files at or below"),
-        ("text", "is no event file"),
+        ("nowhere", "does not exist"),
+        ("empty", "contains no event files"),
+        ("text", "is not an event file"),
     ],
 )
 def test_paths_without_event_files(tmp_path: Path, name: str, message: str) -> None:

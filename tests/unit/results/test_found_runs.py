@@ -120,7 +120,7 @@ def test_pipes_in_the_place_of_files_keep_nobody_waiting(tmp_path: Path) -> None
 def test_nothing_there(tmp_path: Path) -> None:
     assert found_at(tmp_path) == []
     for wrong in ("nowhere", "a" * 5000):
-        with pytest.raises(UsageError, match="there is nothing at") as caught:
+        with pytest.raises(UsageError, match="does not exist") as caught:
             found_at(tmp_path / wrong)
         assert caught.value.hint
     (tmp_path / "file").touch()
