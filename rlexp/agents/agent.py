@@ -218,7 +218,7 @@ class Agent(ABC, Generic[ConfigT]):
                 **self.filters.arrays(),
             }
             told = self._state()
-        # The learner may go on now, on the batches that it has: nothing of that reaches a shard before the next step.
+        # The learner continue now, on the batches that it has: nothing of that reaches a shard before the next step.
         if self.stores_replay():
             replay_arrays, told["replay"] = packed_states(self.optimizer.replay_states())
             arrays |= replay_arrays
@@ -248,7 +248,7 @@ class Agent(ABC, Generic[ConfigT]):
         try:
             self.optimizer.load_replay_states(unpacked_states(arrays, state["replay"]))
         except CheckpointError as error:
-            self._events.append(f"replay begins empty: {error.message}")
+            self._events.append(f"replay starts empty: {error.message}")
             return
         told = state.get("optimizer", {}).get(type(self.optimizer).__name__)
         if told is not None:

@@ -82,7 +82,9 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
             for piece in _pieces(array):
                 file.write(piece.data)
         if file.tell() != LENGTH_BYTES + len(text) + end:
-            raise ValueError(f"{path.name} has other bytes than its header says: an array changed while it was written")
+            raise ValueError(
+                f"{path.name} does not have the size that its header says: an array changed while it was written"
+            )
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -97,7 +99,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         header = json.loads(content[LENGTH_BYTES:begin])
         return {name: _in_place(content, begin, form) for name, form in header.items() if name != METADATA}
     except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path.name} is no safetensors file: {error}") from error
+        raise ValueError(f"{path.name} is not a safetensors file: {error}") from error
 
 
 def _pieces(array: AnyArray) -> Iterator[Array]:

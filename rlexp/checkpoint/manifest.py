@@ -64,7 +64,7 @@ def verify_checkpoint(path: Path) -> Manifest:
     manifest = _read_manifest(path)
     for name, entry in manifest.files.items():
         if not _FILE_NAME.fullmatch(name):
-            raise CheckpointError(f"refusing to load {path}: {name!r} is no file of a checkpoint")
+            raise CheckpointError(f"cannot load {path}: {name!r} is not a file of a checkpoint")
         _verify_file(path, name, entry)
     if STATE not in manifest.files:
         raise DamagedCheckpointError(path, f"{STATE} is missing")
@@ -82,7 +82,7 @@ def _read_manifest(path: Path) -> Manifest:
         files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
         sequence, metadata = content["sequence"], content["metadata"]
         if not isinstance(sequence, int) or not isinstance(metadata, dict):
-            raise TypeError("a number and a group of facts are wanted")
+            raise TypeError("expected a number and a mapping")
         return Manifest(sequence, files, metadata)
     except FileNotFoundError as error:
         raise DamagedCheckpointError(path, f"{MANIFEST} is missing") from error
@@ -102,7 +102,7 @@ def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise DamagedCheckpointError(checkpoint, f"{name} is no regular file")
+            raise DamagedCheckpointError(checkpoint, f"{name} is not a regular file")
         size = about.st_size
         intact = size == entry.bytes and _sha256(path) == entry.sha256
     except FileNotFoundError as error:

@@ -40,7 +40,7 @@ def refuse_modules_within(path: Path, modules: UserModules) -> None:
         for place in _places(name, modules.folders):
             if place.parent.resolve().is_relative_to(path.resolve()) and _is_module(place):
                 raise ResumeError(
-                    f"the module {name} that {path} names lies in it: {place}",
+                    f"the module {name}, which {path} names, is inside it: {place}",
                     "move it elsewhere if it is yours; a run has no modules",
                 )
     here = Path.cwd()
@@ -48,7 +48,7 @@ def refuse_modules_within(path: Path, modules: UserModules) -> None:
         return
     for name in _modules_in(here):
         raise ResumeError(
-            f"{here / name} is no part of a run, and would be imported from here",
+            f"{here / name} is not part of a run, and would be imported from here",
             "start rlexp from another folder, and remove it unless you trust it",
         )
 

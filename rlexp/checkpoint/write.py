@@ -72,5 +72,5 @@ def _write_error(directory: Path, arrays: ArrayGroups, error: OSError) -> RlexpE
     needed = sum(num_bytes(array) for named in arrays.values() for array in named.values()) / 1e6
     return RlexpError(
         f"cannot write checkpoint {directory}: {error.strerror or error} (it needs {needed:.1f} MB)",
-        "earlier checkpoints are untouched; when the disk is well again, rlexp resume goes on from the newest",
+        "earlier checkpoints are untouched; when the disk works again, rlexp resume continues from the newest",
     )

@@ -18,19 +18,22 @@ def evaluate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
     episodes: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Episodes to play; else evaluation_num_episodes or 20."),
+        typer.Option(
+            min=1, metavar="N", help="Number of episodes; default: evaluation_num_episodes of the run, or 20."
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of the envs; else that of the run's evaluation.")
+        int | None, typer.Option(metavar="N", help="Seed of the envs; default: that of the run's evaluation.")
     ] = None,
     explore: Annotated[
-        bool | None, typer.Option("--explore/--greedy", help="Explore or not; else as evaluation_config says.")
+        bool | None,
+        typer.Option("--explore/--greedy", help="Explore or act greedily; default: as evaluation_config says."),
     ] = None,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="S", help="Seconds after which it ends.")
+        float | None, typer.Option("--timeout", min=0, metavar="S", help="Stop after S seconds.")
     ] = None,
     video: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Film one more episode into DIR; needs rlexp[video].")
+        Path | None, typer.Option(metavar="DIR", help="Record a video of one more episode in DIR; needs rlexp[video].")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,

@@ -54,7 +54,7 @@ def sweep(
         float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")
     ] = None,
     metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric to rank by.")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="Whether higher or lower is better.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Whether higher (max) or lower (min) is better.")] = None,
     allow_failures: Annotated[int, typer.Option(min=0, metavar="N", help="Exit with 0 if at most N trials fail.")] = 0,
     overrides: Overrides = None,
     out: Out = Path("results"),

@@ -34,7 +34,7 @@ def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules) -> Env:
     life; a game is cut after ``rules.max_steps``. Raises UsageError where actions are continuous.
     """
     if not isinstance(env.action_space, Discrete):
-        message = "Atari games with continuous actions cannot be prepared as preprocessor_pref: deepmind says"
+        message = "Atari games with continuous actions cannot use preprocessor_pref: deepmind"
         raise UsageError(message, "preprocessor_pref: null")
     meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
     fire = meanings.index("FIRE") if "FIRE" in meanings else None

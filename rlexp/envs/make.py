@@ -94,7 +94,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
         vector.reset(seed=0)
         picture = vector.render()[0]
     except (UsageError, EnvError, gym.error.Error, AssertionError, TypeError) as error:
-        raise UsageError(f"env {config.env} cannot be filmed: {error}", _remedy(config.env, error)) from error
+        raise UsageError(f"env {config.env} cannot be recorded: {error}", _remedy(config.env, error)) from error
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
         vector.close()
         raise UsageError(f"env {config.env} renders no pictures", "leave out monitor: true and --video")

@@ -56,7 +56,7 @@ def find_class(name: str) -> type[Env] | None:
             f"env {name}: module {module_name} has no {class_name}", f"did you mean {close[0]}?" if close else None
         )
     if not isinstance(found, type) or not issubclass(found, gym.Env):
-        raise UsageError(f"env {name}: {class_name} is no class of environments", "it must derive from gymnasium.Env")
+        raise UsageError(f"env {name}: {class_name} is not a gymnasium.Env", "it must derive from gymnasium.Env")
     return found
 
 
@@ -71,8 +71,8 @@ def find_spec(name: str) -> EnvSpec:
         return gym.spec(env_id)
     except (ImportError, gym.error.Error) as error:
         close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.7)
-        hint = f"did you mean {close[0]}?" if close else "a Gymnasium id or package.module:Class is wanted"
-        raise UsageError(f"env {name} is not known to Gymnasium: {error}", hint) from error
+        hint = f"did you mean {close[0]}?" if close else "write a Gymnasium id or package.module:Class"
+        raise UsageError(f"env {name} is not a Gymnasium environment: {error}", hint) from error
 
 
 def _is_ale_id(env_id: str) -> bool:

@@ -54,7 +54,10 @@ def check_spaces(env: str, observation_space: Space[Any], action_space: Space[An
             _wrapper_for(observation_space),
         )
     if observation_bytes(observation_space) == 0:
-        raise UsageError(f"env {env} has the empty observation space {observation_space}", "observe at least a number")
+        raise UsageError(
+            f"env {env} has the empty observation space {observation_space}",
+            "return at least one number as observation",
+        )
 
 
 def _parts(space: Space[Any]) -> list[tuple[str, Space[Any]]]:
@@ -73,7 +76,7 @@ def _wrapper_for(space: Space[Any]) -> str:
     """Return how to wrap an env such that its observations become numbers."""
     kept = [name for name, part in space.items() if _can_be_vector(part)] if isinstance(space, Dict) else []
     if not kept:
-        return "wrap the env so that it observes numbers, and name your class as env: package.module:Class"
+        return "wrap the env so that its observations are numbers, and name your class as env: package.module:Class"
     return (
         f"write a class MyEnv(gymnasium.Wrapper) around gymnasium.wrappers.FilterObservation(env, {kept}), "
         "and name it as env: my_module:MyEnv"

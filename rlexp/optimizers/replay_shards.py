@@ -116,8 +116,8 @@ class ReplayShards:
         self._num_replaced += 1
         if self._num_replaced > MAX_REPLACEMENTS:
             raise TrialError(
-                f"replay shards were lost {self._num_replaced} times; the last one: {error.message}",
-                "most often memory runs out: a smaller buffer_size, or compress_observations: true",
+                f"replay shards failed {self._num_replaced} times; the last one: {error.message}",
+                "usually the machine is out of memory: lower buffer_size, or set compress_observations: true",
             )
         index = self._actors.index(shard)
         self._pool.remove(shard)
@@ -126,8 +126,8 @@ class ReplayShards:
         self._actors[index] = self._place(index, self._num_replaced)
         self._turns.append(self._actors[index])
         known = self._stats.pop(shard, None)
-        held = "" if known is None else f", and with it about {known.size:,} of {known.capacity:,} transitions"
-        self._events.append(f"replay shard {index} was lost{held}: {error.message}; an empty one takes its place")
+        held = "" if known is None else f"; about {known.size:,} of {known.capacity:,} transitions are lost"
+        self._events.append(f"replay shard {index} failed: {error.message}{held}; an empty shard replaces it")
 
     def drain_events(self) -> list[str]:
         """Return what happened to shards since the last call, a sentence each."""

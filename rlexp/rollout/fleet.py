@@ -108,7 +108,7 @@ class Fleet:
         """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row."""
         member = self._member(worker)
         if isinstance(error, ActorLostError):
-            self._lose(member, f"was lost: {error.message}")
+            self._lose(member, f"failed: {error.message}")
             return
         member.failures += 1
         if member.failures >= FAILURES_IN_A_ROW:
@@ -170,15 +170,15 @@ class Fleet:
     def _give_up(self, member: Member, why: str) -> None:
         waiting = [each for each in self._members if each.actor is not None or each.replace_at_s is not None]
         if not waiting:
-            raise TrialError(f"every rollout worker was given up; the last one {why}", self._limits_hint())
+            raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
         self._events.append(
-            f"worker {member.index} {why}; given up after {len(member.losses_s)} losses in {WINDOW_S / 60:g} minutes,"
-            f" {len(waiting)} of {len(self._members)} go on"
+            f"worker {member.index} {why}; removed after {len(member.losses_s)} failures in {WINDOW_S / 60:g} minutes,"
+            f" {len(waiting)} of {len(self._members)} continue"
         )
 
     def _limits_hint(self) -> str:
         return (
-            f"a worker is given up after {LOSSES_IN_WINDOW} losses in {WINDOW_S / 60:g} minutes,"
+            f"a worker is removed after {LOSSES_IN_WINDOW} failures in {WINDOW_S / 60:g} minutes,"
             f" all after {self._limits.max_restarts} restarts (max_num_worker_restarts)"
         )
 

@@ -208,7 +208,7 @@ def _refuse_not_finite(seen: Array, what: str) -> None:
         value = seen[(step, env, *place)]
         item = f"{what}{place if place else ''}"
         raise TrialError(
-            f"the env returned {item} of {value:g}", "a fragment with it is not learned from: mend the env"
+            f"the env returned {item} of {value:g}", "this fragment is not used for training: correct the env"
         )
 
 

@@ -115,7 +115,11 @@ def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
         low, high = (band.low, band.high) if edges else (None, None)
         lines.append(Line(group.mark, _colour(comparison, group), band.x / unit.size, band.middle, low, high))
     what = "IQM over seeds" + (", dots: 95 % interval" if with_edges else "")
-    left_out = f", the first and the best {len(groups) - 1}" if len(groups) < len(comparison.groups) else ""
+    left_out = (
+        f"; shown are the first group and the {len(groups) - 1} best others"
+        if len(groups) < len(comparison.groups)
+        else ""
+    )
     yield painted(one_line(f"{comparison.metric}: {what}{left_out}"), BOLD, sys.stdout)
     yield from plot(lines, width, height, unit.label, sys.stdout)
 

@@ -79,7 +79,7 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     trials = f"{number * search.num_seeds} trials" if number * search.num_seeds > 1 else "1 trial"
     seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
     early = {
-        "fifo": "no trial ends early",
+        "fifo": "no trial is ended early",
         "asha": f"asha after {exact(sweep.stop_interval)} {search.time_attr}",
         "median": f"median rule after {exact(sweep.stop_interval)} {search.time_attr}",
         "pbt": f"pbt every {exact(sweep.stop_interval)} {search.time_attr}",

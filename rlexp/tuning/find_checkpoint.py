@@ -58,13 +58,13 @@ def _best(run: Path, trials: list[TrialRecord]) -> Path:
 def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
     """Raise ResumeError where a trial or its best checkpoint would not lie in the run: it may be a stranger's."""
     if not is_in_run(trial.directory):
-        raise ResumeError(f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is not the directory of a trial")
+        raise ResumeError(f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of a trial")
     if trial.best_checkpoint is None:
         return
     directory, _, name = str(trial.best_checkpoint).partition("/")
     if directory != trial.directory or not is_in_run(name):
         raise ResumeError(
-            f"{run / RUN_FILE} leads elsewhere: {trial.best_checkpoint!r} is not a checkpoint of its trial"
+            f"{run / RUN_FILE} points elsewhere: {trial.best_checkpoint!r} is not a checkpoint of its trial"
         )
 
 

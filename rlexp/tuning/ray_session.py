@@ -75,7 +75,7 @@ def refuse_full_disk() -> None:
     if free < LEAST_FREE_BYTES:
         raise ResourceError(
             f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
-            "make room there, rlexp doctor shows what killed commands left; or set TMPDIR to a folder with more",
+            "free some space there (rlexp doctor shows what killed commands left), or set TMPDIR to another folder",
         )
 
 

@@ -79,7 +79,7 @@ def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial
         if not called:
             raise ResumeError(
                 f"{path / RESOLVED_FILE} makes a trial {trial.name} that {path / RUN_FILE} does not know",
-                "leave the values of its grid, and its seed, as they are",
+                "do not change the values of its grid or its seed",
             )
         found.append(replace(trial, name=called.popleft()))
     order = {known.name: index for index, known in enumerate(record.trials)}

@@ -100,10 +100,10 @@ def refuse_unresumable(past: Restored, directory: RunDirectory) -> None:
     has_best = (directory.path / BEST_FILE).exists() or state.standings.best() is None
     if not is_left and directory.record.status in EXIT_CODES and has_best:
         hint = None if state.sweep.searcher == "grid" else "-o search.num_samples=... tries more"
-        raise ResumeError(f"every trial of {directory.path} is over", hint)
+        raise ResumeError(f"every trial of {directory.path} has ended", hint)
     budget_s = state.sweep.search.time_budget_s
     if is_left and budget_s is not None and past.elapsed_s >= budget_s:
-        message = f"the time of {directory.path} is over: search.time_budget_s is {budget_s:g}"
+        message = f"the time of {directory.path} has ended: search.time_budget_s is {budget_s:g}"
         raise ResumeError(message, "-o search.time_budget_s=... gives it more")
 
 
@@ -112,7 +112,9 @@ def _refuse_strange_trials(state: SearchState, directory: RunDirectory) -> None:
     known = {record.name for record in directory.record.trials}
     strange = sorted((begun - known) | (known - begun - {trial.name for trial in state.waiting}))
     if strange:
-        message = f"{directory.path / RUN_FILE} and {JOURNAL_FILE} are not of one sweep: only one has {strange[0]}"
+        message = (
+            f"{directory.path / RUN_FILE} and {JOURNAL_FILE} are not from the same sweep: only one has {strange[0]}"
+        )
         raise ResumeError(message, "restore both from the same copy")
 
 
@@ -128,7 +130,7 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
         _end_if_due(search, trial, directory)
         standing = state.standings.of(trial)
         if newest is None and standing.iterations and standing.status not in OVER:
-            search.standings.note(f"{trial.name} has no checkpoint: it begins anew")
+            search.standings.note(f"{trial.name} has no checkpoint and starts from the beginning")
     for standing in state.standings.trials():
         if standing.status in OVER and directory.record.trial(standing.trial.name).status is not standing.status:
             failure = None if standing.error is None else TrialError(standing.error)
@@ -138,14 +140,16 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     directory.restart(unfinished)
     over = len(state.standings.trials()) - len(unfinished)
     new = state.sweep.number_of_configurations - len(state.standings.ranked()) - len(state.standings.refused)
-    search.standings.note(f"resumed: trials over {over}, going on {len(unfinished)}; configurations to begin {new}")
+    search.standings.note(
+        f"resumed: {over} trials ended before, {len(unfinished)} continue, {new} configurations to begin"
+    )
 
 
 def _take_over(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
     try:
         adopt_checkpoint(directory.path / checkpoint, directory.trial_directory(trial))
     except (CheckpointError, OSError) as error:
-        search.standings.note(f"{trial.name[:5]} cannot take over {checkpoint}: {error}")
+        search.standings.note(f"{trial.name[:5]} cannot copy {checkpoint}: {error}")
     directory.change(trial)
 
 

@@ -84,7 +84,7 @@ class ExperimentTrainable(tune.Trainable):
         with self._errors_kept():
             row = self._agent.train(lambda: self._stop_watch.stop_requested() or self._is_over_time())
             stopped, over_time = self._stop_watch.stop_requested(), self._is_over_time()
-            reason = "its time is over" if over_time else reached(self._experiment.stop, row)
+            reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
             now = datetime.now().astimezone()
             row |= {
@@ -129,7 +129,7 @@ class ExperimentTrainable(tune.Trainable):
         self._events += aside
         row = checkpoint_row(checkpoint.path, checkpoint.metadata) if checkpoint is not None else None
         if own is not None:
-            self._events.append(f"goes on from {own.name}")
+            self._events.append(f"continues from {own.name}")
             self._resumed_row = row
         milestones = self._assignment.milestones
         if milestones is not None and row is not None:

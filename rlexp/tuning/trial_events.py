@@ -115,7 +115,7 @@ class TrialEvents(tune.Callback):
             self.training.add(ours.name)
         redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
         if redone > 0 and self._feed.milestones is None:
-            self._display.on_note(ours, f"does {redone} {'iteration' if redone == 1 else 'iterations'} again")
+            self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
         resumed = result["resumed_row"]
         if resumed is not None and resumed["trial_name"] == ours.name:  # not that of another one that it took over
             self._recorder(ours).record_missing(resumed)

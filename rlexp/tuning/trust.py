@@ -34,7 +34,7 @@ def refuse_untrusted(run: Path, record: RunRecord) -> None:
             continue
     for trial in record.trials:
         if not str(trial.name).isprintable() or trial.directory != derived_name(str(trial.name)):
-            message = f"{run / RUN_FILE} leads elsewhere: {trial.directory!r} is no directory of {trial.name!r}"
+            message = f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of {trial.name!r}"
             raise ResumeError(message, "restore the file from a copy")
     refuse_modules_within(run, record.modules)
 

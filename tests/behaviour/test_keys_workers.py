@@ -131,7 +131,7 @@ def test_a_worker_that_fails_hangs_or_dies_is_replaced(how: str, tmp_path: Path,
     said = {
         "raise": "worker 0 failed: env tests.behaviour.failing_env:FailsOnceEnv: tests/behaviour/failing_env.py:",
         "hang": "worker 0 delivered nothing for 5 s (sample_timeout_s);",
-        "die": "worker 0 was lost: its process died;",
+        "die": "worker 0 failed: its process died;",
     }
     assert event.startswith(said[how])
     assert row["info"]["num_worker_restarts"] == 1
@@ -143,7 +143,7 @@ def test_a_worker_that_fails_hangs_or_dies_is_replaced(how: str, tmp_path: Path,
 def test_workers_are_replaced_so_often_and_no_more(tmp_path: Path, ray_session: None) -> None:
     dies = fails(tmp_path, how="die", always=True)
     agent = make_agent(pool=RayTaskPool(), max_num_worker_restarts=1, **dies)
-    with pytest.raises(TrialError, match="every rollout worker was given up"):
+    with pytest.raises(TrialError, match="every rollout worker was removed"):
         agent.train()
     assert agent.source.num_worker_restarts == 1
     agent.stop()

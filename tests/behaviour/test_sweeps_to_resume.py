@@ -66,7 +66,7 @@ def begun(random_cut: tuple[Rehearsals, Path], tmp_path: Path) -> tuple[Rehearsa
         ("search.num_seeds=2", "search.num_seeds 1 → 2"),
         ("stop.timesteps_total=5000", "stop.timesteps_total 1000"),
         ("search.num_samples=1", "configurations have begun, and search.num_samples asks for fewer"),
-        ("search.time_budget_s=1e-6", "is over: search.time_budget_s is 1e-06"),
+        ("search.time_budget_s=1e-6", "has ended: search.time_budget_s is 1e-06"),
         ("train_batch_size={grid_search: [8, 16]}", "searches lr, gamma, n_step, "),
     ],
 )
@@ -89,7 +89,7 @@ def test_more_samples_room_and_time_may_be_given(begun: tuple[Rehearsals, Path])
     assert "num_samples: 9" in (path / "resolved.yaml").read_text()
     assert rehearsals.resume(path, "search.num_samples=10") == 0, "what was given before holds still"
     error = refused(rehearsals, path)
-    assert error.message == f"every trial of {path} is over"
+    assert error.message == f"every trial of {path} has ended"
 
 
 def test_a_resolved_file_that_somebody_has_edited_is_refused(begun: tuple[Rehearsals, Path]) -> None:
@@ -137,7 +137,7 @@ def test_a_lost_journal_is_refused_and_a_lost_or_damaged_sweep_json_is_written_a
     error = refused(rehearsals, lost)
     assert (error.exit_code, error.message) == (
         3,
-        f"{lost}/search.jsonl is missing: what the sweep has tried is not known",
+        f"{lost}/search.jsonl is missing: what the sweep has tried is unknown",
     )
     (path / "sweep.json").write_text("{")
     assert rehearsals.resume(path) == 0
@@ -150,7 +150,7 @@ def test_a_path_out_of_the_run_is_refused(tmp_path: Path) -> None:
     text = file.read_text()
     assert text.count('/checkpoint_000002"') > 0
     file.write_text(text.replace('/checkpoint_000002"', '/../../checkpoint_000002"'))
-    assert "is no checkpoint of a trial" in refused(rehearsals, path).message
+    assert "is not a checkpoint of a trial" in refused(rehearsals, path).message
 
 
 def test_a_line_that_a_kill_cut_has_not_happened(begun: tuple[Rehearsals, Path]) -> None:
@@ -170,5 +170,5 @@ def test_a_trial_without_a_checkpoint_begins_anew_and_says_so(begun: tuple[Rehea
     running = [trial for trial, status in statuses(path).items() if status == "RUNNING" and rows(path).get(trial)]
     assert running
     rehearsals.resume(path)
-    told = [note for note in rehearsals.played[-1].search.standings.notes if "begins anew" in note]
-    assert told == [f"{trial} has no checkpoint: it begins anew" for trial in running]
+    told = [note for note in rehearsals.played[-1].search.standings.notes if "starts from the beginning" in note]
+    assert told == [f"{trial} has no checkpoint and starts from the beginning" for trial in running]

@@ -100,7 +100,7 @@ def own_modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     for name, env in (("handed_over.evil", None), (None, "handed_over.evil:Env")):
         copy = copied(scene, run, lambda copy: names_own(copy, name, env))  # noqa: B023
         for command in at_once(scene, ("resume", copy), ("evaluate", copy), PYTHONPATH=str(copy.parent)):
-            yield check_refused(command, 3, "lies in it")
+            yield check_refused(command, 3, "is inside it")
 
 
 def at_once(scene: Scene, *commands: tuple[object, ...], **environment: str) -> list[Command]:
@@ -124,12 +124,12 @@ def elsewhere(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     best = f"{directory}/{checkpoints_of(run)[-1].name}"
     copy = copied(scene, run, lambda copy: record_changed(copy, directory=directory, best_checkpoint=best))
     for command in at_once(scene, ("evaluate", copy), ("resume", copy)):
-        yield check_refused(command, 3, "leads elsewhere")
+        yield check_refused(command, 3, "points elsewhere")
     copy = copied(scene, run, lambda copy: None)
     (checkpoint,) = copy.glob("*/checkpoint_*")
     files = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["files"]
     forge(checkpoint, files={**files, "../../../outside/precious": {"bytes": 8, "sha256": ""}})
-    yield refused(scene, 3, "is no file of a checkpoint", "evaluate", copy)
+    yield refused(scene, 3, "is not a file of a checkpoint", "evaluate", copy)
 
 
 def links(scene: Scene, run: Path, outside: Path) -> Iterator[object]:

@@ -121,7 +121,7 @@ def worker_recovery(scene: Scene) -> str:
     for _ in range(REPLACEMENTS):
         oldest = sorted(scene.processes(WORKER), key=lambda process: process.create_time())
         rng.choice(oldest[:2]).kill()
-        seconds.append(replaced_in(command.wait_for_note(r"^worker \d was lost.*replaced in")))
+        seconds.append(replaced_in(command.wait_for_note(r"^worker \d failed.*replaced in")))
         follow(command, time.monotonic() + 4)
     stop(command)
     p50, p99 = np.percentile(seconds, [50, 99])

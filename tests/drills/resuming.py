@@ -51,7 +51,7 @@ def kill_driver_resume(scene: Scene) -> str:
     first = next(event["result"] for event in again.events if event["event"] == "result")
     check(first["training_iteration"] == newest + 1, f"checkpoint {newest}, went on with {first['training_iteration']}")
     notes = [event["text"] for event in again.events if event["event"] == "note"]
-    check(f"goes on from checkpoint_{newest:06d}" in notes, f"notes {notes}")
+    check(f"continues from checkpoint_{newest:06d}" in notes, f"notes {notes}")
     check_no_step_twice(run)
     return f"killed after iteration {before}, went on from {newest}, to {after['training_iteration']}"
 

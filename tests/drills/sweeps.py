@@ -143,7 +143,7 @@ def sweep_ctrl_c(scene: Scene) -> str:
     search = "scheduler: pbt, searcher: grid, pbt: {perturbation_interval: 80, resample_probability: 0}"
     searched = "lr: {grid_search: [1e-3, 1e-4]}\n    horizon: {grid_search: [10, 2]}"
     command = started(scene, "drill", search, searched, "-o", "stop.timesteps_total=400")
-    exploit = command.wait_for_note("takes over")
+    exploit = command.wait_for_note("copies")
     command.process.send_signal(signal.SIGINT)
     code = command.end()
     check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")

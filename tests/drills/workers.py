@@ -54,7 +54,7 @@ def lose_worker(scene: Scene, number: int) -> str:
     command = scene.start("run", scene.write("drill.yaml", apex()), "--out", scene.out, "--json")
     row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
     scene.one(WORKER).send_signal(number)
-    note = command.wait_for_note(r"^worker \d (was lost|delivered nothing).*replaced in")
+    note = command.wait_for_note(r"^worker \d (failed|delivered nothing).*replaced in")
     check(replaced_in(note) < LONGEST_REPLACEMENT_S, note)
     goes_on_and_stops(command, row)
     restarts = [
@@ -94,7 +94,7 @@ def kill_shard(scene: Scene) -> str:
     command = scene.start("run", file, "--out", scene.out, "--json")
     row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
     scene.one(SHARD).kill()
-    note = command.wait_for_note(r"^replay shard \d was lost")
+    note = command.wait_for_note(r"^replay shard \d failed")
     check("transitions" in note, note)
     goes_on_and_stops(command, row)
     return note
@@ -125,7 +125,7 @@ def env_raise(scene: Scene) -> str:
 @drill(13, "env-segfault")
 def env_segfault(scene: Scene) -> str:
     """An env takes its process with it."""
-    return fail_once(scene, "die", r"^worker \d was lost: its process died; replaced in")
+    return fail_once(scene, "die", r"^worker \d failed: its process died; replaced in")
 
 
 @drill(10, "kill-trial")

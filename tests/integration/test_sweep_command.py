@@ -90,7 +90,7 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert not list(tmp_path.rglob("*.pkl")), "Tune's pickles stay nowhere"
     refused = rlexp("resume", path)
     assert refused.returncode == 3
-    assert f"every trial of {path} is over" in refused.stderr
+    assert f"every trial of {path} has ended" in refused.stderr
 
 
 def test_a_population_hands_weights_and_keys_on(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_population_hands_weights_and_keys_on(tmp_path: Path) -> None:
     assert exploits
     first = exploits[0]
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert any(event["event"] == "note" and "takes over" in event["text"] for event in events)
+    assert any(event["event"] == "note" and "copies" in event["text"] for event in events)
     donors = read_checkpoint(path / first["checkpoint"])
     (copy,) = [each for each in list_checkpoints(path / first["trial"]) if each.name == donors.path.name]
     for name, weights in read_checkpoint(copy).arrays["weights"].items():

@@ -235,7 +235,7 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> N
     path = write(tmp_path, 3)
     files = json.loads((path / "manifest.json").read_bytes())["files"]
     forge(path, files={**files, "learner.safetensors": {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}})
-    for name, said in (("learner.safetensors", "no regular file"), ("manifest.json", "unreadable")):
+    for name, said in (("learner.safetensors", "not a regular file"), ("manifest.json", "unreadable")):
         (path / name).unlink()
         os.mkfifo(path / name)
         with pytest.raises(CheckpointError, match=said):

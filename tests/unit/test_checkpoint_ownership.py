@@ -68,14 +68,14 @@ def test_a_module_that_a_run_names_may_not_lie_in_it(
     path.parent.mkdir(parents=True)
     path.touch()
     monkeypatch.chdir(tmp_path / here)
-    with pytest.raises(ResumeError, match="lies in it"):
+    with pytest.raises(ResumeError, match="is inside it"):
         refuse_modules_within(tmp_path / "run", UserModules((name,)))
 
 
 def test_module_folder_that_a_run_records_may_not_be_its_own(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "evil.py").touch()
-    with pytest.raises(ResumeError, match="lies in it"):
+    with pytest.raises(ResumeError, match="is inside it"):
         refuse_modules_within(tmp_path / "run", UserModules(("evil",), (str(tmp_path / "run"),)))
 
 

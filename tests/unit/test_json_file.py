@@ -28,7 +28,7 @@ def test_pipes_devices_and_directories_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "endless").symlink_to("/dev/zero")
     for path in (tmp_path / "pipe", tmp_path / "endless"):
-        with pytest.raises(ValueError, match="no regular file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             read_json(path)
     with pytest.raises(OSError, match="directory"):
         read_json(tmp_path)

@@ -67,7 +67,7 @@ class Asha:
             going_on = max(math.ceil(len(rung.values) / self._factor), 1)
             if rank > going_on:
                 rung.ended.append(trial)
-                return f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}, where {going_on} may go on"
+                return f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}, where {going_on} continue"
         return None
 
     def state(self) -> Any:

@@ -115,8 +115,8 @@ def damaged(run_directory: Path, line: int, error: Exception) -> ResumeError:
     """Return the error about a line that cannot be what was written."""
     what = f"{type(error).__name__}: {error}"
     return ResumeError(
-        f"{run_directory / JOURNAL_FILE}:{line} is damaged ({what}): what the sweep tried after that is not known",
-        "restore the file from a copy, or start the sweep anew under another --name",
+        f"{run_directory / JOURNAL_FILE}:{line} is damaged ({what}): what the sweep tried after that is unknown",
+        "restore the file from a copy, or start a new sweep under another --name",
     )
 
 
@@ -130,8 +130,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
                     yield number, json.loads(line)
     except FileNotFoundError:
         raise ResumeError(
-            f"{path} is missing: what the sweep has tried is not known",
-            "restore the file from a copy, or start the sweep anew under another --name",
+            f"{path} is missing: what the sweep has tried is unknown",
+            "restore the file from a copy, or start a new sweep under another --name",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(path.parent, number, error) from error

@@ -99,4 +99,4 @@ def _refuse_elsewhere(checkpoint: str) -> None:
     """Raise ValueError for a path that would lead out of the run: a journal may come from anywhere."""
     parts = Path(checkpoint).parts
     if len(parts) != 2 or ".." in parts or Path(checkpoint).is_absolute():
-        raise ValueError(f"{checkpoint!r} is no checkpoint of a trial")
+        raise ValueError(f"{checkpoint!r} is not a checkpoint of a trial")

@@ -218,7 +218,7 @@ class Search:
             changed = self._sweep.changed(trial, exploit.after)
             copy = copied_checkpoint(donor, directory)
         except (CheckpointError, ConfigError, OSError) as error:
-            self.standings.note(f"{trial.name[:5]} cannot take over {exploit.donor[:5]}: {error}")
+            self.standings.note(f"{trial.name[:5]} cannot copy {exploit.donor[:5]}: {error}")
             return None
         self._journal.write(Event.TOOK_OVER, exploit=asdict(exploit))
         put_in_place(copy, directory / donor.name)
@@ -228,7 +228,7 @@ class Search:
 
     def _told(self, exploit: Exploit) -> str:
         values = f"{self._state.sign * exploit.value:.4g} against {self._state.sign * exploit.donor_value:.4g}"
-        return f"{exploit.trial[:5]} takes over {exploit.donor[:5]}, {values}: {exploit.changes}"
+        return f"{exploit.trial[:5]} copies {exploit.donor[:5]}, {values}: {exploit.changes}"
 
     def _others_wait(self) -> bool:
         is_full = len(self._state.running) >= self._capacity

@@ -64,7 +64,7 @@ def test_what_is_no_class_of_envs_is_not_called(name: str, tmp_path: Path) -> No
         "io:FileIO": {"file": str(tmp_path / "file"), "mode": "w"},
     }
     error = refused(config(name, env_config=arguments.get(name)))
-    assert "is no class of environments" in error.message
+    assert "is not a gymnasium.Env" in error.message
     assert not (tmp_path / "file").exists()
 
 
@@ -80,7 +80,7 @@ def test_a_misspelled_id_gets_a_suggestion() -> None:
 
 
 def test_an_id_like_no_other_is_told_what_is_wanted() -> None:
-    assert refused(config("Qwxyz-v0")).hint == "a Gymnasium id or package.module:Class is wanted"
+    assert refused(config("Qwxyz-v0")).hint == "write a Gymnasium id or package.module:Class"
 
 
 def test_a_misspelled_class_gets_a_suggestion() -> None:

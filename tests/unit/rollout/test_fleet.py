@@ -202,7 +202,7 @@ def test_a_worker_that_dies_again_and_again_waits_longer_each_time_and_is_given_
     assert len(placed_s) == LOSSES_IN_WINDOW
     assert (np.diff(gaps) >= -0.3).all()
     assert gaps[0] < 2 < 25 < gaps[-1]
-    assert "given up" in bench.source.drain_events()[-1]
+    assert "removed" in bench.source.drain_events()[-1]
     assert bench.poll() == [1]
 
 
@@ -221,7 +221,7 @@ def test_when_every_worker_is_given_up_the_trial_fails() -> None:
     bench.next_fate = DIES
     for worker in bench.workers.values():
         worker.fate = DIES
-    with pytest.raises(TrialError, match="every rollout worker was given up") as failure:
+    with pytest.raises(TrialError, match="every rollout worker was removed") as failure:
         bench.poll_often(1000, 1.0)
     assert "max_num_worker_restarts" in (failure.value.hint or "")
     assert bench.source.num_worker_restarts == 3

@@ -93,7 +93,7 @@ def test_of_many_groups_the_best_are_drawn_and_all_are_listed(
     printed = capsys.readouterr()
     out = printed.out
     curves, tables = out.split("\n\n", maxsplit=1)
-    assert "the first and the best 5" in curves
+    assert "the first group and the 5 best others" in curves
     assert {letter for letter in "ABCDEFGHI" if letter in curves.partition("\n")[2]} <= set("AEFGHI")
     assert [line[0] for line in tables.splitlines()[1:10]] == list("ABCDEFGHI")
     assert "[1 seed]" in tables

@@ -101,9 +101,9 @@ def test_what_happens_to_a_trial_is_told_by_all_but_the_quiet_display(make_trial
     for display in displays:
         with display:
             display.start(Path("results/cartpole"), [make_trial()])
-            display.on_note(make_trial(), "worker 1 was lost;\x1b[2J replaced in 1.8 s")
+            display.on_note(make_trial(), "worker 1 failed;\x1b[2J replaced in 1.8 s")
     plain, as_json, live, quiet = (stream.getvalue() for stream in streams)
-    assert "00000-APEX-CartPole-v1: worker 1 was lost; [2J replaced in 1.8 s" in plain
+    assert "00000-APEX-CartPole-v1: worker 1 failed; [2J replaced in 1.8 s" in plain
     assert json.loads(as_json.splitlines()[-1])["event"] == "note"
     assert json.loads(as_json.splitlines()[-1])["trial"] == "00000-APEX-CartPole-v1"
     assert "replaced in 1.8 s" in live

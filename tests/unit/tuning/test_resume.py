@@ -133,7 +133,7 @@ def test_one_whose_record_leads_elsewhere(run: Path, change: dict[str, Any]) -> 
     record = json.loads((run / "run.json").read_text())
     record["trials"][0] |= change
     (run / "run.json").write_text(json.dumps(record))
-    with pytest.raises(ResumeError, match="leads elsewhere"):
+    with pytest.raises(ResumeError, match="points elsewhere"):
         resume(run, "stop.timesteps_total=1000")
 
 

@@ -63,7 +63,7 @@ def test_video_extra_films_cartpole(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_package_that_renders_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.raises(UsageError, match="CartPole-v1 cannot be filmed: pygame is not installed") as caught:
+    with pytest.raises(UsageError, match="CartPole-v1 cannot be recorded: pygame is not installed") as caught:
         make_filmed_env(EnvConfig("CartPole-v1", {}, None))
     assert caught.value.hint == "pip install 'rlexp[video]'"
 
