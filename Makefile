@@ -7,7 +7,7 @@ SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward
 
-.PHONY: install run test test-learning drills drills-long format lint type keys corpus bench bench-peers clean
+.PHONY: install run test test-lowest test-learning drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,29 @@ drills: install
 # The same things broken again and again for 25 minutes: fifty kills, thirty-six workers, ten minutes of soak.
 drills-long: install
 	$(BIN)/python -m tests.drills run --all --long
+
+# The lowest versions that pyproject.toml allows, with torch as in constraints.txt: torch 2.10 has no CPU wheel on PyPI,
+# and its CUDA wheel brings gigabytes.
+LOWEST := .venv-lowest
+
+$(LOWEST)/.installed: pyproject.toml constraints.txt tests/lowest_versions.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tests/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt torch
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
+		--editable '.[dev]'
+	touch $@
+
+# Old libraries use what newer ones deprecate, so here a warning is no error; tests/cli makes errors of them by itself.
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/rlexp --version
+	$(LOWEST)/bin/rlexp --help
+	$(LOWEST)/bin/rlexp check experiments/cartpole-apex.yaml
+	$(LOWEST)/bin/rlexp run experiments/cartpole-dqn.yaml -o stop.timesteps_total=2000 --out $(LOWEST)/results --overwrite
+	$(LOWEST)/bin/rlexp evaluate $(LOWEST)/results/cartpole-dqn --episodes 2
+	$(LOWEST)/bin/tensorboard --version
+	$(LOWEST)/bin/pytest -m 'not slow and not ray' -o filterwarnings=default -o cache_dir=$(LOWEST)/.pytest_cache \
+		tests/unit tests/cli/test_help.py
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900
@@ -71,4 +94,4 @@ bench-peers: install
 	done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) .mypy_cache .pytest_cache .ruff_cache
