@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 
-from rlexp.agents.evaluator import Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.progress import Progress
 from rlexp.agents.replay_states import packed_states, unpacked_states
@@ -28,7 +28,15 @@ from rlexp.errors import CheckpointError, TrialError
 from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import Acting, PlayedEpisodes
+from rlexp.rollout.evaluation import (
+    Acting,
+    EvaluationLimits,
+    PlayedEpisodes,
+    ReportProgress,
+    ShouldStop,
+    ignore_progress,
+    never,
+)
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
@@ -129,8 +137,8 @@ class Agent(ABC, Generic[ConfigT]):
     def reported_epsilon(self) -> float:
         """Return the ε up to which an env's episodes count for ``episode_reward_mean``."""
 
-    def train(self, should_stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Train for one iteration; return its row of results.
+    def train(self, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress) -> dict[str, Any]:
+        """Train for one iteration; return its row of results. ``report`` hears how far its evaluation is.
 
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
         ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum, but at least one step of
@@ -155,21 +163,22 @@ class Agent(ABC, Generic[ConfigT]):
         self._progress.iteration += 1
         self.filters.synchronize(self.source)
         elapsed_s = time.monotonic() - started
-        row = self._report(infos, elapsed_s, sampled_before, trained_before)
-        return row | self._evaluation_when_due()
+        return self._report(infos, elapsed_s, sampled, trained) | self._evaluation_when_due(should_stop, report)
 
-    def evaluate(self, num_episodes: int) -> PlayedEpisodes:
+    def evaluate(
+        self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
+    ) -> PlayedEpisodes:
         """Play episodes with the learner's weights as ``evaluation_config`` has them, greedily unless it explores.
 
-        They are fewer than ``num_episodes`` where ``evaluation_timeout_s`` is over before.
+        They are fewer than ``num_episodes`` if ``evaluation_timeout_s`` passes or ``should_stop`` says so first.
         """
         seed = evaluation_seed(self.seed, self._progress.iteration)
-        return self._evaluator().play(self._current_policy(), num_episodes, seed, self.config.evaluation_timeout_s)
+        limits = EvaluationLimits(MAX_STEPS, self.config.evaluation_timeout_s, should_stop)
+        return self._evaluator().play(self._current_policy(), num_episodes, seed, limits, report)
 
     def film(self) -> tuple[Iterator[Array], float]:
         """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
-        seed = derive_seed(self.seed, "film", self._progress.iteration)
-        return self._evaluator().film(self._current_policy(), seed)
+        return self._evaluator().film(self._current_policy(), derive_seed(self.seed, "film", self._progress.iteration))
 
     def drain_events(self) -> list[str]:
         """Return what happened to workers and replay since the last call that a user should know, a sentence each."""
@@ -186,12 +195,17 @@ class Agent(ABC, Generic[ConfigT]):
             policy.set_weights(self.learner.get_weights())
         return self.filters.applied_to(policy)
 
-    def _evaluation_when_due(self) -> dict[str, Any]:
-        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration."""
+    def _evaluation_when_due(self, should_stop: ShouldStop, report: ReportProgress) -> dict[str, Any]:
+        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration.
+
+        A stop that is requested cannot wait for it, and the episodes that end before are the short ones: no figures.
+        """
         interval = self.config.evaluation_interval
-        if not interval or self._progress.iteration % interval:
+        if not interval or self._progress.iteration % interval or should_stop():
             return {}
-        played = self.evaluate(self.config.evaluation_num_episodes)
+        played = self.evaluate(self.config.evaluation_num_episodes, should_stop, report)
+        if should_stop() and not played.is_complete:
+            return {}
         if not played.is_complete:
             self._events.append(f"{played}; set evaluation_config.horizon, or a longer evaluation_timeout_s")
         return {"evaluation": evaluation_figures(played)}
@@ -202,8 +216,7 @@ class Agent(ABC, Generic[ConfigT]):
             try:
                 return self._write_checkpoint(directory, metadata)
             except ActorLostError:
-                # A shard was lost while it was read. Those lost too often are a TrialError of another kind.
-                continue
+                continue  # a shard failed while it was read; shards that fail too often raise TrialError
 
     def stop(self) -> None:
         """Stop optimizer, workers and shards; idempotent."""
@@ -218,7 +231,7 @@ class Agent(ABC, Generic[ConfigT]):
                 **self.filters.arrays(),
             }
             told = self._state()
-        # The learner continue now, on the batches that it has: nothing of that reaches a shard before the next step.
+        # The learner may continue now, with the batches that it has: no shard hears of it before the next step.
         if self.stores_replay():
             replay_arrays, told["replay"] = packed_states(self.optimizer.replay_states())
             arrays |= replay_arrays
@@ -274,34 +287,14 @@ class Agent(ABC, Generic[ConfigT]):
             self._progress.add(info.episodes, self.reported_epsilon())
         return infos
 
-    def _report(
-        self, infos: list[FragmentInfo], elapsed_s: float, sampled_before: int, trained_before: int
-    ) -> dict[str, Any]:
-        num_episodes = sum(len(info.episodes.returns) for info in infos)
-        counters = self.optimizer.counters
-        report = IterationReport(
+    def _report(self, infos: list[FragmentInfo], elapsed_s: float, sampled: int, trained: int) -> dict[str, Any]:
+        return IterationReport(
             elapsed_s=elapsed_s,
-            sampled=counters.num_steps_sampled - sampled_before,
-            trained=counters.num_steps_trained - trained_before,
-            counters=counters,
+            sampled=sampled,
+            trained=trained,
+            counters=self.optimizer.counters,
             stats=self.optimizer.stats(),
             learner=self.learner,
             infos=infos,
             epsilons=self.epsilons(),
-        )
-        reported, everybody = self._progress.summaries()
-        return {
-            "training_iteration": self._progress.iteration,
-            "timesteps_total": counters.num_steps_sampled,
-            "timesteps_this_iter": report.sampled,
-            "time_total_s": self._progress.time_total_s,
-            "time_this_iter_s": elapsed_s,
-            "episodes_total": self._progress.episodes_total,
-            "episodes_this_iter": num_episodes,
-            "episode_reward_mean": reported.reward_mean,
-            "episode_reward_min": reported.reward_min,
-            "episode_reward_max": reported.reward_max,
-            "episode_reward_mean_all": everybody.reward_mean,
-            "episode_len_mean": reported.len_mean,
-            "info": report.info(self.reports_timing()),
-        }
+        ).row(self._progress, self.reports_timing())

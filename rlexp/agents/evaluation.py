@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from rlexp.agents.evaluator import Evaluator
+from rlexp.agents.evaluator import MAX_STEPS, Evaluator
 from rlexp.agents.observation_filters import GROUP as FILTERS
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
@@ -22,7 +22,7 @@ from rlexp.config.user_modules import UserModules, modules_of, with_current_fold
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.bootstrap import bootstrap_interval
-from rlexp.rollout.evaluation import Acting, PlayedEpisodes, ReportProgress
+from rlexp.rollout.evaluation import Acting, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 
@@ -61,7 +61,7 @@ class Evaluation:
 def evaluate_checkpoint(
     path: Path,
     request: EvaluationRequest,
-    report: ReportProgress = lambda num_ended, num_env_steps: None,
+    report: ReportProgress = ignore_progress,
 ) -> Evaluation:
     """Play episodes as the evaluations of the checkpoint's own run do, with the same seed, unless ``request`` differs.
 
@@ -73,7 +73,8 @@ def evaluate_checkpoint(
     if num_episodes is None:
         num_episodes = config.evaluation_num_episodes if config.evaluation_interval else DEFAULT_EPISODES
     policy, evaluator = player.policy_and_evaluator()
-    played = evaluator.play(policy, num_episodes, player.seed("evaluation", request.seed), request.timeout_s, report)
+    limits = EvaluationLimits(MAX_STEPS, request.timeout_s)
+    played = evaluator.play(policy, num_episodes, player.seed("evaluation", request.seed), limits, report)
     if not len(played.returns):
         raise TrialError(str(played), "-o config.evaluation_config.horizon=1000 in the next run ends episodes")
     return Evaluation(

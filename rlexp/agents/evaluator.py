@@ -19,6 +19,7 @@ from rlexp.rollout.evaluation import (
     PlayedEpisodes,
     ReportProgress,
     film_episode,
+    ignore_progress,
     play_episodes,
 )
 from rlexp.sample_batch import Array
@@ -49,14 +50,14 @@ class Evaluator:
         policy: Acting,
         num_episodes: int,
         seed: int,
-        timeout_s: float | None,
-        report: ReportProgress = lambda num_ended, num_env_steps: None,
+        limits: EvaluationLimits,
+        report: ReportProgress = ignore_progress,
     ) -> PlayedEpisodes:
-        """Return whole episodes, ``num_episodes`` of them unless time or steps run out."""
+        """Return whole episodes, ``num_episodes`` of them unless ``limits`` end them."""
         env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
             acting = self._acting(policy, env.num_envs, seed)
-            return play_episodes(acting, env, num_episodes, seed, EvaluationLimits(MAX_STEPS, timeout_s), report)
+            return play_episodes(acting, env, num_episodes, seed, limits, report)
         finally:
             env.close()
 

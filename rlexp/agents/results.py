@@ -1,4 +1,4 @@
-"""The ``info`` part of a row of results: how the data path did in one iteration."""
+"""The row of results of one iteration, and its ``info``: how the data path did."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlexp.agents.progress import Progress
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.policy import Learner
 from rlexp.rollout.sample_time import SampleTime
@@ -26,6 +27,25 @@ class IterationReport:
     infos: Sequence[FragmentInfo]
     epsilons: Sequence[Array]
     """ε of each worker's envs, ``[M]`` each."""
+
+    def row(self, progress: Progress, with_timing: bool) -> dict[str, Any]:
+        """Return the row of results of the iteration; ``progress`` counts it already."""
+        reported, everybody = progress.summaries()
+        return {
+            "training_iteration": progress.iteration,
+            "timesteps_total": self.counters.num_steps_sampled,
+            "timesteps_this_iter": self.sampled,
+            "time_total_s": progress.time_total_s,
+            "time_this_iter_s": self.elapsed_s,
+            "episodes_total": progress.episodes_total,
+            "episodes_this_iter": sum(len(info.episodes.returns) for info in self.infos),
+            "episode_reward_mean": reported.reward_mean,
+            "episode_reward_min": reported.reward_min,
+            "episode_reward_max": reported.reward_max,
+            "episode_reward_mean_all": everybody.reward_mean,
+            "episode_len_mean": reported.len_mean,
+            "info": self.info(with_timing),
+        }
 
     def info(self, timing: bool) -> dict[str, Any]:
         """Return the figures under RLlib's names, and those it never told; ``timing_s`` only where it is wanted."""

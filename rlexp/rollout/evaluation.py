@@ -59,6 +59,15 @@ def _picture(env: VectorEnv[Any, Any, Any]) -> Array:
     return picture
 
 
+ShouldStop = Callable[[], bool]
+"""Returns whether somebody wants it to end."""
+
+
+def never() -> bool:
+    """Return that nobody wants it to end."""
+    return False
+
+
 @dataclass(frozen=True)
 class EvaluationLimits:
     """When an evaluation ends although episodes are missing: an env may have no end of its own."""
@@ -67,6 +76,8 @@ class EvaluationLimits:
     """Steps of the vector env."""
     timeout_s: float | None
     """Seconds; None: no limit."""
+    should_stop: ShouldStop = never
+    """Is called before every step."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +109,17 @@ ReportProgress = Callable[[int, int], None]
 REPORT_PERIOD_S = 1.0
 
 
+def ignore_progress(num_ended: int, num_env_steps: int) -> None:
+    """Do nothing with a report."""
+
+
 def play_episodes(
     policy: Acting,
     env: VectorEnv[Any, Any, Any],
     num_episodes: int,
     seed: int,
     limits: EvaluationLimits,
-    report: ReportProgress = lambda num_ended, num_env_steps: None,
+    report: ReportProgress = ignore_progress,
 ) -> PlayedEpisodes:
     """Play whole episodes, fewer than ``num_episodes`` where ``limits`` end them.
 
@@ -116,7 +131,7 @@ def play_episodes(
     obs, _ = env.reset(seed=seed)
     steps = 0
     while not share.is_complete and steps < limits.max_steps:
-        if limits.timeout_s is not None and now - started >= limits.timeout_s:
+        if limits.should_stop() or (limits.timeout_s is not None and now - started >= limits.timeout_s):
             break
         obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
         steps += 1

@@ -1,7 +1,7 @@
 """A small process that outlives a command which is killed, to end the Ray that the command had started.
 
 Ray's own processes end with their command too, but some after a minute or never, as they may not know of each
-other yet; a trial's process continue writing meanwhile, beside the one that resumes it.
+other yet; a trial's process may write meanwhile, beside the one that resumes it.
 """
 
 from __future__ import annotations

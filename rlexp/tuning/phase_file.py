@@ -1,4 +1,4 @@
-"""What a trial's process does until its first result, in a file of its directory: Tune hears nothing of it before."""
+"""What a trial's process does between two results, in a file of its directory: Tune reports results only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_phase(trial_directory: Path, text: str) -> None:
 
 
 def read_phase(trial_directory: Path) -> str | None:
-    """Return what the trial's process does, None where it has not begun or has a result."""
+    """Return what the trial's process does, None if it has not started, or is training."""
     try:
         with (trial_directory / _PHASE_FILE).open(encoding="utf-8") as file:
             return file.read(_LONGEST)
@@ -43,12 +43,14 @@ class PhaseWatch:
         return True
 
     def news(self, trial_directory: Path) -> str | None:
-        """Return a trial's phase where it is another one than at the last look."""
+        """Return a trial's phase if it is not the same as at the last look."""
         phase = read_phase(trial_directory)
-        if phase is None or phase == self._known.get(trial_directory):
-            return None
-        self._known[trial_directory] = phase
-        return phase
+        if phase is None:
+            self._known.pop(trial_directory, None)
+        elif phase != self._known.get(trial_directory):
+            self._known[trial_directory] = phase
+            return phase
+        return None
 
 
 def end_phases(trial_directory: Path) -> None:

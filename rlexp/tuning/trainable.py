@@ -82,7 +82,9 @@ class ExperimentTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         assert self._agent is not None
         with self._errors_kept():
-            row = self._agent.train(lambda: self._stop_watch.stop_requested() or self._is_over_time())
+            row = self._agent.train(
+                lambda: self._stop_watch.stop_requested() or self._is_over_time(), self._report_evaluation
+            )
             stopped, over_time = self._stop_watch.stop_requested(), self._is_over_time()
             reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
@@ -141,6 +143,11 @@ class ExperimentTrainable(tune.Trainable):
         )
         write_phase(self._directory, "waiting for the first result")
         return agent
+
+    def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
+        wanted = self._experiment.config.evaluation_num_episodes
+        text = f"evaluating: {num_ended} of {wanted} episodes ended, {num_env_steps:,} env steps"
+        write_phase(self._directory, text)
 
     def _passes_milestone(self, row: dict[str, Any]) -> bool:
         milestones = self._assignment.milestones

@@ -179,7 +179,7 @@ class TrialEvents(tune.Callback):
     def _show_phases(self, trials: list[TuneTrial]) -> None:
         for trial in trials:
             ours = self._ours(trial)
-            if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING) and ours.name not in self.training:
+            if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING):
                 phase = self._phases.news(self._directory.trial_directory(ours))
                 if phase is not None:
                     self._display.on_phase(ours, phase)

@@ -166,7 +166,7 @@ def registering_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_modules_are_imported_before_an_env_is_made(registering_module: str) -> None:
     config = DQNConfig()
-    with pytest.raises(UsageError, match="Registered-v0 is not known"):
+    with pytest.raises(UsageError, match="Registered-v0 is not a Gymnasium environment"):
         make_env(env_config_of("Registered-v0", config, UserModules()))
     make_vector_env(env_config_of("Registered-v0", config, UserModules((registering_module,))), 1).close()
 

@@ -42,6 +42,6 @@ def test_a_video_shows_every_step_of_an_episode(tmp_path: Path) -> None:
 @pytest.mark.key("monitor")
 def test_an_env_that_cannot_render_is_refused() -> None:
     agent = DQNAgent(COUNTING_ENV, DQNConfig(), InlineTaskPool(), 0)
-    with pytest.raises(UsageError, match="cannot be filmed"):
+    with pytest.raises(UsageError, match="cannot be recorded"):
         make_filmed_env(agent.env_config)
     agent.stop()

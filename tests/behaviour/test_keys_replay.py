@@ -252,7 +252,7 @@ def test_replay_that_does_not_fit_begins_empty_and_is_filled_again(
     restored = MAKERS["APEX"](checkpoint=checkpoint, **{**kept, **changes})
     assert {shard.num_added for shard in restored.optimizer.stats().shards} == {0}
     (event,) = restored.drain_events()
-    assert event.startswith("replay begins empty")
+    assert event.startswith("replay starts empty")
     assert reason in event
     updates = watched(restored)
     train_until(restored, updates, 2)

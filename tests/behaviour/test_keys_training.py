@@ -15,6 +15,7 @@ from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.config.load import load_plan
 from rlexp.errors import ConfigError
 from rlexp.policy import LearnResult
+from rlexp.rollout import evaluation
 from rlexp.sample_batch import Array, SampleBatch
 from tests.behaviour.learning_agents import MAKERS, STEPS, CountingPool, both_agents, make_apex, make_dqn
 from tests.behaviour.rollout_agents import poll
@@ -187,6 +188,20 @@ def test_evaluation_without_an_end_reports_what_ended_and_training_goes_on() -> 
     assert events[0].endswith("set evaluation_config.horizon, or a longer evaluation_timeout_s")
 
 
+def test_requested_stop_ends_an_evaluation_and_leaves_out_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "REPORT_PERIOD_S", 0.0)
+    agent = make_dqn(ENDLESS_ENV, evaluation_interval=1)
+    steps: list[int] = []
+    row = agent.train(lambda: len(steps) >= 3, lambda num_ended, num_env_steps: steps.append(num_env_steps))
+    next_row = agent.train(lambda: True)
+    agent.stop()
+    assert steps == sorted(steps)
+    assert len(steps) == 3
+    assert "evaluation" not in row
+    assert "evaluation" not in next_row
+    assert agent.drain_events() == []
+
+
 @pytest.mark.key("evaluation_config.explore", "evaluation_config.env_config", "evaluation_num_episodes")
 def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> None:
     evaluation = {"explore": True, "exploration_final_eps": 0.6, "env_config": {"pay": 7.0}}
@@ -211,8 +226,8 @@ def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> Non
 @pytest.mark.key("evaluation_config.env_config")
 def test_evaluations_lay_their_env_config_over_that_of_training() -> None:
     env_config: dict[str, Any] = {"env_config": {"pay": 2.0}, "horizon": 5, "evaluation_interval": 1}
-    for evaluation, paid in (({}, 10.0), ({"env_config": {"pay": 7.0}}, 35.0)):
-        agent = make_dqn(PAYING_ENV, evaluation_config=evaluation, **env_config)
+    for changed, paid in (({}, 10.0), ({"env_config": {"pay": 7.0}}, 35.0)):
+        agent = make_dqn(PAYING_ENV, evaluation_config=changed, **env_config)
         row = agent.train()
         assert (row["episode_reward_mean"], row["evaluation"]["episode_reward_mean"]) == (10.0, paid)
         agent.stop()

@@ -112,7 +112,7 @@ def test_a_resolved_file_that_somebody_has_edited_is_refused(begun: tuple[Rehear
         (lambda lines: [*lines[:4], b'{"event": "begun"}\n'], "search.jsonl:5 is damaged (KeyError: 'trial')"),
         (lambda lines: [*lines[:4], b'{"event": "posix.system"}\n'], "there is no event 'posix.system'"),
         (lambda lines: [lines[0], *lines[2:]], "search.jsonl:2 is damaged"),
-        (lambda lines: lines[:1], "run.json and search.jsonl are not of one sweep"),
+        (lambda lines: lines[:1], "run.json and search.jsonl are not from the same sweep"),
     ],
 )
 def test_a_damaged_journal_is_refused(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.tuning import trainable
-from rlexp.tuning.phase_file import PhaseWatch, write_phase
+from rlexp.tuning.phase_file import PhaseWatch, end_phases, write_phase
 from rlexp.tuning.stop_condition import reached
 from tests.behaviour.inline_trials import assigned, rows_of
 
@@ -36,6 +36,10 @@ def test_a_phase_is_news_once(tmp_path: Path) -> None:
     assert watch.news(tmp_path) is None
     write_phase(tmp_path, "creating 2 workers")
     assert watch.news(tmp_path) == "creating 2 workers"
+    assert watch.news(tmp_path) is None
+    write_phase(tmp_path, "waiting for the first result")
+    assert watch.news(tmp_path) == "waiting for the first result"
+    end_phases(tmp_path)
     assert watch.news(tmp_path) is None
     write_phase(tmp_path, "waiting for the first result")
     assert watch.news(tmp_path) == "waiting for the first result"

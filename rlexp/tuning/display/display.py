@@ -19,7 +19,7 @@ class Display(Protocol):
         """Show a sweep, by how its configurations stand; called before ``start``, which then has no trials yet."""
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Show what is being done before there are results, by a trial's process or by the command itself.
+        """Show what a trial's process does between two results, or what the command itself does.
 
         Also before ``start``, and at the end.
         """

@@ -26,7 +26,12 @@ class PlainDisplay(QuietDisplay):
         self._stop_told = False
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Print it."""
+        """Print it; of a trial with results, only the first one after a result."""
+        view = self._views.get(trial.name) if trial else None
+        if view is not None and view.row:
+            if view.phase is not None:
+                return
+            view.phase = text
         self.on_note(trial, text)
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:

@@ -45,6 +45,19 @@ def play(display: Display, trial: Trial, row: dict[str, Any], run: RunRecord) ->
         display.finish(run)
 
 
+def test_plain_prints_one_phase_between_two_results(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    stderr, trial = io.StringIO(), make_trial()
+    with PlainDisplay(io.StringIO(), stderr) as display:
+        display.start(Path("results/cartpole"), [trial])
+        display.on_trial_start(trial)
+        for iteration in (1, 2):
+            display.on_result(trial, make_row(iteration))
+            for ended in (0, 1, 2):
+                display.on_phase(trial, f"evaluating: {ended} of 10 episodes ended")
+    assert stderr.getvalue().count("evaluating: 0 of 10") == 2
+    assert stderr.getvalue().count("evaluating") == 2
+
+
 def test_plain_prints_a_line_per_event_on_stderr(
     make_trial: MakeTrial, make_row: MakeRow, finished_run: RunRecord
 ) -> None:
