@@ -10,7 +10,18 @@ import time
 from pathlib import Path
 
 import tests.drills
-from tests.drills import endurance, files, malice, resuming, signals, sweeps, workers  # noqa: F401 - each registers its drills
+from tests.drills import (  # noqa: F401 - each registers its drills
+    burdens,
+    circumstances,
+    endurance,
+    files,
+    malice,
+    pauses,
+    resuming,
+    signals,
+    sweeps,
+    workers,
+)
 from tests.drills.registry import DRILLS, Drill
 from tests.drills.scene import Scene
 

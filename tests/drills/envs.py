@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -51,3 +54,55 @@ def _is_first(claim: Path) -> bool:
     os.write(descriptor, str(os.getpid()).encode())
     os.close(descriptor)
     return True
+
+
+class Flooding(EndlessEnv):
+    """Prints 100 kB to stdout and to stderr in every step, by Python and past it."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        line = "x" * 999 + "\n"
+        for _ in range(50):
+            print(line, end="")
+            print(line, end="", file=sys.stderr)
+            os.write(1, line.encode())
+            os.write(2, line.encode())
+        return super().step(action)
+
+
+class Crowded(EndlessEnv):
+    """Starts a thread and two processes that never end: one with another environment, one in a session of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=threading.Event().wait).start()
+        words = [sys.executable, "-c", "import time; time.sleep(600)"]
+        mark = {name: value for name, value in os.environ.items() if name == "RLEXP_DRILL"}  # so that the drill sees it
+        self._processes = [subprocess.Popen(words, env=mark), subprocess.Popen(words, start_new_session=True)]
+
+
+class SlowToReset(EndlessEnv):
+    """Needs 20 seconds for the first reset in each process that trains."""
+
+    has_slept = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if not SlowToReset.has_slept and b"ray::" in Path("/proc/self/cmdline").read_bytes():
+            SlowToReset.has_slept = True
+            time.sleep(20)
+        return super().reset(seed=seed, options=options)
+
+
+class HangingInClose(EndlessEnv):
+    """Never returns from ``close`` once it has played ``steps``."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps_left = steps
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._steps_left -= 1
+        return super().step(action)
+
+    def close(self) -> None:
+        if self._steps_left <= 0:
+            threading.Event().wait()

@@ -154,8 +154,11 @@ class Scene:
     def run_with_small_disk(self, disk: Path, size: str, *arguments: object, **environment: str) -> Command:
         """Run ``rlexp ARGUMENTS`` and wait for its end; it sees an empty file system of ``size`` at ``disk``."""
         disk.mkdir()
-        script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
-        words = ("unshare", "-rm", "sh", "-c", script, disk, sys.executable, "-m", "rlexp", *arguments)
+        return self.run_in_shell(f"mount -t tmpfs -o size={size} none {disk} && exec", *arguments, **environment)
+
+    def run_in_shell(self, script: str, *arguments: object, **environment: str) -> Command:
+        """Run ``rlexp ARGUMENTS`` at the end of a line of shell script, with mounts of its own; wait for its end."""
+        words = ("unshare", "-rm", "sh", "-c", f'{script} "$@"', "sh", sys.executable, "-m", "rlexp", *arguments)
         command = self._started(tuple(map(str, words)), environment)
         command.end()
         return command
@@ -168,9 +171,12 @@ class Scene:
         command.end()
         return command
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the drill's processes."""
+        return {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder)}
+
     def _started(self, words: tuple[str, ...], environment: dict[str, str]) -> Command:
-        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder), **environment}
-        command = Command(words, environment)
+        command = Command(words, {**self.environment(), **environment})
         self._commands.append(command)
         return command
 
