@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +17,11 @@ import numpy as np
 
 _MOST_BYTES: Final = 256 << 20
 """Of a file that is read as a whole: more than any of ours has."""
+_MOST_NESTED: Final = 100
+"""Levels of lists and objects: far less than what Python could read and then neither walk through nor write."""
 _ABANDONED_S: Final = 600.0
 """Nobody needs so long to write one."""
+_TOO_DEEP: Final = f"it is nested more than {_MOST_NESTED} levels deep"
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -53,18 +56,36 @@ def read_json(path: Path) -> Any:
             raise ValueError("it is not a regular file")
         if about.st_size > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
-        try:
-            return json.loads(file.read(), object_pairs_hook=_distinct)
-        except RecursionError as error:
-            raise ValueError("it is nested too deep") from error
+        return parse_json(file.read())
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a JSON text says; raises ValueError where it is none.
+
+    That goes for a key that stands twice too, as readers differ in which one counts, and for more than 100 levels.
+    """
+    try:
+        content = json.loads(text, object_pairs_hook=_distinct)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    level = [content]
+    for _ in range(_MOST_NESTED + 1):
+        level = [child for item in level if isinstance(item, dict | list) for child in _children(item)]
+        if not level:
+            return content
+    raise ValueError(_TOO_DEEP)
+
+
+def _children(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return item.values() if isinstance(item, dict) else item
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; raises ValueError where a key stands twice, as readers differ in which one counts."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in content if keys.count(key) > 1)!r} is given twice")
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"key {key!r} is given twice")
+        content[key] = value
     return content
 
 

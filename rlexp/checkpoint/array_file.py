@@ -16,6 +16,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlexp.json_file import parse_json
+
 Array = NDArray[Any]
 
 PIECE_BYTES: Final = 1 << 24
@@ -96,9 +98,9 @@ def read_arrays(path: Path) -> dict[str, Array]:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     begin = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     try:
-        header = json.loads(content[LENGTH_BYTES:begin])
+        header = parse_json(content[LENGTH_BYTES:begin])
         return {name: _in_place(content, begin, form) for name, form in header.items() if name != METADATA}
-    except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path.name} is not a safetensors file: {error}") from error
 
 

@@ -20,7 +20,7 @@ STATE: Final = "state.json"
 ARRAYS_SUFFIX: Final = ".safetensors"
 GROUP_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _FILE_NAME: Final = re.compile(rf"({GROUP_NAME.pattern}){re.escape(ARRAYS_SUFFIX)}|{re.escape(STATE)}")
-_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     groups = [name.removesuffix(ARRAYS_SUFFIX) for name in manifest.files if name != STATE]
     try:
         arrays = {group: read_arrays(path / f"{group}{ARRAYS_SUFFIX}") for group in groups}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise _other_contents(path, error) from error
     return Checkpoint(path, manifest.sequence, arrays, read_state(path), manifest.metadata)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rlexp.json_file import parse_json
 from rlexp.results.axis import Axis
 from rlexp.sample_batch import Array
 
@@ -91,8 +91,8 @@ def number(value: Any) -> float | None:
 
 def _parsed(line: bytes) -> Mapping[str, Any]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return {}
     return row if isinstance(row, dict) else {}
 

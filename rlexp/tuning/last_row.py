@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import CheckpointError
+from rlexp.json_file import parse_json
 from rlexp.tuning.figures import is_known
 from rlexp.tuning.recorders import flatten
 from rlexp.tuning.recorders.columns import ITERATION
@@ -44,8 +44,8 @@ def _lines(trial_directory: Path) -> Iterator[bytes]:
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None
 

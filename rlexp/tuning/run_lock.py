@@ -19,6 +19,7 @@ from typing import Final, Self
 from filelock import BaseFileLock, FileLock, Timeout
 
 from rlexp.errors import ResumeError
+from rlexp.json_file import read_json
 from rlexp.tuning.open_folder import OpenFolder
 
 LOCK_FILE: Final = "rlexp.lock"
@@ -118,7 +119,7 @@ def _lock_directory(descriptor: int, run_directory: Path) -> None:
 
 def _holder(path: Path) -> str:
     try:
-        holder = json.loads(path.read_text(encoding="utf-8"))
+        holder = read_json(path)
         since = datetime.fromisoformat(holder["since"])
         day = "" if since.date() == datetime.now().date() else f"{since:%Y-%m-%d} "
         return f"pid {holder['pid']} (host {holder['host']}) since {day}{since:%H:%M}"

@@ -223,10 +223,34 @@ def test_a_forged_list_of_files_is_an_error_of_the_checkpoint(tmp_path: Path, fi
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("change", [{"metadata": []}, {"sequence": "3"}, {"sequence": None}])
+NESTED = json.loads("[" * 900 + "]" * 900)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"metadata": []}, {"sequence": "3"}, {"sequence": None}, {"metadata": {"x": NESTED}}, {"files": {"x": NESTED}}],
+    ids=["metadata", "sequence as a string", "no sequence", "nested metadata", "nested files"],
+)
 def test_a_forged_manifest_is_an_error_of_the_checkpoint(tmp_path: Path, change: dict[str, Any]) -> None:
     path = write(tmp_path, 3)
     forge(path, **change)
+    with pytest.raises(CheckpointError, match=r"manifest\.json is unreadable"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("size", [2**62, -1, 10**300, 1.5, "3", None, True])
+def test_sizes_that_no_file_has_are_an_error_of_the_checkpoint(tmp_path: Path, size: Any) -> None:
+    path = write(tmp_path, 3)
+    files = json.loads((path / "manifest.json").read_bytes())["files"]
+    forge(path, files={**files, "state.json": {**files["state.json"], "bytes": size}})
+    with pytest.raises(CheckpointError, match=r"state\.json has \d+ bytes instead of"):
+        read_checkpoint(path)
+
+
+def test_a_key_that_the_manifest_gives_twice_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
+    path = write(tmp_path, 3)
+    text = (path / "manifest.json").read_text(encoding="utf-8")
+    (path / "manifest.json").write_text(text.replace('"sequence": 3', '"sequence": 4, "sequence": 3', 1))
     with pytest.raises(CheckpointError, match=r"manifest\.json is unreadable"):
         read_checkpoint(path)
 

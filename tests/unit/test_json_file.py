@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp import json_file
-from rlexp.json_file import read_json, replace_text
+from rlexp.json_file import parse_json, read_json, replace_text, to_json
 
 
 def test_what_a_file_says(tmp_path: Path) -> None:
@@ -17,11 +17,28 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert read_json(tmp_path / "file") == read_json(tmp_path / "link") == {"a": [1, None]}
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a":' * 10**5, f"[{'9' * 5000}]", "\0", '[{"a": 1, "a": 1}]'])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"a":' * 10**5, f"[{'9' * 5000}]", "\0", '[{"a": 1, "a": 1}]', "[" * 102 + "]" * 102]
+)
 def test_what_is_no_json_is_an_error_of_one_kind(text: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"."):
         read_json(tmp_path / "file")
+
+
+def test_deepest_content_that_is_read_can_be_walked_through_and_written() -> None:
+    text = '{"a": [' * 50 + "1" + "]}" * 50
+    assert to_json(parse_json(text)) == text
+    for deeper in (f"[{text}]", "[[" * 450 + "]]" * 450):  # the last one is no problem for Python's own reader
+        with pytest.raises(ValueError, match="more than 100 levels"):
+            parse_json(deeper)
+
+
+def test_a_key_that_is_given_twice_among_many_is_found_at_once() -> None:
+    keys = [*range(100_000), 99_999]
+    text = "{" + ", ".join(f'"{key}": 0' for key in keys) + "}"
+    with pytest.raises(ValueError, match="key '99999' is given twice"):
+        parse_json(text)
 
 
 def test_pipes_devices_and_directories_are_not_read(tmp_path: Path) -> None:

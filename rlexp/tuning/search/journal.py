@@ -6,7 +6,6 @@ line for each event, written before anything is done that cannot be done again.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from rlexp.errors import ResumeError
-from rlexp.json_file import sync, to_json
+from rlexp.json_file import parse_json, sync, to_json
 from rlexp.tuning.recorders.line_file import LineFile
 
 JOURNAL_FILE: Final = "search.jsonl"
@@ -127,11 +126,11 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
-                    yield number, json.loads(line)
+                    yield number, parse_json(line)
     except FileNotFoundError:
         raise ResumeError(
             f"{path} is missing: what the sweep has tried is unknown",
             "restore the file from a copy, or start a new sweep under another --name",
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise damaged(path.parent, number, error) from error

@@ -146,6 +146,36 @@ def test_a_huge_length_with_a_right_checksum_is_a_cut_and_no_allocation(tmp_path
     assert peak < 4 << 20
 
 
+@pytest.mark.parametrize("length", [2**62, 2**63 - 1, 2**63, 2**64 - 1])
+def test_lengths_beyond_all_files_are_a_cut_or_a_damaged_record(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(struct.pack("<QI", length, length_checksum(length)) + WHOLE)
+    assert (points(path), cuts(path)) == ({}, ["is cut after record 0, byte 0: no whole record follows"])
+    inner = [bytes_field(5, b"x", length), bytes_field(5, bytes_field(1, bytes_field(1, b"x", length)))]
+    path.write_bytes(RECORDS[0] + b"".join(map(frame, inner)) + b"".join(RECORDS[1:]))
+    assert faults(path) == ["2 records are damaged and left out (the first is record 2)"]
+    assert all_points(path) == WRITTEN
+
+
+@pytest.mark.parametrize("numbers", [(5,), (5, 1), (1, 8, 1, 5), (1, 9, 1, 5)], ids=str)
+def test_messages_nested_as_deep_as_can_be_cost_no_points(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    nested = b""
+    for level in range(20_000):
+        nested = bytes_field(numbers[level % len(numbers)], nested)
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(RECORDS[0] + frame(nested) + b"".join(RECORDS[1:]))
+    assert all_points(path) == WRITTEN
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 0x7F | 0x80]) + varint(value >> 7) if value > 0x7F else bytes([value])
+
+
+def bytes_field(number: int, data: bytes, length: int | None = None) -> bytes:
+    """A field of a message as protobuf writes it; ``length`` says that it has another one than it has."""
+    return varint(number << 3 | 2) + varint(len(data) if length is None else length) + data
+
+
 def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_file, "LARGEST_RECORD", 1000)
     monkeypatch.setattr(event_file, "CHUNK_BYTES", 100)

@@ -35,6 +35,13 @@ def test_metrics_have_flat_names_and_may_lie_flat(tmp_path: Path) -> None:
     assert curve(tmp_path, list(map(json.dumps, rows)), "info/learner/loss").values.tolist() == [1.0, 7.0]
 
 
+@pytest.mark.parametrize("damage", ['"x": ' + "[" * 900 + "]" * 900, '"timesteps_total": 100'], ids=["deep", "twice"])
+def test_a_row_that_is_nested_too_deep_or_has_a_key_twice_is_damaged(tmp_path: Path, damage: str) -> None:
+    good = json.dumps(row(1, 20.0))
+    read = curve(tmp_path, [good, f"{json.dumps(row(2, 30.0))[:-1]}, {damage}}}"])
+    assert (read.values.tolist(), read.damaged_lines) == ([20.0], 1)
+
+
 @pytest.mark.parametrize("missing", ["null", "NaN", "Infinity", "true", '"12"', "[1]", "1" + "0" * 400])
 def test_a_value_that_is_no_number_is_not_there_and_no_damage(tmp_path: Path, missing: str) -> None:
     line = json.dumps(row(1, 0.0)).replace('"episode_reward_mean": 0.0', f'"episode_reward_mean": {missing}')

@@ -44,6 +44,17 @@ def test_directory_stays_locked_without_its_lock_file(folder: Path) -> None:
     RunLock(folder).release()
 
 
+@pytest.mark.parametrize(
+    "content", ["", "[]", "[" * 900 + "]" * 900, "[" * 10**5], ids=["empty", "list", "900", "10^5"]
+)
+def test_lock_file_with_other_content_names_nobody(content: str, folder: Path) -> None:
+    lock = RunLock(folder)
+    (folder / "rlexp.lock").write_text(content, encoding="utf-8")
+    with pytest.raises(ResumeError, match="is in use by another process"):
+        RunLock(folder)
+    lock.release()
+
+
 def test_moved_directory_stays_locked(folder: Path) -> None:
     lock = RunLock(folder)
     moved(folder)
