@@ -15,6 +15,7 @@ import numpy as np
 from rlexp.json_file import to_json
 from rlexp.results.event_files import Figures, Run, RunContents, Series, Summary
 from rlexp.sample_batch import Array
+from rlexp.terminal.paint import visible
 
 _POINTS_PER_PIECE = 10_000
 """Points that become text at once."""
@@ -49,7 +50,7 @@ class CsvPrinter:
         self._print(run, tag, points)
 
     def _print(self, run: Run, tag: str, points: Array) -> None:
-        start = _csv_cells(run.name, tag)
+        start = _csv_cells(visible(run.name), visible(tag))
         for piece in _pieces(points):
             columns = (piece[name].tolist() for name in ("step", "wall_time", "value"))
             rows = (f"{start},{step},{wall!r},{value!r}\n" for step, wall, value in zip(*columns, strict=True))

@@ -309,6 +309,15 @@ class Following:
         return self._lines.get(timeout=30)
 
 
+def test_control_characters_of_a_tag_are_printed_in_no_form(tmp_path: Path) -> None:
+    write(tmp_path / "run", [scalar("a\x1b[2J\u202e", 1, 1.5)])
+    for form in ((), ("--csv",), ("--json",)):
+        done = logs(tmp_path / "run", *form)
+        assert done.returncode == 0
+        assert all(character.isprintable() or character == "\n" for character in done.stdout), form
+        assert "[2J" in done.stdout
+
+
 @pytest.fixture
 def following(trial: Path) -> Iterator[list[Following]]:
     started: list[Following] = []
