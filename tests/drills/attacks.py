@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -222,4 +223,44 @@ def shown(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     yield check_clean(scene.run("ls", numbers))
 
 
-ATTACKS = (modules, own_modules, elsewhere, links, pipes, nonsense, shown)
+def tampered(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+    """Manifests and states have giant numbers, keys that are given twice, deep nesting, or are links."""
+    (original,) = run.glob("*/checkpoint_*")
+    manifest, state = ((original / name).read_text(encoding="utf-8") for name in ("manifest.json", "state.json"))
+    values = json.loads(state)
+    states = {
+        "number": json.dumps({**values, "num_steps_sampled": 10**300}),
+        "digits": json.dumps({**values, "iteration": 0}).replace('"iteration": 0', f'"iteration": {HUGE * 2}'),
+        "twice": state.replace("{", '{"iteration": 1, ', 1),
+        "deep": json.dumps({**values, "source": json.loads("[" * 900 + "]" * 900)}),
+    }
+    for text in states.values():
+        copy = copied(scene, run, lambda copy: state_changed(copy, text))  # noqa: B023
+        yield check_refused(scene.run("resume", copy), 3, "checkpoint_")
+    for text in (manifest.replace("{", '{"sequence": 1, ', 1), manifest.replace('"bytes": ', f'"bytes": {HUGE}', 1)):
+        copy = copied(scene, run, lambda copy: (checkpoint_in(copy) / "manifest.json").write_text(text))  # noqa: B023
+        yield check_refused(scene.run("resume", copy), 3, "is damaged")
+    for name in ("manifest.json", "state.json"):
+        copy = copied(scene, run, lambda copy: replaced(checkpoint_in(copy) / name).symlink_to(original / name))  # noqa: B023
+        yield check_refused(scene.run("resume", copy), 3, "is a link")
+    for metrics in ({"training_iteration": 10**300}, {"timesteps_total": -1}, []):
+        copy = copied(scene, run, lambda copy: manifest_changed(copy, metrics=metrics))  # noqa: B023
+        yield check_refused(scene.run("resume", copy), 3, "not a row of results")
+
+
+def checkpoint_in(run: Path) -> Path:
+    """Return the only checkpoint of a run."""
+    (checkpoint,) = run.glob("*/checkpoint_*")
+    return checkpoint
+
+
+def state_changed(run: Path, text: str) -> None:
+    """Replace the state in a checkpoint, and seal the checkpoint again."""
+    checkpoint, content = checkpoint_in(run), text.encode()
+    (checkpoint / "state.json").write_bytes(content)
+    files = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["files"]
+    sealed = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    forge(checkpoint, files={**files, "state.json": sealed})
+
+
+ATTACKS = (modules, own_modules, elsewhere, links, pipes, nonsense, tampered, shown)

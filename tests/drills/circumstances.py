@@ -14,9 +14,11 @@ from tests.drills.registry import drill
 from tests.drills.runs import check_no_step_twice, checkpoints_of, iteration_of, stop, stopped_run
 from tests.drills.scene import REPOSITORY, Scene, check
 
-MOMENTS = (0.2, 0.5, 0.8, 0.9, 0.95)
-"""Shares of the time that a command takes, after which it is ended."""
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+MOMENTS = (
+    *((0.5, signal.SIGKILL), (0.8, signal.SIGKILL), (0.9, signal.SIGKILL), (0.95, signal.SIGKILL)),
+    *((0.9, signal.SIGTERM), (0.9, signal.SIGINT)),
+)
+"""Shares of the time that a command takes, and what is sent then."""
 LONG_EVALUATION = 1_000_000
 AT_ONCE = 4
 
@@ -37,13 +39,12 @@ def kill_readers(scene: Scene) -> str:
             whole = scene.run(*words)
             check(whole.process.returncode == 0, whole.stderr[-300:])
             seconds = time.monotonic() - whole.started_s
-        for number in SIGNALS:
-            for share in MOMENTS:
-                report.unlink(missing_ok=True)
-                end_after(scene, share * seconds, number, *words)
-                check(not report.exists() or "</html>" in report.read_text(), f"{words[0]} left half a report")
-                check(contents(run) == before, f"{words[0]} has changed the run")
-                count += 1
+        for share, number in MOMENTS:
+            report.unlink(missing_ok=True)
+            end_after(scene, share * seconds, number, *words)
+            check(not report.exists() or "</html>" in report.read_text(), f"{words[0]} left half a report")
+            check(contents(run) == before, f"{words[0]} has changed the run")
+            count += 1
         check(not scene.lingering(), f"still there: {scene.lingering()}")
     done = scene.run("evaluate", run, "--episodes", 1)
     check(done.process.returncode == 0, done.stderr[-300:])
