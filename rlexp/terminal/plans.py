@@ -57,7 +57,7 @@ def _checked(plan: Plan, made_envs: bool) -> tuple[list[str], list[str]]:
         return [*checked, "each env, made, reset and stepped once"], []
     if plan.modules.imports:
         return [*checked, "modules exist"], ["whether they register the envs (rlexp check --env makes them)"]
-    return [*checked, "envs exist"], ["whether the envs work (rlexp check --env makes them)"]
+    return [*checked, "env ids, modules and classes exist"], ["whether the envs work (rlexp check --env makes them)"]
 
 
 def plan_as_json(plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None) -> dict[str, Any]:
