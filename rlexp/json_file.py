@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 _MOST_BYTES: Final = 256 << 20
 """Of a file that is read as a whole: more than any of ours has."""
 _MOST_NESTED: Final = 100
@@ -35,7 +33,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # of NumPy, which commands that only read files need not import
         return plain(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.tuning.ray_session import RaySession, set_ray_environment
+from rlexp.sessions.ray_session import RaySession, set_ray_environment
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)

@@ -23,6 +23,7 @@ from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.rollout.evaluation import Acting, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
+from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 
@@ -96,6 +97,19 @@ def film_checkpoint(path: Path, request: EvaluationRequest) -> tuple[Iterator[Ar
     player = _Player.load(path, request.explore)
     policy, evaluator = player.policy_and_evaluator()
     return evaluator.film(policy, player.seed("film", request.seed))
+
+
+def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationRequest) -> Path:
+    """Film an evaluation episode of ``checkpoint`` into ``directory``, which is made where missing; return the video.
+
+    Raises UsageError where videos cannot be written or the env cannot be filmed, CheckpointError where
+    there is no good checkpoint.
+    """
+    require_video_extra("--video")
+    checkpoint = checkpoint.resolve()
+    video = directory / f"{checkpoint.parent.name}-{checkpoint.name}.mp4"
+    write_video(video, *film_checkpoint(checkpoint, request))
+    return video
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.checkpoint import Manifest, read_state
 from rlexp.errors import CheckpointError
+from rlexp.runs.last_row import checkpoint_row
 
 _COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")
 _MOST: Final = 2**53
@@ -24,6 +26,14 @@ def check_counters(path: Path, state: Mapping[str, Any]) -> None:
     seconds = state.get("time_total_s")
     if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
         raise CheckpointError(f"checkpoint {path}: time_total_s in its state is not a time", _HINT)
+
+
+def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
+    """Raise CheckpointError where a trial could not start from its newest checkpoint, which was verified."""
+    if newest is not None:
+        path, manifest = newest
+        check_counters(path, read_state(path))
+        checkpoint_row(path, manifest.metadata)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rlexp.config.json_schema import experiment_schema
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.errors import Notice, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.sessions.ray_address import cluster_error
 from rlexp.terminal import (
     plan_as_json,
     print_checked,
@@ -24,7 +25,6 @@ from rlexp.terminal import (
     print_plan,
 )
 from rlexp.terminal.problems import print_notice
-from rlexp.tuning.ray_address import cluster_error
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -131,7 +131,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Print versions, hardware, and what killed commands left behind."""
-    from rlexp.tuning.leftovers import find_leftovers
+    from rlexp.sessions.leftovers import find_leftovers
 
     leftovers = find_leftovers()
     if clean:

@@ -43,11 +43,10 @@ def evaluate(
     Of a run or a trial it is the best checkpoint. The episodes are those of the run's own evaluation, as
     evaluation_config says: greedy by default.
     """
-    from rlexp.tuning.find_checkpoint import find_checkpoint
+    from rlexp.runs.find_checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(path)
-    from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
-    from rlexp.tuning.videos import film_checkpoint_to
+    from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to
 
     request = EvaluationRequest(episodes, seed, explore, timeout_s)
     film = None if video is None else film_checkpoint_to(video, checkpoint, request)

@@ -31,9 +31,9 @@ from rlexp.config.load_options import LoadOptions
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
 from rlexp.errors import ConfigError
 from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.sessions.ray_address import refuse_cluster
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
-from rlexp.tuning.ray_address import refuse_cluster
 
 
 def run(
@@ -77,7 +77,7 @@ def resume(
     """
     outlive_readers()
     refuse_cluster(os.environ)
-    from rlexp.tuning.display import choose_display
+    from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
@@ -145,8 +145,8 @@ def _train(plan: Plan, flags: _Flags) -> None:
     check_requirements(plan)
     check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
     print_notices(plan)
-    from rlexp.tuning.display import choose_display
-    from rlexp.tuning.experiment_run import RunOptions, run_plan
+    from rlexp.display import choose_display
+    from rlexp.tuning.run import RunOptions, run_plan
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
         code = run_plan(plan, RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv), display)

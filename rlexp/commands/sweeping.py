@@ -28,9 +28,9 @@ from rlexp.config.load_options import Flag
 from rlexp.config.plan import refuse_untrainable, the_sweep
 from rlexp.errors import UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.sessions.ray_address import refuse_cluster
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
-from rlexp.tuning.ray_address import refuse_cluster
 
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
 SchedulerName = StrEnum("SchedulerName", ["fifo", "asha", "median", "pbt"])
@@ -99,8 +99,8 @@ def sweep(
     check_requirements(plan)
     check_fits(plan.everything, this_machine())  # run_sweep checks too, but only after what is slow to import
     print_notices(plan)
-    from rlexp.tuning.display import choose_display
-    from rlexp.tuning.experiment_run import RunOptions
+    from rlexp.display import choose_display
+    from rlexp.tuning.run import RunOptions
     from rlexp.tuning.sweep_run import run_sweep
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:

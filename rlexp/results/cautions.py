@@ -12,7 +12,7 @@ from rlexp.results.group import Group
 from rlexp.results.scoring import Curves, Scoring
 from rlexp.results.settings import SettingsReader, differing
 from rlexp.results.ticks import amount
-from rlexp.tuning.run_record import RUN_FILE
+from rlexp.runs.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8
 """A trial that ends before this part of the longest one is named: the comparison ends where it does."""

@@ -13,6 +13,7 @@ import numpy as np
 from rlexp.config.metric_names import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
+from rlexp.number_format import digits_for
 from rlexp.results.alignment import Band, Reached, Window, band, reached
 from rlexp.results.axis import Axis
 from rlexp.results.cautions import cautions
@@ -22,7 +23,6 @@ from rlexp.results.scoring import Scoring, scoring_of
 from rlexp.results.settings import Settings, SettingsReader, differing, shared_settings
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.sample_batch import Array
-from rlexp.tuning.figures import digits_for
 
 _SEED: Final = 0
 """Of every bootstrap: the same results give the same intervals."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 from rlexp.errors import ResumeError, UsageError
 from rlexp.results.curve import number
 from rlexp.results.trial_folder import directories_of, read_mapping
-from rlexp.tuning.run_directory import PARAMETERS_FILE, RESOLVED_FILE
-from rlexp.tuning.run_lock import LOCK_FILE, is_in_use
-from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, TrialRecord, read_run_record
+from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE
+from rlexp.runs.run_lock import LOCK_FILE, is_in_use
+from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord, read_run_record
 
 KILLED: Final = "KILLED"
 """It says that it runs, but no process holds its lock: it can be resumed."""

@@ -13,8 +13,8 @@ from rlexp.results.curve import Curve, number
 from rlexp.results.group import Group
 from rlexp.results.ticks import amount, unit_of
 from rlexp.results.trial_folder import TrialFolder, read_mapping
-from rlexp.tuning.run_record import Status
-from rlexp.tuning.search.ranking import RULE, SWEEP_FILE
+from rlexp.runs.run_record import Status
+from rlexp.search.ranking import RULE, SWEEP_FILE
 
 Curves = Mapping[TrialFolder, Curve]
 

@@ -10,8 +10,8 @@ from rlexp.config.search_space import GRID
 from rlexp.config.yaml_file import read_file
 from rlexp.json_file import to_json
 from rlexp.results.trial_folder import TrialFolder
-from rlexp.tuning.run_directory import RESOLVED_FILE
-from rlexp.tuning.secrets import masked
+from rlexp.runs.run_directory import RESOLVED_FILE
+from rlexp.runs.secrets import masked
 
 Settings = Mapping[str, str]
 """Values as JSON by dotted name: ``{"config.lr": "0.001"}``."""

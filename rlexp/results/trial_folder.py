@@ -12,8 +12,8 @@ from typing import Any, Final
 from rlexp.errors import ResumeError, UsageError
 from rlexp.json_file import read_json
 from rlexp.results.curve import RESULT_FILE
-from rlexp.tuning.run_directory import PARAMETERS_FILE
-from rlexp.tuning.run_record import RUN_FILE, RunRecord, TrialRecord, is_in_run, read_run_record
+from rlexp.runs.run_directory import PARAMETERS_FILE
+from rlexp.runs.run_record import RUN_FILE, RunRecord, TrialRecord, is_in_run, read_run_record
 
 SEE_LS: Final = "rlexp ls DIR lists runs"
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rlexp.errors import Notice
 from rlexp.json_file import plain, to_json
 from rlexp.metrics.statistics import Estimate
+from rlexp.number_format import count, decimal, distinct_cuts, duration, exact, one_line
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.picture import write_picture
 from rlexp.results.report import write_report
@@ -20,7 +21,6 @@ from rlexp.results.ticks import unit_of
 from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 from rlexp.terminal.problems import print_notice_list
-from rlexp.tuning.figures import count, decimal, distinct_cuts, duration, exact, one_line
 
 _MOST_LINES: Final = 6
 """More curves than these cannot be told apart in a terminal."""

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rlexp import __version__
 from rlexp.machine import Machine
+from rlexp.sessions.leftovers import Leftover
 from rlexp.terminal.paint import aligned, visible
-from rlexp.tuning.leftovers import Leftover
 
 _PACKAGES = ("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML", "ale-py", "tensorboard", "optuna")
 _SHARED_MEMORY = "/dev/shm"

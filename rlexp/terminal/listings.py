@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.json_file import to_json
+from rlexp.number_format import MISSING, count, middle_cut, one_line, score
 from rlexp.results.found_runs import DAMAGED, KILLED, Found
 from rlexp.results.ticks import tick_label
+from rlexp.runs.run_record import Status
 from rlexp.terminal.paint import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
-from rlexp.tuning.figures import MISSING, count, middle_cut, one_line, score
-from rlexp.tuning.run_record import Status
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
 _BY_NEED: Final = ("run", "status", "best", "steps", "age", "env", "agent", "last", "size", "iter")

@@ -12,9 +12,9 @@ from rlexp.config.plan import Plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.errors import RlexpError
+from rlexp.number_format import exact, first_of
 from rlexp.terminal.paint import aligned, visible
 from rlexp.terminal.problems import print_notice_list
-from rlexp.tuning.figures import exact, first_of
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport

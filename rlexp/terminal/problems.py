@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from rlexp.errors import Notice, RlexpError
+from rlexp.number_format import MOST_LINES, first_of
 from rlexp.terminal.paint import CYAN, RED, YELLOW, painted, visible
-from rlexp.tuning.figures import MOST_LINES, first_of
 
 
 def print_error(error: RlexpError) -> None:

@@ -1,1 +1,1 @@
-"""Experiments as Tune runs them, and what a run leaves on disk and shows while it runs."""
+"""Experiments as Ray Tune runs them: the only room that knows Tune."""

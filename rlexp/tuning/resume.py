@@ -8,24 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import newest_manifest
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.trial import Trial
+from rlexp.display import Display
 from rlexp.errors import ResumeError
 from rlexp.json_file import to_json
-from rlexp.tuning.changed_keys import CHANGEABLE, differences, refuse_changes_of, what_can_change
-from rlexp.tuning.display import Display
-from rlexp.tuning.experiment_run import CHECKING, machine_for, run_feed
-from rlexp.tuning.last_row import last_row
-from rlexp.tuning.ray_session import RaySession
-from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
-from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, read_run_record
-from rlexp.tuning.secrets import masked
+from rlexp.runs.changed_keys import CHANGEABLE, differences, refuse_changes_of, what_can_change
+from rlexp.runs.last_row import last_row
+from rlexp.runs.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
+from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, read_run_record
+from rlexp.runs.secrets import masked
+from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
+from rlexp.search.trial_source import FixedTrials
+from rlexp.sessions.ray_session import RaySession
+from rlexp.tuning.run import CHECKING, machine_for, run_feed
 from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_resume import is_sweep, resume_sweep
-from rlexp.tuning.trial_feed import FixedTrials
-from rlexp.tuning.trust import refuse_own_modules, refuse_unloadable, refuse_untrusted
 
 
 def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:

@@ -10,24 +10,24 @@ from ray.tune.error import TuneError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.trial import Trial
-from rlexp.tuning.display import Display
-from rlexp.tuning.find_checkpoint import starting_point
-from rlexp.tuning.phase_file import end_phases
-from rlexp.tuning.ray_session import RaySession
-from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status
+from rlexp.display import Display
+from rlexp.runs.find_checkpoint import starting_point
+from rlexp.runs.phase_file import end_phases
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status
+from rlexp.search.trial_source import TrialSource
+from rlexp.sessions.ray_session import RaySession
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable, placement
-from rlexp.tuning.trial_events import EndWhenSaved, TrialEvents
-from rlexp.tuning.trial_feed import TrialFeed
-from rlexp.tuning.tune_feed import Referee, TrialQueue
+from rlexp.tuning.tune_callbacks import EndWhenSaved, TrialEvents
+from rlexp.tuning.tune_scheduler import Referee, TrialQueue
 
 TUNE_FOLDER = "tune"
 """Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
 
 
 def run_trials(
-    feed: TrialFeed, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+    feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
 ) -> Status:
     """Run every trial that ``feed`` gives to its end; return how the run as a whole ended. ``session`` is entered.
 
@@ -63,7 +63,7 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
+def make_tuner(feed: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
     """Return a Tuner whose trials are exactly those of ``feed``, in their order, each with its own bundles."""
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
@@ -90,7 +90,7 @@ def make_tuner(feed: TrialFeed, directory: RunDirectory, events: TrialEvents, se
     )
 
 
-def assignment_of(trial: Trial, directory: RunDirectory, feed: TrialFeed) -> Assignment:
+def assignment_of(trial: Trial, directory: RunDirectory, feed: TrialSource) -> Assignment:
     """Return what the process of ``trial`` is told; its time budget begins now."""
     end_phases(directory.trial_directory(trial))  # of a process that was killed
     budget_s = trial.experiment.time_budget_s

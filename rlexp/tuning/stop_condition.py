@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlexp.config.metric_names import GROWING_METRICS
-from rlexp.tuning.figures import exact, score
-from rlexp.tuning.recorders import flatten
+from rlexp.number_format import exact, score
+from rlexp.runs.recorders import flatten
 
 
 def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> str | None:

@@ -6,33 +6,34 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import Manifest, newest_manifest
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
+from rlexp.display import Display
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.json_file import plain
-from rlexp.tuning.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences, what_can_change
-from rlexp.tuning.display import Display
-from rlexp.tuning.experiment_run import CHECKING, EXIT_CODES, machine_for, run_feed
-from rlexp.tuning.last_row import checkpoint_row, last_row
-from rlexp.tuning.ray_session import RaySession
-from rlexp.tuning.recorders import TrialRecorder
-from rlexp.tuning.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
-from rlexp.tuning.run_record import RUN_FILE, RunRecord, Status, TrialError
-from rlexp.tuning.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
-from rlexp.tuning.search.ranking import SWEEP_FILE
-from rlexp.tuning.search.record import BEST_FILE
-from rlexp.tuning.search.restored import Restored, restored
-from rlexp.tuning.search.search import Search
-from rlexp.tuning.search.searchers import require_sweep_extra
-from rlexp.tuning.search.state import OVER, SearchState
-from rlexp.tuning.secrets import masked
+from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences, what_can_change
+from rlexp.runs.exploit import adopt_checkpoint
+from rlexp.runs.last_row import checkpoint_row, last_row
+from rlexp.runs.recorders import TrialRecorder
+from rlexp.runs.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
+from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialError
+from rlexp.runs.secrets import masked
+from rlexp.runs.trust import refuse_own_modules
+from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
+from rlexp.search.ranking import SWEEP_FILE
+from rlexp.search.record import BEST_FILE
+from rlexp.search.restored import Restored, restored
+from rlexp.search.search import Search
+from rlexp.search.searchers import require_sweep_extra
+from rlexp.search.state import OVER, SearchState
+from rlexp.sessions.ray_session import RaySession
+from rlexp.tuning.run import CHECKING, EXIT_CODES, machine_for, run_feed
 from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep_run import capacity
-from rlexp.tuning.takeover import adopt_checkpoint
-from rlexp.tuning.trust import refuse_own_modules, refuse_unloadable
 
 
 def is_sweep(path: Path) -> bool:

@@ -8,17 +8,17 @@ from rlexp.config.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import the_sweep
 from rlexp.config.sweep import Sweep
+from rlexp.display import Display
 from rlexp.machine import Machine
-from rlexp.tuning.display import Display
-from rlexp.tuning.experiment_run import CHECKING, RunOptions, machine_for, run_feed
-from rlexp.tuning.ray_session import RaySession
-from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_name import usual_name
-from rlexp.tuning.search.journal import Heading, Journal
-from rlexp.tuning.search.search import Search
-from rlexp.tuning.search.searchers import make_searcher, require_sweep_extra
-from rlexp.tuning.search.state import SearchState
-from rlexp.tuning.secrets import masked
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_name import usual_name
+from rlexp.runs.secrets import masked
+from rlexp.search.journal import Heading, Journal
+from rlexp.search.search import Search
+from rlexp.search.searchers import make_searcher, require_sweep_extra
+from rlexp.search.state import SearchState
+from rlexp.sessions.ray_session import RaySession
+from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_feed
 from rlexp.tuning.stop_request import StopRequest
 
 

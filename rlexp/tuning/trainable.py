@@ -18,14 +18,14 @@ from rlexp.config.experiment import Experiment
 from rlexp.config.trial import Trial
 from rlexp.config.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
+from rlexp.runs.last_row import checkpoint_row
+from rlexp.runs.open_folder import OpenFolder
+from rlexp.runs.phase_file import end_phases, write_phase
+from rlexp.runs.retention import keep_best
+from rlexp.runs.videos import FOLDER, write_video
+from rlexp.search.checkpoint_milestones import Milestones
 from rlexp.task_pool import RayTaskPool
-from rlexp.tuning.last_row import checkpoint_row
-from rlexp.tuning.milestones import Milestones
-from rlexp.tuning.open_folder import OpenFolder
-from rlexp.tuning.phase_file import end_phases, write_phase
-from rlexp.tuning.retention import keep_best
 from rlexp.tuning.stop_condition import reached
-from rlexp.tuning.videos import FOLDER, write_video
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent

@@ -12,12 +12,12 @@ import pytest
 from rlexp.config.load import load_plan
 from rlexp.config.trial import Trial
 from rlexp.config.yaml_writer import to_yaml
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.search.trial_source import FixedTrials
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
-from rlexp.tuning.run_directory import RunDirectory
 from rlexp.tuning.runner import assignment_of
 from rlexp.tuning.trainable import ASSIGNMENT, Assignment, ExperimentTrainable
-from rlexp.tuning.trial_feed import FixedTrials
 from tests.behaviour.learning_agents import TINY
 from tests.envs import ENDLESS_ENV
 

@@ -15,16 +15,16 @@ from unittest.mock import patch
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.trial import Trial
 from rlexp.config.yaml_writer import to_yaml
+from rlexp.display.quiet import QuietDisplay
 from rlexp.json_file import to_json
 from rlexp.machine import this_machine
+from rlexp.runs.recorders.line_file import LineFile
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status
+from rlexp.search.search import Search
 from rlexp.seeding import derive_seed
-from rlexp.tuning.display.quiet import QuietDisplay
-from rlexp.tuning.experiment_run import EXIT_CODES, RunOptions
-from rlexp.tuning.recorders.line_file import LineFile
 from rlexp.tuning.resume import resume_run
-from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status
-from rlexp.tuning.search.search import Search
+from rlexp.tuning.run import EXIT_CODES, RunOptions
 from rlexp.tuning.sweep_run import run_sweep
 from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World
 

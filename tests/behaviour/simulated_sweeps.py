@@ -16,14 +16,14 @@ from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.trial import Trial
 from rlexp.config.yaml_writer import to_yaml
-from rlexp.tuning.recorders import JsonRecorder
-from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status, TrialError
-from rlexp.tuning.search.journal import Journal
-from rlexp.tuning.search.search import Search
-from rlexp.tuning.search.searchers import make_searcher
-from rlexp.tuning.search.state import SearchState
-from rlexp.tuning.trial_feed import Action, Ending
+from rlexp.runs.recorders import JsonRecorder
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status, TrialError
+from rlexp.search.journal import Journal
+from rlexp.search.search import Search
+from rlexp.search.searchers import make_searcher
+from rlexp.search.state import SearchState
+from rlexp.search.trial_source import Action, Ending
 
 NEVER = 10**9
 ROW_STEPS = 100

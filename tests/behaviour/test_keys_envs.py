@@ -19,13 +19,13 @@ from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.config.dqn import DQNConfig
 from rlexp.config.model import ModelConfig
 from rlexp.config.user_modules import UserModules, folders_for
+from rlexp.display.quiet import QuietDisplay
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import OBS
 from rlexp.task_pool import InlineTaskPool
-from rlexp.tuning.display.quiet import QuietDisplay
 from rlexp.tuning.resume import resume_run
 from tests.envs import ENDLESS_ENV, PIXEL_ENV
 

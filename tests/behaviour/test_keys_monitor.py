@@ -11,8 +11,8 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.dqn import DQNConfig
 from rlexp.envs import make_filmed_env
 from rlexp.errors import UsageError
+from rlexp.runs.videos import write_video
 from rlexp.task_pool import InlineTaskPool
-from rlexp.tuning.videos import write_video
 from tests.envs import COUNTING_ENV, FILMED_ENV
 
 SIDE = 32

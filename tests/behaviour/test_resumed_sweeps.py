@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from rlexp.config.trial import Trial
+from rlexp.display.summary import summary_lines
 from rlexp.json_file import to_json
+from rlexp.runs.run_record import read_run_record
 from rlexp.seeding import derive_seed
-from rlexp.tuning.display.summary import summary_lines
-from rlexp.tuning.run_record import read_run_record
 from tests.behaviour.rehearsed_sweeps import (
     ASHA,
     DRAWN,

@@ -10,14 +10,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlexp.config.trial import Trial
+from rlexp.display.leaderboard import leaderboard_lines
+from rlexp.number_format import score
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
-from rlexp.tuning.display.leaderboard import leaderboard_lines
-from rlexp.tuning.figures import score
-from rlexp.tuning.recorders import TrialRecorder
-from rlexp.tuning.recorders.tensorboard_recorder import SCORE_TAG
-from rlexp.tuning.run_record import Status
-from rlexp.tuning.trial_feed import Ending
+from rlexp.runs.recorders import TrialRecorder
+from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG
+from rlexp.runs.run_record import Status
+from rlexp.search.trial_source import Ending
 from tests.behaviour.simulated_sweeps import Simulation, World, simulated, sweep_of
 
 REWARD = "episode_reward_mean"

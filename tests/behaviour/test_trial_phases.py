@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.runs.phase_file import PhaseWatch, end_phases, write_phase
 from rlexp.tuning import trainable
-from rlexp.tuning.phase_file import PhaseWatch, end_phases, write_phase
 from rlexp.tuning.stop_condition import reached
 from tests.behaviour.inline_trials import assigned, rows_of
 

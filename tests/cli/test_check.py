@@ -41,7 +41,9 @@ def test_the_trials_that_a_file_makes(path: Path) -> None:
         ["00000-APEX-CartPole-v1-lr=0.001", "APEX", "CartPole-v1", "1", "lr=0.001", "episode_reward_mean", "475"],
         ["00001-APEX-CartPole-v1-lr=0.0001", "APEX", "CartPole-v1", "1", "lr=0.0001", "episode_reward_mean", "475"],
     ]
-    assert checked == "checked: keys and values, CPUs, GPUs and memory of this machine, env ids, modules and classes exist"
+    assert (
+        checked == "checked: keys and values, CPUs, GPUs and memory of this machine, env ids, modules and classes exist"
+    )
     assert unchecked == "not checked: whether the envs work (rlexp check --env makes them)"
 
 

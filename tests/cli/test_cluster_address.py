@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.sessions.session_processes import SESSION
+
 ADDRESS = "10.77.0.1:6379"
 EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, config: {num_workers: 0}}\n"
 REASON = f"RAY_ADDRESS={ADDRESS} names a Ray cluster, and rlexp cannot join one yet"
@@ -16,7 +18,7 @@ REASON = f"RAY_ADDRESS={ADDRESS} names a Ray cluster, and rlexp cannot join one 
 
 def rlexp(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "a.yaml").write_text(EXPERIMENT)
-    environment = {**os.environ, "RAY_ADDRESS": ADDRESS}
+    environment = {name: value for name, value in os.environ.items() if name != SESSION} | {"RAY_ADDRESS": ADDRESS}
     command = [sys.executable, "-m", "rlexp", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.tuning.run_lock import RunLock
-from rlexp.tuning.session_processes import SESSION
+from rlexp.runs.run_lock import RunLock
+from rlexp.sessions.session_processes import SESSION
 
 OLD = """\
 pong:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.tuning.recorders import TensorBoardRecorder
+from rlexp.runs.recorders import TensorBoardRecorder
 from tests.unit.results.run_folders import MadeTrial, make_run, row
 
 

@@ -9,38 +9,43 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
-    "cli": 10,
-    "commands": 9,
-    "terminal": 8,
-    "results": 7,
-    "tuning": 6,
-    "agents": 5,
-    "optimizers": 4,
-    "rollout": 3,
-    "replay": 3,
+    "cli": 12,
+    "commands": 11,
+    "terminal": 10,
+    "tuning": 9,
+    "agents": 8,
+    "optimizers": 7,
+    "display": 6,
+    "results": 6,
+    "rollout": 6,
+    "sessions": 5,
+    "search": 5,
+    "replay": 4,
+    "runs": 4,
+    "envs": 3,
+    "models": 3,
     "policy": 2,
-    "envs": 2,
-    "models": 2,
+    "machine": 2,
     "checkpoint": 1,
     "metrics": 1,
     "task_pool": 1,
-    "machine": 1,
     "config": 0,
     "sample_batch": 0,
     "schedules": 0,
     "seeding": 0,
     "json_file": 0,
+    "number_format": 0,
     "errors": 0,
 }
-GROUND = {"sample_batch", "schedules", "seeding", "json_file", "errors"}
+GROUND = {"sample_batch", "schedules", "seeding", "json_file", "number_format", "errors"}
 """What every room may use, also its neighbours on the ground floor."""
 
-# These rooms of floor 2 and 3 do not see each other; they meet through protocols.
-STRANGERS = [{"rollout", "replay"}, {"envs", "models"}]
+# These rooms do not see each other, though their floors would let them; they meet through protocols.
+STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "sessions"}, {"rollout", "search"}]
 
 LIBRARIES = {
     "ray.tune": {"tuning"},
-    "ray": {"tuning", "task_pool"},
+    "ray": {"tuning", "sessions", "task_pool"},
     "torch": {"models", "agents"},
     "gymnasium": {"envs", "rollout", "agents"},
     "typer": {"cli", "commands"},

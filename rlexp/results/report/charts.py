@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rlexp.number_format import score
 from rlexp.results.comparison import ComparedGroup, Comparison
 from rlexp.results.report.frame import Frame, limits
 from rlexp.results.report.markup import Markup, element
 from rlexp.results.ticks import Unit, amount, unit_of
-from rlexp.tuning.figures import score
 
 COLOURS = 8
 """How many the style sheet has: ``c0`` to ``c7``; later groups are dashed as well."""

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator
 
 from rlexp.metrics.statistics import Estimate
+from rlexp.number_format import count, decimal, duration, exact
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report.charts import colour_class
 from rlexp.results.report.markup import Markup, element, joined, table
 from rlexp.results.settings import MISSING
-from rlexp.tuning.figures import count, decimal, duration, exact
-from rlexp.tuning.run_record import RunRecord
+from rlexp.runs.run_record import RunRecord
 
 
 def group_label(index: int, group: ComparedGroup) -> Markup:

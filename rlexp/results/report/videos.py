@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report.markup import Markup, element
-from rlexp.tuning.videos import FOLDER
+from rlexp.runs.videos import FOLDER
 
 _LARGEST_BYTES: Final = 3 * 2**20
 _LARGEST_SUM_BYTES: Final = 24 * 2**20

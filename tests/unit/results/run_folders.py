@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.yaml_writer import to_yaml
-from rlexp.tuning.run_record import RunRecord, Status, TrialRecord
+from rlexp.runs.run_record import RunRecord, Status, TrialRecord
 
 STEPS_PER_ROW = 100
 SECONDS_PER_ROW = 2.0

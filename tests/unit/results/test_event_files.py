@@ -21,7 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from rlexp.results.event_files import event_file
-from rlexp.tuning.recorders.tensorboard_recorder import TensorBoardRecorder
+from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
 from tests.unit.results.event_writing import (
     accumulated,
     displayed,

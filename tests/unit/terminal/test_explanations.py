@@ -12,8 +12,8 @@ from rlexp.config.old_samplers import KEYS as SPELLINGS
 from rlexp.config.samplers import GRID, SAMPLERS
 from rlexp.config.search import SearchConfig
 from rlexp.errors import UsageError
+from rlexp.runs.recorders import COLUMNS
 from rlexp.terminal import print_explanation
-from rlexp.tuning.recorders import COLUMNS
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
 SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.results.found_runs import DAMAGED, Found
+from rlexp.runs.run_record import Status
 from rlexp.terminal.listings import print_found
-from rlexp.tuning.run_record import Status
 
 OUT = Path("results")
 

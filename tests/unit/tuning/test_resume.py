@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from rlexp.config.load import load_plan, resolved_yaml
+from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError, UsageError
-from rlexp.tuning.display import QuietDisplay
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status, read_run_record
+from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.resume import recorded_trials, resume_run
-from rlexp.tuning.run_directory import RunDirectory
-from rlexp.tuning.run_record import Status, read_run_record
 from rlexp.tuning.runner import assignment_of
-from rlexp.tuning.trial_feed import FixedTrials
 from tests.behaviour.inline_trials import rows_of, trials_of
 
 

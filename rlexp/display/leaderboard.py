@@ -1,0 +1,141 @@
+"""The leaderboard of a sweep: in the live picture while it runs, and as lines at its end."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from rlexp.json_file import plain, to_json
+from rlexp.number_format import MISSING, count, first_of, middle_cut, one_line, score, short
+from rlexp.runs.run_record import Status
+from rlexp.search.ranking import RULE, Standing, TrialStanding
+from rlexp.search.standings import Standings
+
+_HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
+_RULE_WIDTH: Final = 79
+_MOST_LINES: Final = 10
+"""Configurations that the last words of a sweep list; ``trials.csv`` has all."""
+_LIVE_HEADER: Final = ("", "score", "seeds", "steps", "status", "configuration")
+_STYLES: Final[Mapping[Status, str]] = {Status.RUNNING: "cyan", Status.ERROR: "red", Status.PRUNED: "dim"}
+
+
+def leaderboard(standings: Standings, headline: str, width: int, height: int) -> Text:
+    """Return at most ``height`` lines of at most ``width`` cells: what there is so far, the best first."""
+    ranked = standings.ranked()
+    counts = Counter(trial.status for trial in standings.trials())
+    said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
+    begun = f"{len(ranked)} of {standings.number_of_configurations} configurations"
+    metric = f"{standings.search.metric}, {standings.search.mode}"
+    foot = Text(f"{begun}: {', '.join(said) or 'none started'}; by {metric}", "dim")
+    room = max(height - 3, 0)
+    shown = ranked if len(ranked) <= room else _with_running(ranked, room - 1)
+    rows = [_live_cells(standing, ranked.index(standing) + 1) for standing in shown]
+    table = _table(_LIVE_HEADER, rows, [standing.status for standing in shown], width)
+    if len(shown) < len(ranked):
+        table.append(Text(f"… and {len(ranked) - len(shown)} more", "dim"))
+    lines = [Text(headline, style="bold"), *table, foot]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines[:height])
+
+
+def leaderboard_lines(standings: Standings) -> list[str]:
+    """Return the best configurations, and a table of what failed, as plain lines."""
+    ranked = standings.ranked()
+    rows = [_HEADER, *(_cells(standing, rank) for rank, standing in enumerate(ranked[:_MOST_LINES], start=1))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER) - 1)]
+    lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+    if len(ranked) > _MOST_LINES:
+        lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
+    rule = textwrap.wrap(RULE.format(metric=standings.search.metric), _RULE_WIDTH)
+    return [*lines, *rule, *_failure_lines(standings)]
+
+
+def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
+    """Return the configurations, the best first, for a program."""
+    return [
+        {
+            "rank": rank,
+            "configuration": standing.configuration,
+            "point": dict(standing.varied),
+            "status": standing.status,
+            "score": standing.score,
+            "interval": standing.interval,
+            "trials": [trial.trial.name for trial in standing.trials],
+        }
+        for rank, standing in enumerate(standings.ranked(), start=1)
+    ]
+
+
+def configuration_words(varied: Mapping[str, Any]) -> str:
+    """Return a configuration on one line: ``lr=0.001 n_step=3``."""
+    return " ".join(f"{key}={_value(value)}" for key, value in varied.items())
+
+
+def _failure_lines(standings: Standings) -> list[str]:
+    failures, refused = standings.failures(), standings.refused
+    if not failures and not refused:
+        return []
+    begun = len(standings.trials())
+    lines = ["", f"{len(failures)} of {begun} trials failed:"] if failures else [""]
+    width = max((len(_short_name(each)) for each in failures), default=0)
+    lines += first_of([f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures], ", in trials.csv")
+    could_not = [f"  configuration {number} is not possible: {one_line(why)}" for number, why in refused.items()]
+    return lines + first_of(could_not, ", in sweep.json")
+
+
+def _why(trial: TrialStanding) -> str:
+    return f"after {count(trial.timesteps_total)} steps: {one_line(trial.error or '')}"
+
+
+def _short_name(trial: TrialStanding) -> str:
+    return f"{trial.trial.index:05d} {configuration_words(trial.trial.varied)}"
+
+
+def _with_running(ranked: Sequence[Standing], room: int) -> list[Standing]:
+    """Return the best ones, and after them those that run, as many as there is room for."""
+    running = [standing for standing in ranked if standing.status is Status.RUNNING][: max(room // 2, 0)]
+    best = [standing for standing in ranked if standing not in running][: max(room - len(running), 0)]
+    return sorted([*best, *running], key=ranked.index)
+
+
+def _live_cells(standing: Standing, rank: int) -> tuple[str, ...]:
+    done = sum(trial.status not in (Status.PENDING, Status.RUNNING) for trial in standing.trials)
+    steps = count(max(trial.timesteps_total for trial in standing.trials))
+    words = configuration_words(standing.varied)
+    return str(rank), _score(standing), f"{done}/{len(standing.trials)}", steps, standing.status.lower(), words
+
+
+def _cells(standing: Standing, rank: int) -> tuple[str, ...]:
+    interval = MISSING if standing.interval is None else "[{}, {}]".format(*map(score, standing.interval))
+    steps = count(max(trial.timesteps_total for trial in standing.trials))
+    return str(rank), _score(standing), interval, steps, standing.status, configuration_words(standing.varied)
+
+
+def _score(standing: Standing) -> str:
+    if standing.score is not None:
+        return score(standing.score)
+    known = [each for each in standing.scores if each is not None]
+    return f"({score(sum(known) / len(known))})" if known and not standing.failed else MISSING
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int) -> list[Text]:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
+    room = max(width - sum(widths) - 2 * len(widths), 1)
+    lines = []
+    for row, status in zip([header, *rows], [None, *statuses], strict=True):
+        cells = [cell.rjust(w) for cell, w in zip(row, widths, strict=False)]
+        style = "dim" if status is None else _STYLES.get(status, "")
+        lines.append(Text("  ".join([*cells, middle_cut(row[-1], room)]), style))
+    return lines
+
+
+def _value(value: Any) -> str:
+    value = plain(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(_value, value)) + "]"
+    return short(value) if isinstance(value, float) else value if isinstance(value, str) else to_json(value)

@@ -1,0 +1,136 @@
+"""The live display: a picture at the foot of the terminal that is drawn again with every tick."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from rlexp.config.trial import Trial
+from rlexp.display.canvas import Canvas
+from rlexp.display.clock import Clock
+from rlexp.display.leaderboard import leaderboard
+from rlexp.display.panel import picture
+from rlexp.display.progress_text import OverallProgress
+from rlexp.display.quiet import STOPPING, QuietDisplay
+from rlexp.display.trial_view import TrialView
+from rlexp.number_format import duration, middle_cut, one_line
+from rlexp.runs.last_row import earlier_rewards
+from rlexp.runs.run_name import as_typed, derived_name
+from rlexp.runs.run_record import RunRecord, Status
+
+
+class LiveDisplay(QuietDisplay):
+    """Draws on stderr's terminal.
+
+    The runner's calls draw. Where the command itself is busy, with Ray's start for example, a clock draws the
+    headline alone: nothing else of the display is read by another thread.
+    """
+
+    def __init__(self, stdout: TextIO, console: Console) -> None:
+        super().__init__(stdout)
+        self._console = console
+        self._canvas = Canvas(console)
+        self._clock = Clock(self._draw_headline)
+        self._views: dict[str, TrialView] = {}
+        self._overall = OverallProgress()
+        self._began_s = time.monotonic()
+        self._phase = ""
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Show what the command or a trial's process does; the clock goes on until the next tick."""
+        if trial is not None:
+            view = self._view(trial)
+            view.status, view.phase = Status.RUNNING, one_line(text)
+            self._phase = ""
+            return
+        self._phase = one_line(text)
+        self._draw_headline()
+        self._clock.start()
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Draw the first picture; a trial that is resumed keeps the rewards that it had."""
+        super().start(run_directory, trials)
+        for trial in trials:
+            self._view(trial).recall(earlier_rewards(run_directory / derived_name(trial.name)))
+        self._canvas.open()
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Show the trial among the running ones."""
+        self._phase = ""
+        self._view(trial).begin(time.monotonic())
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Take the row into the next picture."""
+        self._view(trial).add(row)
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Print it above the picture."""
+        who = f"{trial.name}: " if trial else ""
+        self._canvas.print_above(Text.assemble(who, (one_line(text), "yellow")))
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Print, above the picture, how the trial ended."""
+        self._view(trial).status = status
+        style = {Status.ERROR: "red", Status.PRUNED: "yellow"}.get(status, "green")
+        said = f": {one_line(message)}" if message else ""
+        self._canvas.print_above(Text.assemble(trial.name, " ", (status.value, style), said))
+
+    def tick(self) -> None:
+        """Draw the picture for the terminal's present size."""
+        self._clock.stop()
+        width, height = self._console.size
+        # The last line is the cursor's: a picture as high as the terminal would scroll it with every tick.
+        if self._standings is not None:
+            drawn = leaderboard(self._standings, self._headline(width), width, height - 1)
+        else:
+            drawn = self._picture(width, height - 1)
+        self._canvas.draw(drawn)
+
+    def finish(self, run: RunRecord) -> None:
+        """Take the picture away and print the summary."""
+        self._close()
+        super().finish(run)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the terminal back: the cursor and the lines of the picture."""
+        self._close()
+
+    def _close(self) -> None:
+        self._clock.stop()
+        self._canvas.close()
+
+    def _view(self, trial: Trial) -> TrialView:
+        return self._views.setdefault(trial.name, TrialView(trial))
+
+    def _picture(self, width: int, height: int) -> Text:
+        views, now_s = list(self._views.values()), time.monotonic()
+        overall = self._overall.of(views, now_s) if len(views) > 1 else None
+        return picture(views, self._headline(width), width, height, now_s, overall)
+
+    def _draw_headline(self) -> None:
+        width, _ = self._console.size
+        headline = Text(self._headline(width), style="bold")
+        headline.truncate(width, overflow="ellipsis")
+        self._canvas.draw(headline)
+
+    def _headline(self, width: int) -> str:
+        """Return where the run is, for how long it goes on, and what the command does."""
+        clock = duration(time.monotonic() - self._began_s)
+        if self._stop_requested:
+            return STOPPING
+        facts = f"{clock}  {self._phase}".rstrip()
+        if self._run_directory == Path():
+            return facts
+        room = max(width - len(facts) - 2, 1)
+        return f"{middle_cut(str(as_typed(self._run_directory)), room)}  {facts}"

@@ -1,0 +1,99 @@
+"""One line per report, for logs, pipes and terminals without colour."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlexp.config.trial import Trial
+from rlexp.display.progress_text import goal_text, time_left
+from rlexp.display.quiet import STOPPING, QuietDisplay
+from rlexp.display.trial_view import TrialView
+from rlexp.number_format import count, exact, one_line, percent, score
+from rlexp.runs.run_record import Status
+
+
+class PlainDisplay(QuietDisplay):
+    """Prints a line on stderr for whatever happens, the summary on stdout."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        super().__init__(stdout)
+        self._stderr = stderr
+        self._views: dict[str, TrialView] = {}
+        self._stop_told = False
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Print it; of a trial with results, only the first one after a result."""
+        view = self._views.get(trial.name) if trial else None
+        if view is not None and view.row:
+            if view.phase is not None:
+                return
+            view.phase = text
+        self.on_note(trial, text)
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Print where the run is and how many trials it has."""
+        super().start(run_directory, trials)
+        self._views = {trial.name: TrialView(trial) for trial in trials}
+        said = f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'}"
+        if self._standings is not None:
+            said = f"up to {self._standings.number_of_configurations} configurations"
+        self._say(f"{said} in {run_directory}")
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Print that the trial starts."""
+        self._views.setdefault(trial.name, TrialView(trial)).begin(time.monotonic())
+        self._say(f"{trial.name} starts")
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Print the row's main figures."""
+        view = self._views[trial.name]
+        view.add(row)
+        self._say(f"{trial.name}  {report(view)}")
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Print it."""
+        self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Print how the trial ended."""
+        self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
+
+    def tick(self) -> None:
+        """Print once that the run was asked to end."""
+        if self._stop_requested and not self._stop_told:
+            self._stop_told = True
+            self._say(STOPPING)
+
+    def _say(self, text: str) -> None:
+        print(f"{datetime.now():%H:%M:%S} {text}", file=self._stderr, flush=True)
+
+
+def report(view: TrialView) -> str:
+    """Return the newest row of a trial as one line."""
+    row = view.row
+    parts = [
+        f"iteration {count(row.get('training_iteration'))}",
+        f"steps {count(row.get('timesteps_total'))}{_progress(view)}",
+        f"reward {score(row.get('episode_reward_mean'))}{_goal(view)}",
+        f"sampled {count(row.get('info/sample_throughput'))}/s",
+        f"trained {count(row.get('info/train_throughput'))}/s",
+        f"bottleneck {row.get('info/bottleneck', '-')}",
+    ]
+    return "  ".join(parts)
+
+
+def _progress(view: TrialView) -> str:
+    progress = view.progress(time.monotonic())
+    if progress is None:
+        return ""
+    left = time_left(progress.seconds_left, bool(view.undecided))
+    return f" ({', '.join(filter(None, [f'{percent(progress.share)} of {goal_text(progress)}', left]))})"
+
+
+def _goal(view: TrialView) -> str:
+    goal = view.trial.experiment.stop.get("episode_reward_mean")
+    return "" if goal is None else f" of {exact(goal)}"

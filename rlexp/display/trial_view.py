@@ -1,0 +1,124 @@
+"""What a display knows of one trial: its rows so far, what its process does, and how near its end it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlexp.config.metric_names import GROWING_METRICS
+from rlexp.config.trial import Trial
+from rlexp.number_format import is_known
+from rlexp.runs.recorders import flatten
+from rlexp.runs.recorders.columns import ITERATION
+from rlexp.runs.run_record import Status
+
+_REWARDS_KEPT: Final = 400
+_BUDGET: Final = "time_budget_s"
+_OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.STOPPED, Status.ERROR})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of a ``stop`` that can be foretold is reached: a counter's, or the time budget's."""
+
+    metric: str
+    goal: float
+    share: float
+    """0..1."""
+    seconds_left: float | None
+    """At the speed since the first row; None where that is not known yet."""
+
+
+class TrialView:
+    """Owns what is shown of one trial; a display makes one per trial and hands it every row."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.status = Status.PENDING
+        self.phase: str | None = None
+        """What its process does until its next row."""
+        self.row: dict[str, Any] = {}
+        """The newest row, flat."""
+        self.best_reward: float | None = None
+        self._rewards: deque[tuple[int, float]] = deque(maxlen=_REWARDS_KEPT)
+        self._first: dict[str, Any] = {}
+        self._began_s: float | None = None
+
+    @property
+    def rewards(self) -> list[float]:
+        """The mean rewards of its newest rows, the last one last."""
+        return [reward for _, reward in self._rewards]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.status in _OVER
+
+    def recall(self, rewards: Sequence[tuple[int, float]]) -> None:
+        """Record the iterations and mean rewards of rows that earlier commands recorded."""
+        for iteration, reward in rewards:
+            self._add_reward(iteration, reward)
+
+    def begin(self, now_s: float) -> None:
+        """Record that its process begins at a reading of the monotonic clock: its time budget counts from there."""
+        self.status = Status.RUNNING
+        self._began_s = now_s
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Record a result row; what it does again, since it began again from an earlier one, is taken back."""
+        self.status, self.phase = Status.RUNNING, None
+        self.row = flatten(row)
+        self._first = self._first or self.row
+        reward = self.row.get("episode_reward_mean")
+        if is_known(reward):
+            self._add_reward(self.row[ITERATION], reward)
+
+    def progress(self, now_s: float) -> Progress | None:
+        """Return the progress of the counter whose ``stop`` comes first, None where there is none or no row yet."""
+        stop = self.trial.experiment.stop
+        known = [self._of_counter(metric, goal) for metric, goal in stop.items() if metric in GROWING_METRICS]
+        candidates = [candidate for candidate in [*known, self._of_budget(now_s)] if candidate is not None]
+        return min(candidates, key=_when, default=None)
+
+    @property
+    def undecided(self) -> dict[str, float]:
+        """The ``stop`` values of metrics that may reach them at any moment or never, as rewards do."""
+        stop = self.trial.experiment.stop
+        return {metric: goal for metric, goal in stop.items() if metric not in GROWING_METRICS}
+
+    def share(self, now_s: float) -> float:
+        """Return how much of it is done, 0..1."""
+        progress = self.progress(now_s)
+        return 1.0 if self.is_over else 0.0 if progress is None else progress.share
+
+    def _add_reward(self, iteration: int, reward: float) -> None:
+        while self._rewards and self._rewards[-1][0] >= iteration:
+            self._rewards.pop()
+        self._rewards.append((iteration, reward))
+        self.best_reward = reward if self.best_reward is None else max(reward, self.best_reward)
+
+    def _of_counter(self, metric: str, goal: float) -> Progress | None:
+        value = self.row.get(metric)
+        if not is_known(value):
+            return None
+        share = min(max(value / goal, 0.0), 1.0) if goal > 0 else 1.0
+        return Progress(metric, goal, share, 0.0 if share >= 1 else self._seconds_left(metric, goal - value))
+
+    def _of_budget(self, now_s: float) -> Progress | None:
+        budget_s = self.trial.experiment.time_budget_s
+        if budget_s is None or self._began_s is None:
+            return None
+        used_s = min(now_s - self._began_s, budget_s)
+        return Progress(_BUDGET, budget_s, used_s / budget_s, budget_s - used_s)
+
+    def _seconds_left(self, metric: str, missing: float) -> float | None:
+        gained = self.row[metric] - self._first.get(metric, self.row[metric])
+        seconds = self.row["time_total_s"] - self._first["time_total_s"]
+        return missing * seconds / gained if gained > 0 and seconds > 0 else None
+
+
+def _when(progress: Progress) -> tuple[float, float]:
+    """Return a key that is lower the sooner the goal is reached."""
+    return (float("inf") if progress.seconds_left is None else progress.seconds_left, -progress.share)

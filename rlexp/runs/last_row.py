@@ -1,0 +1,84 @@
+"""How far a trial came, by what it left in ``result.json``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import CheckpointError
+from rlexp.json_file import parse_json
+from rlexp.number_format import is_known
+from rlexp.runs.recorders import flatten
+from rlexp.runs.recorders.columns import ITERATION
+
+_COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
+_MOST: Final = 2**63
+"""Of a number in a row: event files hold no larger integers."""
+
+
+def last_row(trial_directory: Path) -> dict[str, Any] | None:
+    """Return the last row of ``result.json``, None where there is none; a line that a kill cut is none."""
+    last = deque(_lines(trial_directory), maxlen=1)
+    return _parsed(last[0]) if last else None
+
+
+def earlier_rewards(trial_directory: Path) -> list[tuple[int, float]]:
+    """Return iteration and mean reward of every row that has one, in their order."""
+    rows = (_parsed(line) or {} for line in _lines(trial_directory))
+    pairs = ((row.get(ITERATION), row.get("episode_reward_mean")) for row in rows)
+    return [(int(iteration), float(reward)) for iteration, reward in pairs if is_known(iteration) and is_known(reward)]
+
+
+def _lines(trial_directory: Path) -> Iterator[bytes]:
+    path = trial_directory / "result.json"
+    if not path.is_file():  # a pipe would keep its reader waiting
+        return
+    try:
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+    except OSError:
+        return
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the row of results with which a checkpoint was written, by its metadata; older ones have none.
+
+    Raises CheckpointError for what is no row of a trial: it would be recorded among the others.
+    """
+    row = metadata.get("metrics")
+    if row is None or (isinstance(row, dict) and _is_row(row)):
+        return row
+    raise CheckpointError(
+        f"checkpoint {checkpoint}: the metrics in its manifest are not a row of results",
+        "it was changed after it was written; use an earlier checkpoint of the trial",
+    )
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    counts = [row.get(name) for name in _COUNTS]
+    seconds, reward = row.get("time_total_s"), row.get("episode_reward_mean")
+    return (
+        all(isinstance(count, int) and count >= 0 for count in counts)
+        and isinstance(seconds, int | float)
+        and isinstance(reward, int | float | None)
+        and isinstance(row.get("trial_name"), str)
+        and isinstance(row.get("done"), bool)
+        and all(abs(number) < _MOST for number in _numbers(row))
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> Iterator[int | float]:
+    for value in flatten(row).values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int | float):
+                yield item

@@ -1,0 +1,103 @@
+"""Making ``OUT/NAME``: atomically, under the run's lock, and without a trace when it cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from rlexp.errors import UsageError
+from rlexp.runs.removal import remove_remains, remove_run
+from rlexp.runs.run_lock import RunLock, in_use, is_in_use
+from rlexp.runs.run_name import check_name, derived_name
+from rlexp.runs.run_record import RUN_FILE
+
+
+def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:
+    """Make and lock a new, empty directory in ``out``; see ``RunDirectory.create``."""
+    wanted = check_name(name) if name is not None else derived_name(usual_name)
+    out = out.absolute()
+    with _created(out):
+        remove_remains(out)
+        if overwrite:
+            _make_room(out / wanted)
+        names = iter([wanted]) if name is not None else _numbered(wanted)
+        path = _first_free(out, names)
+        return path, _locked(path)
+
+
+def _first_free(out: Path, names: Iterator[str]) -> Path:
+    for name in names:
+        path = out / name
+        try:
+            # mkdir decides between two commands that want the same name at the same moment.
+            path.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _cannot_create(path, error) from error
+        return path
+    raise _taken(path)
+
+
+def _locked(path: Path) -> RunLock:
+    try:
+        return RunLock(path)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in count(2):
+        yield f"{name}-{number}"
+
+
+def _taken(path: Path) -> UsageError:
+    if is_in_use(path):
+        raise in_use(path)
+    if not (path / RUN_FILE).is_file():
+        return UsageError(f"{path} already exists and is not a run of rlexp", "choose another --name or --out")
+    return UsageError(
+        f"{path} already exists", "use --overwrite to replace it, rlexp resume to continue it, or another --name"
+    )
+
+
+def _make_room(path: Path) -> None:
+    if not path.exists() and not path.is_symlink():
+        return
+    if path.is_symlink() or not (path / RUN_FILE).is_file():
+        raise UsageError(f"--overwrite: {path} is not a run of rlexp", "choose another --name or --out")
+    try:
+        with RunLock(path):  # to the end, so that nobody begins to write into what is deleted
+            remove_run(path)
+    except OSError as error:
+        raise UsageError(f"--overwrite: cannot delete {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _created(out: Path) -> Iterator[None]:
+    """Make ``out`` and its parents; where the body raises, remove those that were made for it."""
+    missing = [path for path in [out, *out.parents] if not path.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        _remove_empty(missing)
+        raise _cannot_create(out, error) from error
+    except BaseException:
+        _remove_empty(missing)
+        raise
+
+
+def _remove_empty(paths: list[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.rmdir()
+
+
+def _cannot_create(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot create {path}: {error.strerror}", "give a directory that can be written with --out")

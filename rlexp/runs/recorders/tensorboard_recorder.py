@@ -1,0 +1,132 @@
+"""TensorBoard event files: scalars as ``ray/tune/...`` over the environment steps, and the hyperparameters at once.
+
+The files are written with TensorBoard's own record format and messages, so neither torch nor
+TensorFlow is needed, and synchronously, so no thread can lose the last rows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from rlexp.json_file import plain, to_json
+from rlexp.runs.recorders.columns import flatten
+from rlexp.runs.recorders.custom_scalars_tab import custom_scalars
+from rlexp.runs.recorders.hparams_tab import hparams_columns, session_end
+
+EVENT_FILE_PREFIX: Final = "events.out.tfevents."
+TAG_PREFIX: Final = "ray/tune/"
+SCORE_TAG: Final = "sweep/score"
+"""What the trials of a sweep are ranked by."""
+_SEED: Final = "seed"
+_FILE_VERSION: Final = "brain.Event:2"
+
+
+class TensorBoardRecorder:
+    """Owns one event file of one trial; a resumed trial gets a further file, which TensorBoard joins to the first."""
+
+    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any], metrics: Sequence[str] = ()) -> None:
+        """Open the file and write what the tabs show, so that HParams has a trial that has just begun.
+
+        ``metrics`` are the tags that are to be columns there; without any, all tags are.
+        """
+        path, is_first = _new_event_file(trial_directory)
+        self._file = path.open("xb")
+        self._step: float = 0 if is_first else math.inf
+        """Of the last point; beyond all points where another file has it."""
+        self._writer = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version=_FILE_VERSION))
+        # With the run's name: trials of two runs in one log directory are called alike and would become one row.
+        session = f"{trial_directory.parent.name}/{trial_directory.name}"
+        values = _hparams(hyperparameters)
+        summaries = [hparams_pb(values, trial_id=session), custom_scalars(TAG_PREFIX)]
+        for summary in [*([hparams_columns(values, metrics)] if metrics else []), *summaries]:
+            self._write(Event(wall_time=time.time(), summary=summary))
+        self._file.flush()
+
+    def end(self, succeeded: bool, score: float | None) -> None:
+        """Write how the trial ended, for the HParams tab, and what a sweep ranks it by as SCORE_TAG."""
+        if score is not None:
+            self._write(_score_event(score, int(self._step) if math.isfinite(self._step) else 0))
+        self._write(Event(wall_time=time.time(), summary=session_end(succeeded)))
+        self._file.flush()
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Add a point at step ``timesteps_total`` for every number in ``row``; a list gives one tag per item.
+
+        Where the iteration began before the last point, those after its beginning are taken back first.
+        """
+        begin = row["timesteps_total"] - row["timesteps_this_iter"]
+        if begin < self._step:
+            restart = Event(wall_time=time.time(), step=begin + 1, session_log=SessionLog(status=SessionLog.START))
+            self._write(restart)
+        values = [Summary.Value(tag=TAG_PREFIX + name, simple_value=value) for name, value in _scalars(row)]
+        self._step = row["timesteps_total"]
+        event = Event(wall_time=time.time(), step=row["timesteps_total"], summary=Summary(value=values))
+        self._write(event)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, event: Event) -> None:
+        self._writer.write(event.SerializeToString())
+
+
+def write_score(trial_directory: Path, score: float, step: int) -> None:
+    """Write what a sweep ranks a trial by once all trials have ended: it depends on the others."""
+    path, _ = _new_event_file(trial_directory)
+    with path.open("xb") as file:
+        writer = RecordWriter(file)
+        for event in (Event(wall_time=time.time(), file_version=_FILE_VERSION), _score_event(score, step)):
+            writer.write(event.SerializeToString())
+
+
+def _score_event(score: float, step: int) -> Event:
+    value = Summary.Value(tag=SCORE_TAG, simple_value=score)
+    return Event(wall_time=time.time(), step=step, summary=Summary(value=[value]))
+
+
+def _new_event_file(directory: Path) -> tuple[Path, bool]:
+    """Return a name that sorts after those in ``directory``, and whether there are none.
+
+    TensorBoard reads them in that order, and clocks may jump.
+    """
+    seconds = [
+        int(path.name.removeprefix(EVENT_FILE_PREFIX).split(".")[0]) for path in directory.glob(f"{EVENT_FILE_PREFIX}*")
+    ]
+    newest = max([int(time.time()), *(second + 1 for second in seconds)])
+    return directory / f"{EVENT_FILE_PREFIX}{newest:010d}.{socket.gethostname()}.{os.getpid()}.0", not seconds
+
+
+def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Return what the HParams plugin can hold: scalars as they are, lists as JSON, nothing for what is not set.
+
+    A seed is a name, not a quantity: as a number, the tab would round it and offer ranges of it.
+    """
+    flat = {name: plain(value) for name, value in flatten(hyperparameters).items() if value is not None}
+    return {
+        name: to_json(value) if isinstance(value, list) else str(value) if name == _SEED else value
+        for name, value in flat.items()
+        if value is not None
+    }
+
+
+def _scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in flatten(row).items():
+        value = plain(value)
+        items = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for index, item in items:
+            if isinstance(item, int | float) and not isinstance(item, bool):
+                yield (name if index is None else f"{name}/{index}"), float(item)

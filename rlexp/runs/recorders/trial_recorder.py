@@ -1,0 +1,48 @@
+"""All recorders of one trial behind one name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rlexp.runs.recorders.columns import ITERATION
+from rlexp.runs.recorders.csv_recorder import CsvRecorder
+from rlexp.runs.recorders.json_recorder import JsonRecorder
+from rlexp.runs.recorders.recorder import Recorder
+from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
+
+
+class TrialRecorder:
+    """Owns ``result.json``, ``progress.csv`` and the event file of one trial; the runner hands it every row."""
+
+    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any], metrics: Sequence[str] = ()) -> None:
+        """Open the files, or append to those of a trial that is resumed; see :class:`TensorBoardRecorder`."""
+        self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
+        self._json = JsonRecorder(trial_directory)
+        self._recorders: list[Recorder] = [
+            self._json,
+            CsvRecorder(trial_directory),
+            self._tensorboard,
+        ]
+
+    def record_missing(self, row: Mapping[str, Any]) -> None:
+        """Hand on the row of a checkpoint that a kill kept from being recorded; not one that has been."""
+        if row[ITERATION] > self._json.last_iteration:
+            self.record(row)
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Hand ``row`` to every recorder."""
+        for recorder in self._recorders:
+            recorder.record(row)
+
+    def end(self, succeeded: bool, score: float | None) -> None:
+        """Say how the trial ended, and what a sweep ranks it by, if one does."""
+        self._tensorboard.end(succeeded, score)
+
+    def close(self) -> None:
+        """Close every recorder, also when one of them fails; a second call does nothing."""
+        with ExitStack() as closing:
+            for recorder in self._recorders:
+                closing.callback(recorder.close)

@@ -1,0 +1,227 @@
+"""The directory of a run: created or refused before anything runs, locked while it runs, readable at any moment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.config.trial import Trial
+from rlexp.config.user_modules import NO_MODULES, UserModules, with_current_folder
+from rlexp.errors import RlexpError
+from rlexp.json_file import replace_json, replace_text
+from rlexp.runs.new_directory import make_run_directory
+from rlexp.runs.provenance import git_commit, versions
+from rlexp.runs.removal import remove_remains, remove_unfinished
+from rlexp.runs.run_lock import RunLock
+from rlexp.runs.run_name import derived_name
+from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
+from rlexp.runs.secrets import has_secrets, masked, masked_command
+
+RESOLVED_FILE: Final = "resolved.yaml"
+"""The experiments with every default and seed: what a resumed run goes by."""
+
+PARAMETERS_FILE: Final = "params.json"
+"""A trial's agent, environment and keys."""
+
+_OWNER_ONLY: Final = 0o700
+_SECONDS_BETWEEN_WRITES: Final = 5.0
+"""Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
+
+
+class LostDirectoryError(RlexpError):
+    """The directory of a run was deleted, moved or replaced while the run used it."""
+
+
+class RunDirectory:
+    """Owns ``OUT/NAME``: its lock, ``run.json`` and the directories of its trials.
+
+    The command that runs or resumes an experiment has one, as a context manager, for as long as it lives.
+    """
+
+    def __init__(self, path: Path, lock: RunLock, record: RunRecord, is_new: bool) -> None:
+        """Use :meth:`create` or :meth:`open`."""
+        self.path = path
+        self.is_new = is_new
+        """Whether this command has made it; if not, it is somebody's work."""
+        self.record = record
+        self._lock = lock
+        self._written = 0.0
+
+    @classmethod
+    def create(
+        cls, out: Path, usual_name: str, name: str | None, command: Sequence[str], *, overwrite: bool
+    ) -> RunDirectory:
+        """Make and lock ``out/name``; without a name ``out/usual_name``, or that with ``-2``, ``-3`` when it is taken.
+
+        ``overwrite`` removes a finished run that is there. Raises UsageError, having left nothing
+        behind, where the name is not allowed or taken or the place cannot be written, and
+        ResumeError where the run to be overwritten is still running.
+        """
+        path, lock = make_run_directory(out, usual_name, name, overwrite=overwrite)
+        record = RunRecord(
+            name=path.name,
+            command=masked_command(command),
+            versions=versions(),
+            git_commit=git_commit(Path.cwd()),
+            host=socket.gethostname(),
+            cpus=os.cpu_count() or 1,
+            started=now(),
+        )
+        return cls(path, lock, record, is_new=True)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Lock the run at ``path`` to go on with it; raises ResumeError when it is foreign, damaged or in use."""
+        record = read_run_record(path)
+        directory = cls(path, RunLock(path), record, is_new=False)
+        remove_unfinished(path)
+        remove_remains(path.absolute().parent)
+        return directory
+
+    def write_experiments(self, texts: Sequence[str], resolved: str) -> None:
+        """Keep the experiment files as given and ``resolved.yaml``.
+
+        A second and third file become ``experiment-2.yaml`` and ``experiment-3.yaml``: joined to one,
+        two files that name an experiment alike could not be run again.
+        """
+        for number, text in enumerate(texts, start=1):
+            suffix = "" if number == 1 else f"-{number}"
+            replace_text(self.path / f"experiment{suffix}.yaml", text)
+        self.write_resolved(resolved)
+
+    def write_resolved(self, resolved: str) -> None:
+        """Keep what a resumed run goes by."""
+        replace_text(self.path / RESOLVED_FILE, resolved)
+
+    def start(self, trials: Sequence[Trial], modules: UserModules = NO_MODULES) -> None:
+        """Make the trials' directories and write the first ``run.json``; ``modules`` are those of their envs."""
+        self.record.imports, self.record.module_folders = list(modules.imports), list(modules.folders)
+        for trial in trials:
+            self._make(trial)
+        self.write()
+
+    def add(self, trial: Trial) -> None:
+        """Make the directory of a trial that was thought of while others ran."""
+        self._make(trial)
+        self.write()
+
+    def change(self, trial: Trial) -> None:
+        """Take over that a trial goes on with other keys."""
+        replace_json(self.trial_directory(trial) / PARAMETERS_FILE, trial_parameters(trial))
+        self.record.trial(trial.name).varied = masked(trial.varied)
+        self.write()
+
+    def _make(self, trial: Trial) -> None:
+        if has_secrets(trial.experiment.config.model_dump(mode="json")):
+            # What a resumed run needs cannot be masked: experiment.yaml, resolved.yaml and the checkpoints.
+            self.path.chmod(_OWNER_ONLY)
+        directory = self._make_directory(trial)
+        seed = trial.experiment.config.seed
+        record = TrialRecord(trial.name, directory.name, seed, masked(trial.varied), env=trial.experiment.env)
+        self.record.trials.append(record)
+
+    def _make_directory(self, trial: Trial) -> Path:
+        directory = self.trial_directory(trial)
+        directory.mkdir(exist_ok=True)
+        replace_json(directory / PARAMETERS_FILE, trial_parameters(trial))
+        return directory
+
+    def restart(self, trials: Sequence[Trial]) -> None:
+        """Take over that ``trials`` of this run are to go on."""
+        self.record.status, self.record.ended = Status.RUNNING, None
+        for trial in trials:
+            record = self.record.trial(trial.name)
+            record.status, record.error, record.reason = Status.PENDING, None, None
+            if not self.trial_directory(trial).exists():  # somebody deleted it: the trial starts anew
+                self._make_directory(trial)
+        self.write()
+
+    def trial_directory(self, trial: Trial) -> Path:
+        """Return where the trial's files belong."""
+        return self.path / derived_name(trial.name)
+
+    def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Take over a result row; ``run.json`` follows within a few seconds."""
+        self.record.trial(trial.name).add_result(row)
+        if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
+            self.write()
+
+    def trial_checkpoint(self, trial: Trial, checkpoint: Path, reward: float | None) -> None:
+        """Take over that the trial wrote a checkpoint when its mean reward was ``reward``."""
+        self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
+        self.write()
+
+    def trial_status(
+        self, trial: Trial, status: Status, error: TrialError | None = None, reason: str | None = None
+    ) -> None:
+        """Record that the trial began, ended or failed, and why."""
+        record = self.record.trial(trial.name)
+        record.status, record.error, record.reason = status, error, reason
+        self.write()
+
+    def finish(self, status: Status) -> None:
+        """Record that the whole run ended; trials that had not are stopped."""
+        for trial in self.record.trials:
+            if trial.status in (Status.PENDING, Status.RUNNING):
+                trial.status = Status.STOPPED
+        self.record.status = status
+        self.record.ended = now()
+        self.write()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was deleted, moved or replaced: then nothing may be written at its path any more."""
+        return not self._lock.folder.is_in_place
+
+    def check(self) -> None:
+        """Raise LostDirectoryError where it is lost."""
+        if self.is_lost:
+            place = self._lock.folder.new_place
+            what = "was deleted" if place is None else f"was moved to {place}"
+            hint = None if place is None else f"rlexp resume {shlex.quote(str(place))} continues from its checkpoints"
+            raise LostDirectoryError(f"the run has ended: its directory {self.path} {what} while it ran", hint)
+
+    def write(self) -> None:
+        """Write ``run.json``; raises LostDirectoryError where its directory is lost."""
+        self.check()
+        self.record.write(self.path)
+        self._written = time.monotonic()
+
+    def discard(self) -> None:
+        """Remove the directory of a run that never began, and give up its lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lock; a second call does nothing."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load_recorded_plan(path: Path, record: RunRecord, overrides: Sequence[str]) -> Plan:
+    """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError."""
+    folders = with_current_folder(record.module_folders)
+    options = LoadOptions(imports=tuple(record.imports), module_folders=folders)
+    return load_plan([path / RESOLVED_FILE], overrides, options=options)
+
+
+def trial_parameters(trial: Trial) -> dict[str, Any]:
+    """Return what ``params.json`` and the HParams tab hold: agent, environment, the config's keys; secrets masked."""
+    experiment = trial.experiment
+    config: dict[str, Any] = masked(experiment.config.model_dump(mode="json"))
+    return {"run": experiment.run, "env": experiment.env, **config}

@@ -1,0 +1,127 @@
+"""The lock of a run directory: one process writes there, and a second one is told which.
+
+Both the directory and its file ``rlexp.lock`` are locked. The directory's lock holds when somebody deletes the file
+while the run goes on, and it moves with the directory. Network file systems lock files only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from rlexp.errors import ResumeError
+from rlexp.json_file import read_json
+from rlexp.runs.open_folder import OpenFolder
+
+LOCK_FILE: Final = "rlexp.lock"
+_TRIES_FOR_S: Final = 0.2
+"""A command that only asks whether the run is in use, as ``rlexp ls`` does, has a lock for an instant too."""
+_TRY_AGAIN_S: Final = 0.02
+
+
+class RunLock:
+    """Owns both locks from construction to ``release``; the system releases them when the process dies."""
+
+    def __init__(self, run_directory: Path) -> None:
+        """Take them at once; raises ResumeError naming the holder when another process has one."""
+        self.folder = OpenFolder(run_directory)
+        """The locked directory."""
+        self._file: BaseFileLock | None = None
+        try:
+            self._file = _locked_file(run_directory)
+            _lock_directory(self.folder.descriptor, run_directory)
+            since = datetime.now().isoformat(timespec="minutes")
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            (run_directory / LOCK_FILE).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the locks back; a second call does nothing."""
+        if self._file is not None:
+            self._file.release()
+        self.folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def is_in_use(run_directory: Path) -> bool:
+    """Tell whether a process of this machine writes there; creates nothing and needs no right to write."""
+    return any(_is_locked(path) for path in (run_directory, run_directory / LOCK_FILE))
+
+
+def in_use(run_directory: Path) -> ResumeError:
+    """Return the error of a run that another process has, which names it."""
+    holder = _holder(run_directory / LOCK_FILE)
+    return ResumeError(
+        f"{run_directory} is in use by {holder}", "wait for it or stop it, or give this run another --name"
+    )
+
+
+def _is_locked(path: Path) -> bool:
+    """Tell by asking for a shared lock: readers that look at the same moment do not see each other."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _locked_file(run_directory: Path) -> BaseFileLock:
+    # thread_local would let only the thread that took the lock give it back, and say nothing to the others.
+    lock = FileLock(run_directory / LOCK_FILE, timeout=_TRIES_FOR_S, poll_interval=_TRY_AGAIN_S, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise in_use(run_directory) from None
+    return lock
+
+
+def _lock_directory(descriptor: int, run_directory: Path) -> None:
+    """Lock the directory itself, where its file system can do that."""
+    deadline = time.monotonic() + _TRIES_FOR_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise in_use(run_directory) from None
+            time.sleep(_TRY_AGAIN_S)
+        except OSError:  # a network file system: the file's lock must do
+            return
+        else:
+            return
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = read_json(path)
+        since = datetime.fromisoformat(holder["since"])
+        day = "" if since.date() == datetime.now().date() else f"{since:%Y-%m-%d} "
+        return f"pid {holder['pid']} (host {holder['host']}) since {day}{since:%H:%M}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

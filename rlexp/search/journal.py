@@ -1,0 +1,136 @@
+"""``search.jsonl``: what happened to a search, in order. ``rlexp resume`` goes by it.
+
+``sweep.json`` says how things stand, a few seconds late, for people and programs. Here is what brought them there: a
+line for each event, written before anything is done that cannot be done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rlexp.errors import ResumeError
+from rlexp.json_file import parse_json, sync, to_json
+from rlexp.runs.recorders.line_file import LineFile
+
+JOURNAL_FILE: Final = "search.jsonl"
+FORMAT: Final = 1
+JOURNALED: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter", "time_total_s")
+"""Columns of a row that a search looks at, beside its metric."""
+
+
+class Event(StrEnum):
+    """What can happen to a search."""
+
+    CONFIGURED = "configured"
+    """Its searcher gave a point; ``refused`` says why no trial can have it."""
+    BEGUN = "begun"
+    """A trial began, or goes on."""
+    REPORTED = "reported"
+    """A trial had a row, of which JOURNALED and the metric are kept."""
+    TOOK_OVER = "took_over"
+    """A trial of a population took over another."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The first line: what the search is about."""
+
+    axes: list[str]
+    """The keys that are searched, in the order in which points are counted and drawn."""
+    experiment: Mapping[str, Any]
+    """The file with every key filled in, as the sweep began; secrets masked."""
+    allow_failures: int
+
+
+class Journal:
+    """Owns ``search.jsonl`` of one sweep while it runs; goes on with the file that is there."""
+
+    def __init__(self, run_directory: Path, elapsed_s: float = 0.0) -> None:
+        """``elapsed_s`` is for how long the search ran before it was stopped."""
+        self._path = run_directory / JOURNAL_FILE
+        self._file = LineFile(self._path, lambda line: None)
+        self._began_s = time.monotonic() - elapsed_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """For how long the search has run, without the time between a stop and a resume."""
+        return time.monotonic() - self._began_s
+
+    def head(self, heading: Heading) -> None:
+        """Write the first line."""
+        self._append({"format": FORMAT, **asdict(heading)})
+        sync(self._path)
+
+    def write(self, event: Event, **fields: Any) -> None:
+        """Write an event; it survives a kill at once, and all but rows a power cut too."""
+        self._append({"event": event, **fields, "elapsed_s": round(self.elapsed_s, 3)})
+        if event is not Event.REPORTED:
+            sync(self._path)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        self._file.write(None, to_json(content) + "\n")
+
+
+def read_heading(run_directory: Path) -> Heading:
+    """Return the first line; raises ResumeError where the journal is missing, damaged or of another format."""
+    path = run_directory / JOURNAL_FILE
+    content: Any = next(_lines(path), (1, {}))[1]
+    try:
+        if content["format"] == FORMAT:
+            axes = [str(key) for key in content["axes"]]
+            return Heading(axes, dict(content["experiment"]), int(content["allow_failures"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(run_directory, 1, error) from error
+    raise ResumeError(f"{path} was written by another version of rlexp", "use the version that run.json names")
+
+
+def read_events(run_directory: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the events, each with its line's number; raises ResumeError as ``read_heading`` does."""
+    lines = _lines(run_directory / JOURNAL_FILE)
+    next(lines, None)
+    yield from lines
+
+
+def damaged(run_directory: Path, line: int, error: Exception) -> ResumeError:
+    """Return the error about a line that cannot be what was written."""
+    what = f"{type(error).__name__}: {error}"
+    return ResumeError(
+        f"{run_directory / JOURNAL_FILE}:{line} is damaged ({what}): what the sweep tried after that is unknown",
+        "restore the file from a copy, or start a new sweep under another --name",
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the lines but for a last one without an end: a kill cut it, and what it says was not done yet."""
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield number, parse_json(line)
+    except FileNotFoundError:
+        raise ResumeError(
+            f"{path} is missing: what the sweep has tried is unknown",
+            "restore the file from a copy, or start a new sweep under another --name",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise damaged(path.parent, number, error) from error

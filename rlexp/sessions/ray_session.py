@@ -1,0 +1,267 @@
+"""A Ray of our own for one command: started quietly, and gone without a trace afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from rlexp.errors import ResourceError, RlexpError
+from rlexp.runs.run_lock import RunLock
+from rlexp.sessions.guard import Guard
+from rlexp.sessions.ray_thread import RayThread
+from rlexp.sessions.session_processes import SESSION, family_of, has_ended, kill, kill_processes_of
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
+
+FOLDER_PREFIX = "rlexp-"
+"""Of the folder of a Ray of ours, where temporary files are."""
+LEAST_FREE_BYTES = 64 * 2**20
+"""What a session of some hours writes there, and a little more."""
+SHUTDOWN_TIMEOUT_S = 10.0
+"""How long Ray may take to shut down, and then its processes to vanish after they were killed."""
+
+ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # Trials are given out when there is room for them; Tune need not hold them back, one start after the other.
+    "TUNE_MAX_PENDING_TRIALS_PG": "200",
+    # No record of every call, which nobody reads without a dashboard: its server grew by 25 MB a minute.
+    "RAY_task_events_report_interval_ms": "0",
+    # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+"""What keeps Ray and Tune quiet, closed to strangers and out of each other's way; what the user has set wins."""
+
+
+NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
+"""What keeps Ray from printing to our stdout, where ``--json`` has its events: it tells there of workers that died."""
+ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
+
+
+def set_ray_environment(debug: bool) -> None:
+    """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then.
+
+    With ``debug`` Ray prints what it has to say, and what its processes print.
+    """
+    for name, value in {**ENVIRONMENT, **(ALL_OF_RAYS if debug else NOTHING_OF_RAYS)}.items():
+        os.environ.setdefault(name, value)
+
+
+def refuse_full_disk() -> None:
+    """Raise ResourceError where the folder for temporary files has no room for Ray, which would die obscurely."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        raise ResourceError(
+            f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
+            "free some space there (rlexp doctor shows what killed commands left), or set TMPDIR to another folder",
+        )
+
+
+_SERVERS = ("gcs_server", "raylet")
+"""The processes without which Ray does nothing: the registry of everything, and the node's manager."""
+
+
+class RayStartError(RlexpError):
+    """Ray could not be started."""
+
+
+class RayStoppedError(RlexpError):
+    """A process of Ray's own has ended while trials ran."""
+
+
+class RaySession:
+    """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder.
+
+    Where this process dies in between, a guard ends them in its place.
+    """
+
+    is_abandoned = False
+    """Whether the rest of Ray is ended without a call to it.
+
+    Such a call would wait a minute for a server that is gone, and may crash while the thread is in another one.
+    """
+
+    def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
+        self._num_cpus = num_cpus
+        self._num_gpus = num_gpus
+        self._debug = debug
+        self._folder: Path | None = None
+        self._lock: RunLock | None = None
+        self._guard: Guard | None = None
+        self._servers: dict[str, psutil.Process] = {}
+        self._thread = RayThread()
+
+    @property
+    def folder(self) -> Path:
+        """Where its temporary files are; only while it is entered."""
+        assert self._folder is not None
+        return self._folder
+
+    def call(self, function: Callable[[], object], *checks: Callable[[], None]) -> None:
+        """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
+
+        Raises RayStoppedError where one of the processes without which Ray cannot work ends.
+        """
+        self._thread.call(function, self._check, *checks)
+
+    def leave(self) -> None:
+        """Abandon Ray where the function that was called last has not ended, nor ends soon."""
+        self.is_abandoned = self.is_abandoned or not self._thread.is_free()
+
+    def __enter__(self) -> Self:
+        # Ray opens its own folder to everybody: it lies in one that is ours alone.
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        self._lock = RunLock(self._folder)
+        _use_own_token(self._folder)
+        os.environ[SESSION] = str(self._folder)
+        try:
+            self._guard = Guard(self._folder)
+            self._start_ray(self._folder)
+            self._servers = _servers()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _start_ray(self, folder: Path) -> None:
+        """Start Ray. In the main thread it would take the handler of SIGTERM at once, and could lose the signal."""
+        import ray
+
+        def start() -> None:
+            with _blocked(signal.SIGHUP):
+                ray.init(
+                    address="local",
+                    num_cpus=self._num_cpus,
+                    num_gpus=self._num_gpus,
+                    include_dashboard=False,
+                    configure_logging=True,
+                    # A failed trial is reported by us, in a line; Tune would log its whole traceback.
+                    logging_level=level,
+                    log_to_driver=self._debug,
+                    _temp_dir=str(folder / "ray"),
+                    job_config=job_without_folders(),
+                )
+
+        level = logging.INFO if self._debug else logging.CRITICAL
+        logging.getLogger("ray").setLevel(level)  # also for what Ray logs before it looks at its arguments
+        try:
+            self._thread.call(start)
+        except Exception as error:  # Ray has no class for it
+            what = str(error).partition("\n")[0]
+            raise RayStartError(f"Ray did not start: {what}", "try it again; --debug shows what Ray reports") from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _check(self) -> None:
+        for name, process in self._servers.items():
+            if has_ended(process):
+                self.is_abandoned = True
+                raise RayStoppedError(f"Ray stopped: its process {name} (pid {process.pid}) ended unexpectedly")
+
+    def _stop(self) -> None:
+        family = family_of(self._folder) if self._folder is not None else []
+        self.leave()
+        if not self.is_abandoned:
+            self._shut_down_ray()
+        os.environ.pop(SESSION, None)
+        if self._folder is not None:
+            # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
+            kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
+            kill(family)  # whose parents are gone, and whose environment is another
+            if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
+                del os.environ["RAY_AUTH_TOKEN_PATH"]
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
+        if self._guard is not None:
+            self._guard.dismiss()
+        self._thread.close()
+
+    def _shut_down_ray(self) -> None:
+        import ray
+
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+        self.is_abandoned = True  # unless the call ends: it may also be interrupted
+        with suppress(TimeoutError):
+            self._thread.call(ray.shutdown, check)
+            self.is_abandoned = False
+
+
+def exit_without_ray(code: int) -> None:
+    """Let the interpreter end with ``code`` before Ray's own exit handlers, which would wait for an abandoned Ray."""
+    atexit.register(os._exit, code)  # what is registered last is called first
+
+
+def job_without_folders() -> JobConfig:
+    """Return a job whose processes search Python's own path only.
+
+    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. Where the
+    user's modules lie travels with the envs that need them.
+    """
+    from ray.job_config import JobConfig
+
+    class JobWithoutFolders(JobConfig):
+        def _serialize(self) -> str:
+            self._py_driver_sys_path = []
+            return super()._serialize()
+
+    return JobWithoutFolders()
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Hold a signal back from this thread; for the processes that it starts meanwhile, for ever.
+
+    A terminal that is closed sends SIGHUP to all processes of the command, and a trial needs all of Ray to save.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _servers() -> dict[str, psutil.Process]:
+    """Return the processes of this process's Ray that are called as _SERVERS says, by name."""
+    children = {child.name(): child for child in psutil.Process().children()}
+    return {name: children[name] for name in _SERVERS}
+
+
+def _use_own_token(folder: Path) -> None:
+    """Give this Ray a token that only our user can read; Ray's own would lie in ``~/.ray``, readable for all."""
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    token = folder / "auth_token"
+    with open(os.open(token, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)

@@ -1,0 +1,174 @@
+"""One ``rlexp run``: refuses what cannot run before anything exists, runs the rest, says how it ended."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlexp.checkpoint import list_checkpoints
+from rlexp.config.load import Plan, resolved_yaml
+from rlexp.config.trial import Trial
+from rlexp.display import Display
+from rlexp.errors import RlexpError
+from rlexp.machine import Machine, check_fits, this_machine
+from rlexp.runs.find_checkpoint import starting_point
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_name import as_typed, usual_name
+from rlexp.runs.run_record import Status
+from rlexp.runs.videos import require_video_extra
+from rlexp.search.trial_source import FixedTrials, TrialSource
+from rlexp.sessions.ray_session import (
+    RaySession,
+    RayStartError,
+    RayStoppedError,
+    exit_without_ray,
+    refuse_full_disk,
+    set_ray_environment,
+)
+from rlexp.tuning.preflight import try_envs
+from rlexp.tuning.stop_request import StopRequest
+
+CHECKING = "making each environment once, and measuring its replay"
+"""What a display shows before anything is created."""
+EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says about a run, apart from its experiments."""
+
+    out: Path
+    name: str | None
+    overwrite: bool
+    debug: bool
+    command: Sequence[str]
+
+
+def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
+    """Run every trial of ``plan``; return the exit code.
+
+    Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
+    """
+    display.on_phase(None, CHECKING)
+    machine = machine_for(plan, plan.trials, display, options.debug)
+    texts = [source.read_text(encoding="utf-8") for source in plan.sources]
+    name = usual_name(plan)
+    with (
+        StopRequest(display.on_stop_request) as request,
+        RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
+    ):
+        directory.write_experiments(texts, resolved_yaml(plan))
+        directory.start(plan.trials, plan.modules)
+        session = RaySession(machine.cpus, machine.gpus, options.debug)
+        return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
+
+
+def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
+    """Return this machine; raises where it cannot hold one of ``trials``, or an env or starting point is not there."""
+    set_ray_environment(debug)
+    refuse_full_disk()
+    machine = this_machine()
+    check_fits(trials, machine)
+    for trial in trials:
+        starting_point(trial)
+    if any(trial.experiment.config.monitor for trial in trials):
+        require_video_extra()
+    for report in try_envs(trials, plan.modules, machine, plan.env_places):
+        for notice in report.notices:
+            display.on_note(None, f"env {report.env}: {notice}")
+    return machine
+
+
+def run_feed(
+    feed: TrialSource,
+    trials: Sequence[Trial],
+    directory: RunDirectory,
+    display: Display,
+    request: StopRequest,
+    session: RaySession,
+) -> int:
+    """Run what ``feed`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
+    try:
+        display.start(directory.path, trials)
+        status, failure = _train(feed, directory, display, request, session)
+        directory.finish(status)
+        display.finish(directory.record)
+        code = request.exit_code if request.requested else EXIT_CODES[status]
+    except KeyboardInterrupt:
+        if _end_early(directory, Status.STOPPED):
+            display.finish(directory.record)
+        else:
+            display.on_note(None, f"stopped before the first result; {as_typed(directory.path)} is removed")
+        code, failure = request.exit_code, None
+    except RayStartError:
+        _end_early(directory, Status.ERROR)
+        raise
+    except Exception:
+        directory.check()  # where it is lost, that is the reason of all other errors
+        with suppress(OSError):
+            directory.finish(Status.ERROR)
+        raise
+    if session.is_abandoned:
+        exit_without_ray(code if failure is None else failure.exit_code)
+    if failure is not None:
+        raise failure
+    return code
+
+
+def _train(
+    feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+) -> tuple[Status, RlexpError | None]:
+    """Run the trials within the session; return how the run ended, and the error where Ray did not last.
+
+    Raises KeyboardInterrupt where a run was interrupted of which nothing needs to be kept.
+    """
+    display.on_phase(None, "loading Ray")
+    from rlexp.tuning.runner import run_trials  # a second or two in which a signal interrupts
+
+    with ExitStack() as stack:
+        display.on_phase(None, "starting Ray")
+        with request.held_back():
+            stack.enter_context(session)
+        stack.callback(display.on_phase, None, "ending Ray")
+        several = len(directory.record.trials) > 1
+        display.on_phase(None, "starting the processes of the trials" if several else "starting its process")
+        try:
+            return feed.conclude(run_trials(feed, directory, display, request, session)), None
+        except RayStoppedError as error:
+            feed.conclude(Status.STOPPED)
+            return Status.ERROR, RlexpError(error.message, _how_to_resume(directory))
+        except KeyboardInterrupt:
+            if _is_to_be_discarded(directory):
+                raise
+            return feed.conclude(Status.STOPPED), None
+
+
+def _how_to_resume(directory: RunDirectory) -> str:
+    """Return what is kept of the trials that have not ended, and the command that continues them."""
+    command = f"rlexp resume {shlex.quote(str(directory.path))}"
+    trials = [trial for trial in directory.record.trials if trial.status is Status.STOPPED]
+    newest = [list_checkpoints(directory.path / trial.directory)[:1] for trial in trials]
+    kept = [checkpoint.name for found in newest for checkpoint in found]
+    if len(trials) == 1:
+        what = f"{kept[0]} is kept" if kept else "no checkpoint was written yet"
+    else:
+        what = f"{len(kept)} of {len(trials)} stopped trials have a checkpoint"
+    return f"{what}; {command} continues"
+
+
+def _end_early(directory: RunDirectory, status: Status) -> bool:
+    """End a run that was interrupted, or could not begin; return whether anything of it is kept."""
+    directory.check()
+    if _is_to_be_discarded(directory):
+        directory.discard()
+        return False
+    directory.finish(status)
+    return True
+
+
+def _is_to_be_discarded(directory: RunDirectory) -> bool:
+    """Return whether a run that ends now has left nothing that anybody needs."""
+    return directory.is_new and not any(trial.iterations for trial in directory.record.trials)

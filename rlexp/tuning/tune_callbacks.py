@@ -1,0 +1,274 @@
+"""What Tune tells about the trials, taken to the recorders, the run's directory, the feed and the display."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+
+from rlexp.config.trial import Trial
+from rlexp.display import Display
+from rlexp.metrics.timers import RunningClock
+from rlexp.runs.open_folder import OpenFolder
+from rlexp.runs.phase_file import PhaseWatch
+from rlexp.runs.recorders import TrialRecorder
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status, TrialError
+from rlexp.search.trial_source import TrialSource
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
+
+SAVE_TIMEOUT_S = 7.0
+"""How long trials may take to save and end after Ctrl-C before Tune ends them."""
+LOST_AFTER_S = 1.0
+"""How long a trial's directory must be missing before the trial is ended."""
+_FOLDER_LOST = "its directory was deleted or moved while it ran"
+
+
+class LeftError(BaseException):
+    """Ends Tune's loop when nobody waits for it any more; no Exception, so that Tune does not begin to clean up."""
+
+
+class TrialEvents(tune.Callback):
+    """Owns the recorders of the trials that run; knows them by what Tune's config of each says.
+
+    Called by Tune in its thread, until ``leave``.
+    """
+
+    def __init__(self, feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
+        self.request = request
+        self.training: set[str] = set()
+        """Names of the trials whose process trains, so that it can save."""
+        self._feed = feed
+        self._directory = directory
+        self._display = display
+        self._recorders: dict[str, TrialRecorder] = {}
+        self._started: dict[str, Trial] = {}
+        self._stopped: set[str] = set()
+        self._paused: set[str] = set()
+        self._changed: set[str] = set()
+        self._failures: dict[str, TrialError] = {}
+        self._reasons: dict[str, str] = {}
+        """Why trials reached their end."""
+        self._phases = PhaseWatch()
+        self._clock = RunningClock()
+        self._heard_s: dict[str, float] = {}
+        self._folders: dict[str, OpenFolder] = {}
+        self._missed_s: dict[str, float] = {}
+        self._is_left = False
+
+    def leave(self) -> None:
+        """Let the next call from Tune's thread raise LeftError: the main thread records the end of the run."""
+        self._is_left = True
+
+    def check_not_left(self) -> None:
+        """Raise LeftError after ``leave``."""
+        if self._is_left:
+            raise LeftError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tune pickles its callbacks with its state, which nobody restores: leave an empty one."""
+        return (tune.Callback, ())
+
+    def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        self.check_not_left()
+        for trial in trials:
+            self._kill_when_folder_is_lost(trial)
+        if self._feed.hang_timeout_s is not None:
+            for trial in trials:
+                self._kill_when_hung(trial, self._feed.hang_timeout_s)
+        if self._phases.is_due():
+            self._show_phases(trials)
+        for text in self._feed.drain_notes():
+            self._display.on_note(None, text)
+        self._display.tick()
+
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
+        ours = self._ours(trial)
+        if ours.name not in self._folders:
+            self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
+        trial.max_failures = ours.experiment.max_failures
+        self._started[ours.name] = ours
+        self._heard_s[ours.name] = self._clock()
+        self._failures.pop(ours.name, None)
+        self._paused.discard(ours.name)
+        if ours.name in self._changed:
+            self._changed.remove(ours.name)
+            self._recorders.pop(ours.name).close()
+        self._recorder(ours)
+        self._feed.on_start(ours)
+        self._directory.trial_status(ours, Status.RUNNING)
+        self._display.on_trial_start(ours)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.check_not_left()
+        ours, row = self._ours(trial), result["row"]
+        self._heard_s[ours.name] = self._clock()
+        if ours.name not in self._paused:
+            self.training.add(ours.name)
+        redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
+        if redone > 0 and self._feed.milestones is None:
+            self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
+        resumed = result["resumed_row"]
+        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of another one that it took over
+            self._recorder(ours).record_missing(resumed)
+        self._recorder(ours).record(row)
+        self._directory.trial_result(ours, row)
+        if result["checkpoint"] is not None:
+            self._directory.trial_checkpoint(ours, Path(result["checkpoint"]), row["episode_reward_mean"])
+        if result["stopped"]:
+            self._stopped.add(ours.name)
+        elif result["reason"] is not None:
+            self._reasons[ours.name] = result["reason"]
+        self._feed.on_result(ours, row)
+        flaw = self._feed.flaw(ours, row)
+        if flaw is not None:
+            self._failures[ours.name] = TrialError(flaw)
+        for text in result["events"]:
+            self._display.on_note(ours, text)
+        self._display.on_result(ours, row)
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
+        ours = self._ours(trial)
+        finished = ours.name in self.training and ours.name not in self._stopped
+        self._end(ours, finished, self._failures.get(ours.name))
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
+        ours = self._ours(trial)
+        self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
+
+    def on_pause(self, trial: Trial) -> None:
+        """Take over that the trial's process ends for a while; called before its row is taken over."""
+        self._paused.add(trial.name)
+        self.training.discard(trial.name)
+
+    def on_change(self, trial: Trial) -> None:
+        """Take over that a paused trial will go on with other keys."""
+        self._changed.add(trial.name)
+        self._directory.change(trial)
+
+    def conclude(self) -> Status:
+        """Mark the trials that never ran or never ended; return how the run as a whole ended."""
+        for record in self._directory.record.trials:
+            if record.status in (Status.PENDING, Status.RUNNING):
+                record.status = Status.STOPPED
+                if record.name in self._started:
+                    self._end(self._started[record.name], False, None)
+        statuses = {record.status for record in self._directory.record.trials}
+        for worst in (Status.ERROR, Status.STOPPED):
+            if worst in statuses:
+                return worst
+        return Status.TERMINATED
+
+    def close(self) -> None:
+        """Close every recorder and folder; idempotent."""
+        for recorder in self._recorders.values():
+            recorder.close()
+        for folder in self._folders.values():
+            folder.close()
+
+    def _show_phases(self, trials: list[TuneTrial]) -> None:
+        for trial in trials:
+            ours = self._ours(trial)
+            if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING):
+                phase = self._phases.news(self._directory.trial_directory(ours))
+                if phase is not None:
+                    self._display.on_phase(ours, phase)
+
+    def _ours(self, trial: TuneTrial) -> Trial:
+        assignment: Assignment = trial.config[ASSIGNMENT]
+        return assignment.trial
+
+    def _end(self, trial: Trial, finished: bool, error: TrialError | None) -> None:
+        self.training.discard(trial.name)
+        ending = self._feed.on_end(trial, finished, error)
+        recorder = self._recorders.pop(trial.name, None)
+        if recorder is not None:
+            recorder.end(ending.status is not Status.ERROR, ending.score)
+            recorder.close()
+        folder = self._folders.pop(trial.name, None)
+        if folder is not None:
+            folder.close()
+        reason = ending.message or self._reasons.pop(trial.name, None)
+        self._directory.trial_status(trial, ending.status, error, reason)
+        self._display.on_trial_end(trial, ending.status, error.summary if error else reason)
+
+    def _recorder(self, trial: Trial) -> TrialRecorder:
+        if trial.name not in self._recorders:
+            directory = self._directory.trial_directory(trial)
+            self._recorders[trial.name] = TrialRecorder(
+                directory, self._feed.hyperparameters(trial), self._feed.hparams_metrics
+            )
+        return self._recorders[trial.name]
+
+    def _error_of(self, trial: Trial) -> TrialError:
+        if trial.name in self._folders and not self._folders[trial.name].is_in_place:
+            return TrialError(_FOLDER_LOST)
+        path = self._directory.trial_directory(trial) / ERROR_FILE
+        if not path.exists():
+            return TrialError("the trial's process died (killed, or out of memory)")
+        summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
+        return TrialError(summary, str(path.relative_to(self._directory.path)))
+
+    def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
+        """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
+
+        Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
+        """
+        now = self._clock()
+        if now - self._heard_s.get(self._ours(trial).name, now) >= timeout_s:
+            what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
+            self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
+
+    def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
+        """Kill the process of a trial whose directory was deleted or moved: it has nowhere to write.
+
+        Not at the first look: where the whole run is being deleted, that is what is to be reported.
+        """
+        name = self._ours(trial).name
+        if name not in self._folders or self._folders[name].is_in_place:
+            return
+        missed_s = self._missed_s.setdefault(name, time.monotonic())
+        if time.monotonic() - missed_s >= LOST_AFTER_S:
+            trial.max_failures = 0
+            self._kill(trial, TrialError(_FOLDER_LOST))
+
+    def _kill(self, trial: TuneTrial, error: TrialError) -> None:
+        """Kill the process of a trial that runs, once; ``error`` is what becomes known of it."""
+        actor, name = trial.temporary_state.ray_actor, self._ours(trial).name
+        if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:
+            self._failures[name] = error
+            ray.kill(actor, no_restart=True)
+
+
+class EndWhenSaved(tune.Stopper):
+    """Ends the experiment once a stop was requested and no trial is left that could still save."""
+
+    def __init__(self, events: TrialEvents) -> None:
+        self._events = events
+        self._deadline_s: float | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See ``TrialEvents.__reduce__``."""
+        return (tune.stopper.NoopStopper, ())
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Trials know themselves when to stop."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Return whether everything may end now."""
+        if not self._events.request.requested:
+            return False
+        if self._deadline_s is None:
+            self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+        return not self._events.training or time.monotonic() > self._deadline_s

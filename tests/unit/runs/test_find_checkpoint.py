@@ -1,0 +1,53 @@
+"""The checkpoint that a path means lies in the run that is named, whatever its record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.checkpoint import write_checkpoint
+from rlexp.errors import ResumeError
+from rlexp.runs.find_checkpoint import find_checkpoint
+from rlexp.runs.run_record import RunRecord, TrialRecord
+
+TRIAL = "00000-DQN"
+FIRST, SECOND = (f"{TRIAL}/checkpoint_00000{number}" for number in (1, 2))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder with a run of one trial and two checkpoints, and another trial beside it."""
+    for path in (tmp_path / "run" / FIRST, tmp_path / "run" / SECOND, tmp_path / "other" / "checkpoint_000001"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(path, {"weights": {"w": np.ones(1)}}, {}, {})
+    return tmp_path
+
+
+def recorded(out: Path, **trial: Any) -> Path:
+    known = {"name": TRIAL, "directory": TRIAL, "seed": 0, "varied": {}} | trial
+    record = RunRecord("run", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00", trials=[TrialRecord(**known)])
+    record.write(out / "run")
+    return out / "run"
+
+
+def test_the_best_of_a_run_or_else_the_newest(out: Path) -> None:
+    assert find_checkpoint(recorded(out, best_checkpoint=FIRST)) == out / "run" / FIRST
+    assert find_checkpoint(recorded(out)) == out / "run" / SECOND
+    assert find_checkpoint(recorded(out, best_checkpoint=FIRST, best_checkpoint_reward="high")) == out / "run" / FIRST
+
+
+@pytest.mark.parametrize("directory", ["../other", "..", "", "/", "a\0b", [1], None])
+def test_a_trial_that_lies_elsewhere_is_refused(out: Path, directory: Any) -> None:
+    with pytest.raises(ResumeError, match="points elsewhere"):
+        find_checkpoint(recorded(out, directory=directory))
+
+
+@pytest.mark.parametrize(
+    "best", ["../other/checkpoint_000001", f"{TRIAL}/../../other", f"{TRIAL}/..", TRIAL, "/etc", [1], f"{TRIAL}/\0"]
+)
+def test_a_checkpoint_that_lies_elsewhere_is_refused(out: Path, best: Any) -> None:
+    with pytest.raises(ResumeError, match="points elsewhere"):
+        find_checkpoint(recorded(out, best_checkpoint=best))

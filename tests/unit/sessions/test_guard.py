@@ -1,0 +1,115 @@
+"""What is left of a command that is killed with -9: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlexp.runs.run_lock import RunLock
+from rlexp.sessions.guard import Guard
+from rlexp.sessions.leftovers import find_leftovers
+from rlexp.sessions.session_processes import SESSION, kill_processes_of, processes_of
+
+TIMEOUT_S = 20.0
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+Start = Callable[[Path], psutil.Process]
+COMMAND = """
+import os, subprocess, sys
+from pathlib import Path
+from rlexp.sessions.guard import Guard
+folder = Path(sys.argv[1])
+os.environ["RLEXP_SESSION"] = str(folder)
+guard = Guard(folder)
+child = subprocess.Popen(sys.argv[2:], start_new_session=True)
+print(guard._process.pid, child.pid, flush=True)
+child.wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "rlexp-session"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes that do nothing, for the session in a folder."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_one(folder: Path) -> psutil.Process:
+        started.append(subprocess.Popen(SLEEP, env={**os.environ, SESSION: str(folder)}))
+        process = psutil.Process(started[-1].pid)
+        deadline = time.monotonic() + TIMEOUT_S
+        while process not in processes_of(folder):  # for a moment it has no environment at all
+            assert time.monotonic() < deadline
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.wait(TIMEOUT_S)
+
+
+def test_a_guard_ends_the_processes_of_a_command_that_was_killed_and_removes_its_folder(folder: Path) -> None:
+    command = subprocess.Popen([sys.executable, "-c", COMMAND, folder, *SLEEP], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    processes = [psutil.Process(int(pid)) for pid in command.stdout.readline().split()]
+    assert processes_of(folder) == processes[1:]
+    command.send_signal(signal.SIGKILL)
+    command.wait(TIMEOUT_S)
+    command.stdout.close()
+    _, alive = psutil.wait_procs(processes, timeout=TIMEOUT_S)
+    assert not alive
+    assert not folder.exists()
+
+
+def test_children_with_another_environment_are_ended_too(folder: Path) -> None:
+    parent = "import subprocess, sys; c = subprocess.Popen(sys.argv[1:], env={}); print(c.pid, flush=True); c.wait()"
+    words = [sys.executable, "-c", parent, *SLEEP]
+    environment = {**os.environ, SESSION: str(folder)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        kill_processes_of(folder, TIMEOUT_S)
+    psutil.wait_procs([child], timeout=TIMEOUT_S)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_guard_that_is_dismissed_touches_nothing(folder: Path, start: Start) -> None:
+    guard, process = Guard(folder), start(folder)
+    guard.dismiss()
+    assert guard._process.returncode == 0
+    assert process.is_running()
+    assert folder.exists()
+
+
+def test_processes_of_other_sessions_are_left_alone(folder: Path, tmp_path: Path, start: Start) -> None:
+    mine, other = start(folder), start(tmp_path)
+    kill_processes_of(folder, TIMEOUT_S)
+    assert processes_of(folder) == []
+    mine.wait(TIMEOUT_S)
+    assert processes_of(tmp_path) == [other]
+
+
+def test_a_leftover_is_a_folder_that_nobody_holds_with_the_processes_of_its_session(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(folder.parent))
+    lock, process = RunLock(folder), start(folder)
+    assert find_leftovers() == []
+    lock.release()
+    (leftover,) = find_leftovers()
+    assert (leftover.folder, leftover.processes) == (folder, (process,))
+    leftover.remove()
+    assert not folder.exists()
+    assert find_leftovers() == []
