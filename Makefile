@@ -73,7 +73,7 @@ type: install
 
 # docs/keys.md, from the models and the tests that each key has.
 keys: install
-	$(BIN)/python -m rlexp.config.reference_page > docs/keys.md
+	$(BIN)/python -m rlexp.config.reference.page > docs/keys.md
 
 # What becomes of a folder of experiment files: make corpus DIR=folder
 corpus: install

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.comparison import Column, Table, conditions, in_turns, options, per_second
 from benchmarks.pieces import Pieces, learning, sampling
 from benchmarks.processes import in_own_process, run_experiment, unwind_on_sigterm
-from rlexp.config.apex import ApexConfig
+from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.load import load_plan
 from rlexp.machine import available_cpus
 

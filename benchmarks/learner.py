@@ -22,8 +22,8 @@ import torch
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
 from rlexp.agents.dqn.learner import COLUMNS, DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.objective import row_losses
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch

@@ -13,8 +13,8 @@ from rlexp.agents.dqn.acting_network import PolicyExploration
 from rlexp.agents.dqn.agent import q_network_config
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.config.apex import ApexConfig
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import env_config_of, is_atari, make_vector_env
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork

@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from benchmarks.pieces import Pieces
-from rlexp.config.apex import ApexConfig
+from rlexp.config.keys.apex import ApexConfig
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, FrameRows, SampleBatch
 
 ADDED = 50

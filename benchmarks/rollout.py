@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.comparison import Column, Table, conditions, in_turns, options, per_second
 from benchmarks.pieces import Pieces, sampling, stepping
 from benchmarks.processes import in_own_process, unwind_on_sigterm
-from rlexp.config.apex import ApexConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.model import ModelConfig
 
 PONG = "ALE/Pong-v5"
 WRAPPED: Mapping[str, Any] = {"difficulty": 0}

@@ -21,8 +21,8 @@ from rlexp.agents.way_of_playing import way_of_playing
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.array_file import AnyArray
 from rlexp.checkpoint.state_tree import put_together, taken_apart
-from rlexp.config.common import CommonConfig
-from rlexp.config.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.metrics.timers import RunningClock

@@ -16,9 +16,9 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import AGENTS
 from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within, run_of
 from rlexp.checkpoint.manifest import MANIFEST
-from rlexp.config.dialect_table import renamed_keys
-from rlexp.config.experiment import Experiment
-from rlexp.config.user_modules import UserModules, modules_of, with_current_folder
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_modules import UserModules, modules_of, with_current_folder
+from rlexp.config.rllib_compat.table import renamed_keys
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.bootstrap import bootstrap_interval

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.experiment import Experiment
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlexp.config.common import CommonConfig
+from rlexp.config.keys.common import CommonConfig
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import Acting
 from rlexp.rollout.filters import Moments, ObservedMoments, StandardisingPolicy

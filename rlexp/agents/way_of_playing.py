@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from rlexp.config.common import CommonConfig
-from rlexp.config.user_modules import NO_MODULES
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import EnvConfig
 from rlexp.json_file import plain
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 
 _MODULES: Final = (".py", ".pyc", ".so")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlexp.commands.options import AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed, load_options
-from rlexp.config.json_schema import experiment_schema
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
+from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import Notice, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.sessions.ray_address import cluster_error

@@ -26,8 +26,8 @@ from rlexp.commands.options import (
     load_options,
 )
 from rlexp.config.command_line import experiment_text, option_at
+from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.load import Plan, load_plan
-from rlexp.config.load_options import LoadOptions
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
 from rlexp.errors import ConfigError
 from rlexp.machine import check_fits, check_requirements, this_machine

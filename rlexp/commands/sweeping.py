@@ -23,8 +23,8 @@ from rlexp.commands.options import (
     Seed,
     load_options,
 )
+from rlexp.config.keys.load_options import Flag
 from rlexp.config.load import load_plan
-from rlexp.config.load_options import Flag
 from rlexp.config.plan import refuse_untrainable, the_sweep
 from rlexp.errors import UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine

@@ -1,6 +1,6 @@
 """All that a user may write in an experiment file, and nothing that runs: needs pydantic and PyYAML only.
 
-The way of a file: ``yaml_file`` (text to nodes that know their place) → ``assembly`` (RLlib's names to ours, each key
-where it belongs, overrides, the defaults of the file's age) → ``search_space`` (the corners of a grid) → ``corner``
-(RLlib's values to ours, the models) → ``load`` (the plan).
+The way of a file: ``yaml`` (text to nodes that know their place) → ``assembly`` (RLlib's names to ours, each key
+where it belongs, overrides, the defaults of the file's age) → ``variants`` (the points of its grid: RLlib's values to
+ours, the models) → ``parsed_experiment`` → ``plan`` (the trials) → ``load`` (all of it, or every error at once).
 """

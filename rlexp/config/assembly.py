@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlexp.config.ages import age_of, leave_out_ignored, use_defaults
-from rlexp.config.dialects import use_current_names
-from rlexp.config.key_table import KeyName, key_table
-from rlexp.config.layout import arranged
-from rlexp.config.nodes import Finding, Node, dotted, shown_key, written
+from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.overrides import Override, overridden
-from rlexp.config.releases import Age
+from rlexp.config.rllib_compat.ages import age_of, leave_out_ignored, use_defaults
+from rlexp.config.rllib_compat.layout import arranged
+from rlexp.config.rllib_compat.names import use_current_names
+from rlexp.config.rllib_compat.releases import Age
+from rlexp.config.rllib_compat.yaml_1_1 import read_yaml_1_1_words
 from rlexp.config.translation import Translation
-from rlexp.config.yaml_1_1 import read_yaml_1_1_words
+from rlexp.config.yaml.nodes import Finding, Node, dotted, shown_key, written
 
 
 @dataclass(frozen=True)

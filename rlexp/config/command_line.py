@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final
 
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import UsageError
 
 _KEY_OF_EXPERIMENT: Final = re.compile(r"  (\w+):")

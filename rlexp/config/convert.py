@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlexp.config.draft import Draft
-from rlexp.config.located_axes import at
-from rlexp.config.nodes import Finding, KeyPath, Node
-from rlexp.config.search_space import Axis, line_of, replaced
+from rlexp.config.parsed_experiment import Draft
+from rlexp.config.space.grid import Axis, line_of, replaced
 from rlexp.config.translation import Translation, node_of
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.variants.axis_paths import at
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node
+from rlexp.config.yaml.writer import to_yaml
 
 _INDENT = "  "
 _FLOW_WIDTH = 100

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlexp.config import yaml_file
 from rlexp.config.convert import converted
-from rlexp.config.draft import Draft, draft_of
-from rlexp.config.load_options import LoadOptions
-from rlexp.config.nodes import Finding, Node, Place, shown_key
+from rlexp.config.keys.load_options import LoadOptions
+from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.config.overrides import parse_overrides
+from rlexp.config.parsed_experiment import Draft, draft_of
 from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
-from rlexp.config.search_space import MAX_TRIALS
-from rlexp.config.user_modules import UserModules, folders_for
-from rlexp.config.yaml_text import read_text
+from rlexp.config.space.grid import MAX_TRIALS
+from rlexp.config.yaml import reader
+from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
+from rlexp.config.yaml.text import read_text
 from rlexp.errors import ConfigError
 
 __all__ = ["LoadOptions", "Plan", "PlannedExperiment", "load_plan", "resolved_yaml"]
@@ -98,7 +98,7 @@ def _entries(paths: Sequence[Path | str]) -> tuple[list[_Entry], tuple[Finding, 
     entries: list[_Entry] = []
     findings: list[Finding] = []
     for path in paths:
-        text = yaml_file.read_file(Path(path), str(path))
+        text = reader.read_file(Path(path), str(path))
         findings.extend(text.problems)
         if text.root is None:
             continue
@@ -112,7 +112,7 @@ def _entries(paths: Sequence[Path | str]) -> tuple[list[_Entry], tuple[Finding, 
     return entries, tuple(findings)
 
 
-def _of_one_file(text: yaml_file.YamlText) -> Iterator[_Entry]:
+def _of_one_file(text: reader.YamlText) -> Iterator[_Entry]:
     """Yield a file's experiments, each with the notices of its lines."""
     assert text.root is not None
     starts = {name: node.key_place.line for name, node in text.root.entries().items()}

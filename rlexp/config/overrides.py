@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlexp.config import yaml_file
-from rlexp.config.dialects import current_path, old_keys_beside_config
-from rlexp.config.key_table import KeyName
-from rlexp.config.layout import proper_path
-from rlexp.config.load_options import Flag
-from rlexp.config.nodes import Finding, Node, Place, dotted
-from rlexp.config.search_space import GRID
+from rlexp.config.keys.key_table import KeyName
+from rlexp.config.keys.load_options import Flag
+from rlexp.config.rllib_compat.layout import proper_path
+from rlexp.config.rllib_compat.names import current_path, old_keys_beside_config
+from rlexp.config.space.grid import GRID
+from rlexp.config.yaml import reader
+from rlexp.config.yaml.nodes import Finding, Node, Place, dotted
 
 _FORM = ("an override must be key.path=value", "for example -o lr=1e-3, or -o stop.timesteps_total=1e6")
 
@@ -55,7 +55,7 @@ def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding
     path = tuple(part.strip() for part in key.split("."))
     if not all(path):
         return (Finding(place, *_FORM),)
-    value = yaml_file.parse(value_text, lambda line, column: place)
+    value = reader.parse(value_text, lambda line, column: place)
     if value.problems:
         return value.problems
     return Override(path, value.root or Node(None, place, place))

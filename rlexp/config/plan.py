@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlexp.config.common import CommonConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.draft import Draft
-from rlexp.config.experiment import RUNNABLE, Experiment
-from rlexp.config.idle_keys import essence
-from rlexp.config.located_axes import at, data_of, value_on, with_axis, without_section
-from rlexp.config.nodes import Finding, Node
-from rlexp.config.search_space import SEARCH, corner_indices, line_of
-from rlexp.config.sweep import Sweep
-from rlexp.config.trial import Trial, sample_seed, trial_name
-from rlexp.config.user_modules import NO_MODULES, UserModules
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import RUNNABLE, Experiment
+from rlexp.config.keys.ineffective_keys import essence
+from rlexp.config.keys.trial import Trial, sample_seed, trial_name
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.parsed_experiment import Draft
+from rlexp.config.space.grid import SEARCH, corner_indices, line_of
+from rlexp.config.variants.axis_paths import at, data_of, value_on, with_axis, without_section
+from rlexp.config.variants.sweep import Sweep
+from rlexp.config.yaml.nodes import Finding, Node
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
 _BETA = ("config", "prioritized_replay_beta")

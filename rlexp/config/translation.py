@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlexp.config.key_table import KeyName, key_table
-from rlexp.config.nodes import Finding, Node, dotted, shown
+from rlexp.config.keys.key_table import KeyName, key_table
+from rlexp.config.yaml.nodes import Finding, Node, dotted, shown
 
 
 class Translation:

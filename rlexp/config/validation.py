@@ -9,15 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlexp.config import hints
-from rlexp.config.dialect_table import old_groups
-from rlexp.config.experiment import AGENTS, Experiment
-from rlexp.config.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
-from rlexp.config.key_table import KeyName, key_table
-from rlexp.config.nodes import Finding, KeyPath, Node, dotted, shown, written
-from rlexp.config.samplers import GRID
-from rlexp.config.yaml_scalars import BOOLEAN_WORDS, FLOAT, INTEGER
-from rlexp.config.yaml_text import with_space
+from rlexp.config.keys.experiment import AGENTS, Experiment
+from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
+from rlexp.config.keys.key_table import KeyName, key_table
+from rlexp.config.reference import hints
+from rlexp.config.rllib_compat.table import old_groups
+from rlexp.config.space.samplers import GRID
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted, shown, written
+from rlexp.config.yaml.scalars import BOOLEAN_WORDS, FLOAT, INTEGER
+from rlexp.config.yaml.text import with_space
 
 _KEY_MARK = "[key]"
 """What pydantic appends to the path when the key of a mapping is wrong, not its value."""

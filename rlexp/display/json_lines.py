@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import standings_as_json
 from rlexp.json_file import to_json
 from rlexp.runs.run_record import RunRecord, Status

@@ -11,7 +11,7 @@ from typing import Any, Self, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display.canvas import Canvas
 from rlexp.display.clock import Clock
 from rlexp.display.leaderboard import leaderboard

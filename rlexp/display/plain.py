@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display.progress_text import goal_text, time_left
 from rlexp.display.quiet import STOPPING, QuietDisplay
 from rlexp.display.trial_view import TrialView

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlexp.config.metric_names import GROWING_METRICS
-from rlexp.config.trial import Trial
+from rlexp.config.keys.metric_names import GROWING_METRICS
+from rlexp.config.keys.trial import Trial
 from rlexp.number_format import is_known
 from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.columns import ITERATION

@@ -1,6 +1,6 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps."""
 
-from rlexp.config.env_ids import is_atari
+from rlexp.config.keys.env_ids import is_atari
 from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.checked_env import given_env
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlexp.config.common import CommonConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.env_ids import is_atari
-from rlexp.config.model import ATARI_DIM
-from rlexp.config.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.model import ATARI_DIM
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 
 ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})

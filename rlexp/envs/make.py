@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rlexp.config.env_ids import is_atari, package_of
+from rlexp.config.keys.env_ids import is_atari, package_of
 from rlexp.envs.atari import deepmind_env
 from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
 from rlexp.envs.checked_env import CheckedEnv, env_error

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from rlexp.config.apex import ApexConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.experiment import Experiment, required_cpus
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import Experiment, required_cpus
 from rlexp.machine.fits import CPU_SHARE_DIGITS
 from rlexp.machine.hardware import Machine
 from rlexp.machine.replay_memory import bytes_per_transition

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rlexp.config.common import CommonConfig
-from rlexp.config.experiment import Experiment, required_cpus, required_gpus
-from rlexp.config.trial import Trial
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.keys.trial import Trial
 from rlexp.errors import Problem, ResourceError
 from rlexp.machine.hardware import Machine
 from rlexp.machine.replay_memory import largest_buffer, replay_bytes

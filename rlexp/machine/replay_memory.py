@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from rlexp.config.apex import ApexConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.env_ids import is_atari
-from rlexp.config.experiment import Experiment
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.experiment import Experiment
 
 _STACKED = 4
 """Frames in one stacked observation."""

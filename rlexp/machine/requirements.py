@@ -20,9 +20,9 @@ from importlib.machinery import (
 )
 from pathlib import Path
 
-from rlexp.config.env_ids import package_of
+from rlexp.config.keys.env_ids import package_of
+from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.config.plan import Plan
-from rlexp.config.user_modules import UserModules, modules_of
 from rlexp.errors import ConfigError, Problem
 
 LOADERS = (

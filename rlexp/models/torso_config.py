@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlexp.config.common import CommonConfig
-from rlexp.config.structured_fields import ConvFilter
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.structured_fields import ConvFilter
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.search_space import GRID
-from rlexp.config.yaml_file import read_file
+from rlexp.config.space.grid import GRID
+from rlexp.config.yaml.reader import read_file
 from rlexp.json_file import to_json
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.runs.run_directory import RESOLVED_FILE

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlexp.checkpoint import newest_checkpoint
 from rlexp.checkpoint.manifest import MANIFEST
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.runs.run_record import RUN_FILE, TrialRecord, is_in_run, read_run_record
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules, with_current_folder
 from rlexp.config.load import LoadOptions, Plan, load_plan
-from rlexp.config.trial import Trial
-from rlexp.config.user_modules import NO_MODULES, UserModules, with_current_folder
 from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text
 from rlexp.runs.new_directory import make_run_directory

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json, replace_json
 

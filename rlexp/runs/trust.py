@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlexp.checkpoint import refuse_foreign, refuse_modules_within
-from rlexp.config.trial import Trial
-from rlexp.config.user_modules import UserModules, modules_of
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.errors import ResumeError
 from rlexp.runs.run_lock import in_use, is_in_use
 from rlexp.runs.run_name import derived_name

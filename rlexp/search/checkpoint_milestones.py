@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.config.search import TimeAttribute
+from rlexp.config.keys.search import TimeAttribute
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlexp.config.space import Point
-from rlexp.config.sweep import Sweep
+from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Sweep
 
 
 @dataclass(frozen=True)

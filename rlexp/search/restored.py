@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlexp.config.sweep import Sweep
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
+from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.run_record import Status, TrialError
 from rlexp.search.journal import Event, damaged, read_events

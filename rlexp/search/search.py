@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlexp.config.space import Point
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
+from rlexp.config.variants.search_space import Point
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.runs.exploit import copied_checkpoint, put_in_place
 from rlexp.runs.recorders import flatten

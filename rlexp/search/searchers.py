@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlexp.config.domains import Domain, Listed, Range
-from rlexp.config.space import Point
-from rlexp.config.sweep import Sweep
+from rlexp.config.space.domains import Domain, Listed, Range
+from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import UsageError
 
 if TYPE_CHECKING:

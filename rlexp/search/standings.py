@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
-from rlexp.config.search import SearchConfig
-from rlexp.config.trial import Trial
+from rlexp.config.keys.search import SearchConfig
+from rlexp.config.keys.trial import Trial
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number
 from rlexp.search.ranking import Standing, TrialStanding, common_end, ranking, score_of, standing_of

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rlexp.config.space import Point
-from rlexp.config.sweep import Sweep
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
+from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Sweep
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number
 from rlexp.search.early_stopping import Asha, EarlyStopping, MedianStopping, NeverStopping

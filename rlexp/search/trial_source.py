@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import Status, TrialError
 from rlexp.search.checkpoint_milestones import Milestones

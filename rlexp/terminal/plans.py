@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rlexp.config.experiment import required_cpus, required_gpus
+from rlexp.config.keys.experiment import required_cpus, required_gpus
+from rlexp.config.keys.trial import Trial
 from rlexp.config.plan import Plan
-from rlexp.config.sweep import Sweep
-from rlexp.config.trial import Trial
+from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.number_format import exact, first_of
 from rlexp.terminal.paint import aligned, visible

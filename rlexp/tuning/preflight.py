@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import rlexp
-from rlexp.config.trial import Trial
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
 from rlexp.sessions.session_processes import SESSION, family_of, kill

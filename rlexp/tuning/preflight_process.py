@@ -21,8 +21,8 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from rlexp.agents.measured_replay import check_replay_fits
-from rlexp.config.experiment import Experiment
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
     Env,
     EnvConfig,

@@ -10,8 +10,8 @@ from typing import Any
 
 from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import newest_manifest
+from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import ResumeError
 from rlexp.json_file import to_json

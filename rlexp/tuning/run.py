@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.checkpoint import list_checkpoints
+from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import RlexpError
 from rlexp.machine import Machine, check_fits, this_machine

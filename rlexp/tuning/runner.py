@@ -9,7 +9,7 @@ from ray import tune
 from ray.tune.error import TuneError
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.runs.find_checkpoint import starting_point
 from rlexp.runs.phase_file import end_phases

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlexp.config.metric_names import GROWING_METRICS
+from rlexp.config.keys.metric_names import GROWING_METRICS
 from rlexp.number_format import exact, score
 from rlexp.runs.recorders import flatten
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import Manifest, newest_manifest
+from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.sweep import Sweep
-from rlexp.config.trial import Trial
+from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.json_file import plain

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from rlexp.config.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import the_sweep
-from rlexp.config.sweep import Sweep
+from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.machine import Machine
 from rlexp.runs.run_directory import RunDirectory

@@ -14,9 +14,9 @@ from ray import tune
 from ray.exceptions import RayTaskError
 
 from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
-from rlexp.config.experiment import Experiment
-from rlexp.config.trial import Trial
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.open_folder import OpenFolder

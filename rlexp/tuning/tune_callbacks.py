@@ -10,7 +10,7 @@ import ray
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.metrics.timers import RunningClock
 from rlexp.runs.open_folder import OpenFolder

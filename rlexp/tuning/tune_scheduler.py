@@ -10,7 +10,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.search.trial_source import Action, TrialSource
 from rlexp.tuning.trainable import ASSIGNMENT, Assignment
 from rlexp.tuning.tune_callbacks import TrialEvents

@@ -16,8 +16,8 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent, DQNAgentBase
 from rlexp.checkpoint import Checkpoint
-from rlexp.config.apex import ApexConfig
-from rlexp.config.dqn import DQNConfig
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch

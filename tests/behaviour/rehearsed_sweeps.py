@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.config.trial import Trial
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.json_file import to_json
 from rlexp.machine import this_machine

@@ -10,8 +10,8 @@ import numpy as np
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Resources, TaskPool

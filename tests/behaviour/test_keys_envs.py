@@ -16,9 +16,9 @@ import torch
 
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
-from rlexp.config.user_modules import UserModules, folders_for
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.display.quiet import QuietDisplay
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.config.apex import ApexConfig
+from rlexp.config.keys.apex import ApexConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.rollout.exploration import epsilon_ladder
 from rlexp.sample_batch import ACTIONS, OBS, Array

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.agent import DQNAgent, q_network_config
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import UsageError
 from rlexp.models.q_network import QNetwork

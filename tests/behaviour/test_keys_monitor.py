@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.config.dqn import DQNConfig
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.envs import make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.runs.videos import write_video

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
-from rlexp.config.apex import ApexConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.replay import ShardStats
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, SampleBatch, WrittenRows

@@ -16,7 +16,7 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
-from rlexp.config.dqn import DQNConfig
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.rollout import whole_episodes
 from rlexp.rollout.filters import LARGEST_DEVIATION

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlexp.checkpoint import list_checkpoints, read_checkpoint
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.run_record import Status
 from rlexp.search.search import Search

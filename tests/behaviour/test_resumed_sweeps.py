@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display.summary import summary_lines
 from rlexp.json_file import to_json
 from rlexp.runs.run_record import read_run_record

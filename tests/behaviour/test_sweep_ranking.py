@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard_lines
 from rlexp.number_format import score
 from rlexp.results.axis import Axis

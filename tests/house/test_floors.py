@@ -37,6 +37,25 @@ FLOORS = {
     "number_format": 0,
     "errors": 0,
 }
+FLOORS_OF_CONFIG = {
+    "load": 10,
+    "convert": 9,
+    "plan": 9,
+    "parsed_experiment": 8,
+    "assembly": 7,
+    "variants": 7,
+    "arithmetic": 6,
+    "overrides": 6,
+    "validation": 6,
+    "reference": 5,
+    "rllib_compat": 4,
+    "space": 3,
+    "translation": 2,
+    "keys": 1,
+    "command_line": 1,
+    "yaml": 0,
+}
+"""The same within ``config``: a file's way from text to trials goes up."""
 GROUND = {"sample_batch", "schedules", "seeding", "json_file", "number_format", "errors"}
 """What every room may use, also its neighbours on the ground floor."""
 
@@ -86,6 +105,18 @@ def test_imports_go_down() -> None:
             continue
         allowed = here == there or FLOORS[there] < FLOORS[here] or there in GROUND
         if not allowed or {here, there} in STRANGERS:
+            wrong.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {here} must not import {there}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_within_config_go_down() -> None:
+    wrong = []
+    for path, line, module in IMPORTS:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[0] != "config" or not module.startswith("rlexp.config.") or parts[1] == "__init__":
+            continue
+        here, there = parts[1], module.split(".")[2]
+        if here != there and FLOORS_OF_CONFIG[there] >= FLOORS_OF_CONFIG[here]:
             wrong.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {here} must not import {there}")
     assert not wrong, "\n".join(wrong)
 

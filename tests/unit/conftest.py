@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.experiment import ApexExperiment
-from rlexp.config.trial import Trial
+from rlexp.config.keys.experiment import ApexExperiment
+from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord
 
 MakeTrial = Callable[..., Trial]

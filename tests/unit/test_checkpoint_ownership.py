@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.checkpoint import refuse_foreign, refuse_modules_within, run_of
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlexp.agents.dqn.agent import DQNAgentBase
-from rlexp.config.apex import ApexConfig
+from rlexp.config.keys.apex import ApexConfig
 from rlexp.machine import available_cpus
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.inline_learner import InlineLearner

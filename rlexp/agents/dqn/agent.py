@@ -13,7 +13,7 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.acting_network import PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.config.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
+from rlexp.config.keys.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
 from rlexp.envs import is_atari, is_byte_vector, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.metrics.timers import RunningClock

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule

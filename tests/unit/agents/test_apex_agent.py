@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.config.apex import ApexConfig, AsyncReplayOptimizerConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import Learner, LearnResult, Weights
 from rlexp.rollout.exploration import epsilon_ladder
 from rlexp.sample_batch import Array, SampleBatch

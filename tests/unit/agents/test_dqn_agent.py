@@ -16,8 +16,8 @@ import torch
 from rlexp.agents import agent as agent_module
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.errors import EnvError, ResourceError, TrialError, UsageError
 from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool

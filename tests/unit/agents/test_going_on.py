@@ -14,8 +14,8 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint, read_checkpoint
-from rlexp.config.apex import ApexConfig
-from rlexp.config.dqn import DQNConfig
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError
 from rlexp.sample_batch import OBS, Array
 from rlexp.task_pool import Actor, ActorLostError, InlineTaskPool, Ref, TaskPool

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.agents.measured_replay import check_replay_fits, measured_bytes_per_transition
-from rlexp.config.experiment import AGENTS, Experiment
+from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.envs import EnvConfig
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine

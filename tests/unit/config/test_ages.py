@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.ages import age_of
-from rlexp.config.experiment import AGENTS
-from rlexp.config.key_table import key_table
+from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
-from rlexp.config.nodes import Place, written
-from rlexp.config.releases import Age, changed_defaults, dated_values, ignored_keys, keys_of_rlexp, spellings
-from rlexp.config.yaml_file import parse
+from rlexp.config.rllib_compat.ages import age_of
+from rlexp.config.rllib_compat.releases import (
+    Age,
+    changed_defaults,
+    dated_values,
+    ignored_keys,
+    keys_of_rlexp,
+    spellings,
+)
+from rlexp.config.yaml.nodes import Place, written
+from rlexp.config.yaml.reader import parse
 
 Load = Callable[..., Plan]
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.convolutions import misfit, sides_before_last
+from rlexp.config.keys.convolutions import misfit, sides_before_last
+from rlexp.config.keys.structured_fields import ConvFilter
 from rlexp.config.load import load_plan
-from rlexp.config.structured_fields import ConvFilter
 from rlexp.errors import UsageError
 from rlexp.models import TorsoConfig
 from rlexp.models.torsos import make_torso

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.dialect_table import absent_keys, computed_keys, old_groups, renamed_keys
-from rlexp.config.experiment import AGENTS
-from rlexp.config.key_table import key_table
+from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.rllib_compat.table import absent_keys, computed_keys, old_groups, renamed_keys
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
 from rlexp.machine import Machine, fitted
 

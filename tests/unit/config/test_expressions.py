@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.config.expressions import ExpressionError, evaluated
 from rlexp.config.load import Plan, load_plan, resolved_yaml
+from rlexp.config.space.expressions import ExpressionError, evaluated
 from rlexp.errors import ConfigError
 
 SPEC = {("config", "num_workers"): 8, ("config", "lr"): 0.1, ("env",): "Pong"}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.apex import ApexConfig
-from rlexp.config.experiment import AGENTS, required_cpus, required_gpus
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.experiment import AGENTS, required_cpus, required_gpus
 from rlexp.machine import Machine, fitted
 
 GIB = 2**30

@@ -6,10 +6,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from rlexp.config import yaml_file
-from rlexp.config.json_schema import experiment_schema
 from rlexp.config.load import converted_file
-from rlexp.config.nodes import Place
+from rlexp.config.reference.json_schema import experiment_schema
+from rlexp.config.yaml import reader
+from rlexp.config.yaml.nodes import Place
 
 EXPERIMENTS = sorted(Path(__file__).parents[3].glob("experiments/**/*.yaml"))
 
@@ -22,7 +22,7 @@ def validator() -> Any:
 
 
 def data(text: str) -> Any:
-    read = yaml_file.parse(text, lambda line, column: Place("f.yaml", line, column))
+    read = reader.parse(text, lambda line, column: Place("f.yaml", line, column))
     assert read.root is not None
     assert not read.problems
     return read.root.plain()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.experiment import AGENTS, DQNExperiment
-from rlexp.config.trial import Trial
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import AGENTS, DQNExperiment
+from rlexp.config.keys.trial import Trial
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlexp.config.apex import ApexConfig
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.experiment import AGENTS, ApexExperiment, required_cpus, required_gpus
-from rlexp.config.key_table import key_table
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import AGENTS, ApexExperiment, required_cpus, required_gpus
+from rlexp.config.keys.key_table import key_table
 
 
 def error_types(**keys: Any) -> list[str]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.config.reference import find_keys, find_old_key, key_references, nearest_key
-from rlexp.config.reference_page import behaviour_tests, page
+from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
+from rlexp.config.reference.page import behaviour_tests, page
 
 ROOT = Path(__file__).parents[3]
 BEHAVIOUR = ROOT / "tests" / "behaviour"

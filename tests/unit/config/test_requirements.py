@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.load import load_plan
-from rlexp.config.load_options import LoadOptions
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
 from rlexp.machine import check_requirements
 from rlexp.machine.requirements import find_module

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.config.domains import Domain, Listed, Normal, Range
 from rlexp.config.load import LoadOptions, Plan, load_plan
-from rlexp.config.nodes import Node, Place
-from rlexp.config.samplers import read_sampler
+from rlexp.config.space.domains import Domain, Listed, Normal, Range
+from rlexp.config.space.samplers import read_sampler
 from rlexp.config.translation import node_of
+from rlexp.config.yaml.nodes import Node, Place
 from rlexp.errors import ConfigError
 
 HERE = Node(None, Place("f.yaml", 1, 1), Place("f.yaml", 1, 1))

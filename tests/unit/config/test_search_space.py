@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlexp.config.keys.trial import MAX_NAME_LENGTH, sample_seed, trial_name
 from rlexp.config.load import Plan, load_plan
-from rlexp.config.trial import MAX_NAME_LENGTH, sample_seed, trial_name
 from rlexp.errors import ConfigError
 
 Load = Callable[..., Plan]

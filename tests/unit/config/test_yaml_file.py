@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.nodes import Finding, Place
-from rlexp.config.yaml_file import YamlText, parse, read_file
-from rlexp.config.yaml_text import MAX_BYTES
+from rlexp.config.yaml.nodes import Finding, Place
+from rlexp.config.yaml.reader import YamlText, parse, read_file
+from rlexp.config.yaml.text import MAX_BYTES
 
 
 def read(text: str) -> YamlText:

@@ -5,10 +5,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.nodes import Place
-from rlexp.config.yaml_file import parse
-from rlexp.config.yaml_scalars import BOOLEAN_WORDS, UNDERSCORED
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.yaml.nodes import Place
+from rlexp.config.yaml.reader import parse
+from rlexp.config.yaml.scalars import BOOLEAN_WORDS, UNDERSCORED
+from rlexp.config.yaml.writer import to_yaml
 
 TRICKY = [
     "",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display import (
     Display,
     JsonDisplay,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlexp import number_format
-from rlexp.config.trial import Trial
+from rlexp.config.keys.trial import Trial
 from rlexp.display.panel import picture
 from rlexp.display.progress_text import OverallProgress
 from rlexp.display.trial_view import TrialView

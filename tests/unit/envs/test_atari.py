@@ -12,8 +12,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
     GAME_OVER,
     GAME_SCORE,

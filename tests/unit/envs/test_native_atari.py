@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.user_modules import UserModules
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
     GAME_OVER,
     GAME_SCORE,

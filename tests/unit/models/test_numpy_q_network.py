@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.models.numpy_q_network import ACTIVATIONS, NumpyQNetwork, can_be
 from rlexp.models.q_network import QNetwork

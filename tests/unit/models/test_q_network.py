@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, TorsoConfig, torso_config_of
 from rlexp.models.q_network import QNetwork
 from rlexp.models.torsos import ACTIVATIONS, VectorTorso, mlp
@@ -81,7 +81,7 @@ def test_observations_of_any_type_are_taken(dtype: torch.dtype) -> None:
 def test_every_activation_of_the_config_has_a_module() -> None:
     from typing import get_args
 
-    from rlexp.config.model import ModelConfig
+    from rlexp.config.keys.model import ModelConfig
 
     names = get_args(ModelConfig.model_fields["fcnet_activation"].annotation)
     assert set(names) <= set(ACTIVATIONS)

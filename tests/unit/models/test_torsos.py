@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
-from rlexp.config.structured_fields import ConvFilter
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.structured_fields import ConvFilter
 from rlexp.errors import UsageError
 from rlexp.models import TorsoConfig, torso_config_of
 from rlexp.models.torsos import default_filters, make_torso

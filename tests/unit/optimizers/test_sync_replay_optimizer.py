@@ -9,8 +9,8 @@ import pytest
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.model import ModelConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams import metadata
 
-from rlexp.config.metric_names import STOP_METRICS
+from rlexp.config.keys.metric_names import STOP_METRICS
 from rlexp.runs.recorders import COLUMNS, CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder, flatten
 
 MakeRow = Callable[..., dict[str, Any]]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
-from rlexp.config.trial import Trial
 from rlexp.display import choose_display
 from rlexp.errors import ResumeError, UsageError
 from rlexp.results.found_runs import found_at

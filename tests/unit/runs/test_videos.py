@@ -13,8 +13,8 @@ import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.evaluation import EvaluationRequest, film_checkpoint, film_checkpoint_to
-from rlexp.config.dqn import DQNConfig
-from rlexp.config.experiment import DQNExperiment
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import DQNExperiment
 from rlexp.envs import GAME_OVER, EnvConfig, FrameConfig, make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import film_episode

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.config.search import SearchConfig
-from rlexp.config.trial import Trial
+from rlexp.config.keys.search import SearchConfig
+from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.runs.run_record import Status, TrialError

@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 
-from rlexp.config.metric_names import KNOWN_METRICS
-from rlexp.config.named_values import named_values
-from rlexp.config.old_samplers import KEYS as SPELLINGS
-from rlexp.config.samplers import GRID, SAMPLERS
-from rlexp.config.search import SearchConfig
+from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.keys.search import SearchConfig
+from rlexp.config.reference.named_values import named_values
+from rlexp.config.space.python_samplers import KEYS as SPELLINGS
+from rlexp.config.space.samplers import GRID, SAMPLERS
 from rlexp.errors import UsageError
 from rlexp.runs.recorders import COLUMNS
 from rlexp.terminal import print_explanation

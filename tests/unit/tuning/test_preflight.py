@@ -16,7 +16,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from rlexp.config.load import load_plan
-from rlexp.config.yaml_writer import to_yaml
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
 from rlexp.tuning.preflight import EnvReport, try_envs

@@ -1,0 +1,1 @@
+"""The keys of experiment files as pydantic models, with their types, defaults and meaning."""

@@ -1,0 +1,89 @@
+"""Ape-X (Horgan et al. 2018): DQN with many workers, sharded replay and an asynchronous learner; RLlib's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from rlexp.config.keys.dqn import DQNConfig, OptimizerConfig
+from rlexp.config.keys.fields import Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
+
+
+class AsyncReplayOptimizerConfig(OptimizerConfig):
+    """How experience moves in Ape-X: workers, replay shards and the learner run side by side."""
+
+    max_weight_sync_delay: Count = 400
+    """Env steps that a worker samples before it gets new weights. Small: workers act with newer weights. Large: fewer
+    weights are sent."""
+
+    num_replay_buffer_shards: Count = 4
+    """Number of replay shards. Storing in one does not wait for sampling from another."""
+
+    debug: bool = False
+    """Report the seconds that the driver spends on each part of its work as ``info/timing_s``."""
+
+    sample_queue_depth: Count = 2
+    """Calls to sample in flight per worker. With 2, a worker starts the next fragment while the last one is stored.
+    With more, its weights are older."""
+
+    replay_queue_depth: Count = 4
+    """Batches requested in advance from each replay shard. More hide the time to send a batch, but have older
+    priorities."""
+
+    learner_queue_depth: Count = 16
+    """Maximum number of batches that wait for the learner. More even out slow shards, but take memory and have older
+    priorities.
+
+    With ``num_workers: 0`` no batch waits: worker and learner take turns, with one update per fragment, or as many as
+    ``training_intensity`` asks for.
+    """
+
+
+class ApexConfig(DQNConfig):
+    """What is under ``config:`` for ``run: APEX``."""
+
+    num_workers: CountOrZero = 32
+    sample_batch_size: Count = 50
+    train_batch_size: Count = 512
+    timesteps_per_iteration: CountOrZero | None = 25_000
+    min_iter_time_s: PositiveOrZero | None = 30.0
+    per_worker_exploration: bool = True
+    learning_starts: CountOrZero = 50_000
+    buffer_size: Count = 2_000_000
+    worker_side_prioritization: bool = True
+    n_step: Count = 3
+    target_network_update_freq: Count = 500_000
+
+    replay_storage: Literal["auto", "actors", "local", "shared_memory"] = "auto"
+    """Where the replay shards are. ``actors``: each in a process of its own. ``local``: in the learner's process, so
+    that nothing is sent, but its CPU core does the work. ``shared_memory``: in the learner's process too, but workers
+    write their transitions directly into its memory. ``auto``: ``actors`` if this machine has a core for each of them
+    beside those of the workers and the learner, else ``local``. With ``num_workers: 0`` always ``local``, so that the
+    same file and seed give the same weights.
+
+    ``shared_memory`` needs Linux, and all workers on the learner's machine. Each worker keeps its own newest
+    transitions, an equal share of ``buffer_size``, with whole uncompressed observations: for stacked frames this is
+    eight times the memory. With ``num_workers: 0`` it is the same as ``local``."""
+
+    final_prioritized_replay_beta: PositiveFraction | None = None
+    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant, as in the paper."""
+
+    optimizer: AsyncReplayOptimizerConfig = AsyncReplayOptimizerConfig()
+    """How experience moves."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield the parent's conflicts, then shards without room for a row, and rows of unknown number in rings."""
+        yield from super().conflicts()
+        if self.optimizer.num_replay_buffer_shards > self.buffer_size:
+            yield Conflict(
+                ("optimizer.num_replay_buffer_shards", "buffer_size"),
+                f"optimizer.num_replay_buffer_shards is {self.optimizer.num_replay_buffer_shards}, "
+                f"more than buffer_size, which is {self.buffer_size}",
+                "lower num_replay_buffer_shards or raise buffer_size",
+            )
+        if self.replay_storage == "shared_memory" and self.batch_mode == "complete_episodes":
+            yield Conflict(
+                ("replay_storage", "batch_mode"),
+                f"{self.said('replay_storage')}, which needs fragments of fixed length, but {self.said('batch_mode')}",
+                "use batch_mode: truncate_episodes, or another replay_storage",
+            )

@@ -1,0 +1,145 @@
+"""Ids of environments: the current names of old ones, and which can exist; nothing is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from rlexp.config.keys.env_names import (
+    ATARI_GAMES,
+    BOX2D_TASKS,
+    CONTINUOUS_IDS,
+    GYMNASIUM_IDS,
+    LATER_VERSIONS,
+    MUJOCO_TASKS,
+)
+
+ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
+"""The form of an id."""
+
+_ALE = re.compile(r"ALE/(?P<game>\w+?)(?P<ram>-ram)?-v5")
+_ATARI = re.compile(r"(?P<game>\w+?)(?P<ram>-ram)?(?P<speed>NoFrameskip|Deterministic)?-v(?P<version>[04])")
+_TASK = re.compile(r"(?P<task>\w+)-v[123]")
+_DOTTED_CLASS = re.compile(r"(?P<module>[a-z_]\w*(\.\w+)*)\.(?P<cls>[A-Z]\w*)", re.ASCII)
+_INSIDE_RLLIB = re.compile(r"ray\.(rllib|tune)\.")
+
+_VERSION = re.compile(r"-v[0-9]+$")
+
+_LIKENESS = 0.75
+_LONGEST_COMPARED = 100
+STICKY = {"0": 0.25, "4": 0.0}
+"""Chance that an Atari env repeats the action before, by the version of its id."""
+
+
+def current_env(env: str) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the current id of an environment and the ``env_config`` that the old one implied; None for a current one.
+
+    >>> current_env("PongDeterministic-v4")[0]
+    'ALE/Pong-v5'
+    """
+    env = env.strip()
+    if env.startswith("ale_py:ALE/"):
+        return env.removeprefix("ale_py:"), {}
+    if env in LATER_VERSIONS:
+        return LATER_VERSIONS[env], {}
+    task = _TASK.fullmatch(env)
+    if task and task["task"] in MUJOCO_TASKS:
+        return f"{task['task']}-v4", {}
+    atari = _ATARI.fullmatch(env)
+    if atari and atari["game"] in ATARI_GAMES and atari["speed"] == "Deterministic" and not atari["ram"]:
+        return f"ALE/{atari['game']}-v5", _deterministic(atari["game"], atari["version"])
+    dotted = _DOTTED_CLASS.fullmatch(env)
+    if dotted and not _INSIDE_RLLIB.match(env):
+        return f"{dotted['module']}:{dotted['cls']}", {}
+    return None
+
+
+def _deterministic(game: str, version: str) -> Mapping[str, Any]:
+    """Return what the ids with "Deterministic" implied; SpaceInvaders hides its lasers from every fourth frame."""
+    return {
+        "frameskip": 3 if game == "SpaceInvaders" else 4,
+        "repeat_action_probability": STICKY[version],
+        "full_action_space": False,
+    }
+
+
+def is_atari(env: str) -> bool:
+    """Return whether an id, a current one, is an Atari game's with frames to see."""
+    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
+    return bool(found and found["game"] in ATARI_GAMES and not found["ram"])
+
+
+def is_known(env: str) -> bool:
+    """Return whether an id can be made without importing anything else: Gymnasium's own, an Atari game or a class."""
+    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
+    if found and found["game"] in ATARI_GAMES:
+        return "Deterministic" not in env and env not in LATER_VERSIONS  # Blackjack is a game of both
+    return env in GYMNASIUM_IDS or ":" in env
+
+
+@dataclass(frozen=True)
+class Package:
+    """What an env needs to be installed beside Gymnasium."""
+
+    module: str
+    requirement: str
+    """As pip takes it."""
+
+
+def package_of(env: str) -> Package | None:
+    """Return what a current id needs beside Gymnasium, None where that is nothing or not known."""
+    task = env.rpartition("-")[0]
+    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
+    if found and found["game"] in ATARI_GAMES and env not in GYMNASIUM_IDS:
+        return Package("ale_py", "rlexp[atari]")
+    if task in BOX2D_TASKS:
+        return Package("Box2D", "gymnasium[box2d]")
+    if task in MUJOCO_TASKS:
+        return Package("mujoco", "gymnasium[mujoco]")
+    return Package("jax", "gymnasium[jax]") if env.startswith(("phys2d/", "tabular/")) else None
+
+
+def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
+    """Return whether a current id, made with ``env_config``, is known to have continuous actions."""
+    if env in ("CarRacing-v3", "LunarLander-v3"):
+        return bool(env_config.get("continuous", env in CONTINUOUS_IDS))
+    return env in CONTINUOUS_IDS or env.rpartition("-")[0] in MUJOCO_TASKS
+
+
+def why_unknown(env: str) -> tuple[str, str]:
+    """Return what is wrong with an id that is not known, and what to do."""
+    if _INSIDE_RLLIB.match(env):
+        return "is a class of RLlib, which rlexp does not have", "copy it to a module of your own: package.module:Class"
+    close = _closest(env[:_LONGEST_COMPARED])
+    remedy = "write package.module:Class, or --import MODULE if a module registers it"
+    hint = f"did you mean {close}? Otherwise, {remedy}" if close else f"for an env of your own, {remedy}"
+    return "is not a Gymnasium environment", hint
+
+
+def _closest(env: str) -> str | None:
+    """Return the known id that is most like a name: the newest version where the name has none, in any case.
+
+    >>> _closest("cartpole"), _closest("pong"), _closest("CartPole-v2")
+    ('CartPole-v1', 'ALE/Pong-v5', 'CartPole-v1')
+    """
+    known = {
+        **{game: f"ALE/{game}-v5" for game in ATARI_GAMES},
+        **{f"{game}NoFrameskip-v4": f"{game}NoFrameskip-v4" for game in ATARI_GAMES},
+        **{f"ALE/{game}-v5": f"ALE/{game}-v5" for game in ATARI_GAMES},
+    }
+    for name in sorted(GYMNASIUM_IDS):  # the newest version of a name comes last, and before a game of that name
+        known[name] = name
+        known[_VERSION.sub("", name)] = name
+    by_letters = {_letters(name): name for name in known}
+    close = get_close_matches(_letters(env), list(by_letters), n=1, cutoff=_LIKENESS)
+    if not close:
+        close = get_close_matches(_letters(_VERSION.sub("", env)), list(by_letters), n=1, cutoff=_LIKENESS)
+    return known[by_letters[close[0]]] if close else None
+
+
+def _letters(name: str) -> str:
+    """Return a name without what is easily written otherwise: capital letters and signs."""
+    return re.sub(r"[\s_-]", "", name).lower()

@@ -1,0 +1,199 @@
+"""Experiment: what one entry of a file says, checked; a union over ``run``, the agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.convolutions import misfit
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.fields import CONFLICT, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
+from rlexp.config.keys.metric_names import EVALUATION_METRICS, KNOWN_METRICS, is_reward
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.search import SearchConfig, known_metric
+
+_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
+_ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+def _folder_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or name.strip(". ") == "" or not name.isprintable():
+        raise PydanticCustomError(
+            RULE, "must be the name of a folder: 1 to 100 characters, without slashes and invisible characters"
+        )
+    return name
+
+
+def _env_name(env: str) -> str:
+    module, colon, name = env.rpartition(":")
+    if not _ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
+        raise PydanticCustomError(RULE, "must be the id of an environment (CartPole-v1) or package.module:Class")
+    return env
+
+
+def _known_score(score: str) -> str:
+    if score.removeprefix("min-") not in KNOWN_METRICS:
+        raise PydanticCustomError(RULE, "must be a metric of the results, with min- in front if less is better")
+    return score
+
+
+def _as_written(number: float) -> float:
+    return int(number) if float(number).is_integer() else number
+
+
+def _stop_in_range(stop: dict[str, float]) -> dict[str, float]:
+    """Refuse numbers that a counter or a clock has passed before anything runs; rewards may be any."""
+    conflicts = tuple(
+        Conflict((metric,), f"{metric} must be a number > 0, got {number:g}", "only rewards can be 0 or negative")
+        for metric, number in stop.items()
+        if number <= 0 and not is_reward(metric)
+    )
+    if conflicts:
+        raise PydanticCustomError(CONFLICT, "numbers out of range", {"conflicts": conflicts})
+    return stop
+
+
+Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_written)]
+"""A number that stays an integer if it was written as one."""
+
+
+class CommonExperiment(KeyGroup):
+    """What is beside ``config:`` whatever the agent."""
+
+    name: Annotated[str, AfterValidator(_folder_name)]
+    """The name of the experiment: the key above it in its file, and its folder among the results."""
+
+    run: str
+    """The agent, in any case."""
+
+    env: Annotated[str, AfterValidator(_env_name)]
+    """The environment: a Gymnasium id, or ``package.module:Class``."""
+
+    stop: Annotated[dict[Annotated[str, AfterValidator(known_metric)], Number], AfterValidator(_stop_in_range)] = Field(
+        default_factory=dict
+    )
+    """Metrics and numbers. A trial stops when the first metric reaches its number. Empty: it runs until interrupted.
+
+    Rewards can be any number; steps, episodes, iterations and seconds must be > 0.
+    """
+
+    num_samples: Count = 1
+    """Number of trials of each variant, with different seeds."""
+
+    checkpoint_freq: CountOrZero = 0
+    """Iterations between two checkpoints. 0: no checkpoint while a trial runs."""
+
+    checkpoint_at_end: bool = True
+    """Save a checkpoint when a trial stops. RLlib's default was false, so that trained policies were lost."""
+
+    keep_checkpoints_num: Count | None = None
+    """Number of checkpoints that a trial keeps, the best by ``checkpoint_score_attr``. Null: all."""
+
+    checkpoint_score_attr: Annotated[str, AfterValidator(_known_score)] = "training_iteration"
+    """The metric that says which checkpoint is best: the one with the highest value, or with ``min-`` in front the one
+    with the lowest."""
+
+    time_budget_s: Positive | None = None
+    """Seconds after which all trials of the experiment save a checkpoint and stop. Null: no limit."""
+
+    restore: str | None = None
+    """Folder of a checkpoint to start from: its weights, optimizer and counters. Null: start from the beginning."""
+
+    max_failures: Annotated[Whole, Field(ge=-1)] = 0
+    """How often a failed trial is restarted from its last checkpoint. -1: always."""
+
+    search: SearchConfig = SearchConfig()
+    """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
+
+    config: CommonConfig
+    """The keys of the agent."""
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the file has a ``search`` section."""
+        return "search" in self.model_fields_set
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield metrics of evaluations where there are none, and schedulers that do not know when to begin."""
+        yield from super().conflicts()
+        if not self.config.evaluation_interval:
+            yield from self._never_reported()
+        yield from self.config.env_conflicts(self.env)
+        yield from self._unfit_filters()
+        search = self.search
+        if search.interval(self.stop.get(search.time_attr)) is None:
+            key = "perturbation_interval" if search.scheduler == "pbt" else "grace_period"
+            message = f"search.scheduler is {search.scheduler}, but neither stop.{search.time_attr}"
+            hint = "set one of them; it is the time after which trials are compared"
+            yield Conflict(("search.scheduler",), f"{message} nor search.{search.scheduler}.{key} is given", hint)
+
+    def _unfit_filters(self) -> Iterator[Conflict]:
+        """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""
+        config, model = self.config, self.config.model
+        scaled = config.preprocessor_pref is not None and is_atari(self.env)
+        found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
+        if found is not None:
+            message, hint = found
+            yield Conflict(("config.model.conv_filters", "config.model.dim"), f"config.{message}", hint)
+
+    def _never_reported(self) -> Iterator[Conflict]:
+        hint = "set config.evaluation_interval to the iterations between two evaluations"
+        for metric in sorted(self.stop.keys() & set(EVALUATION_METRICS)):
+            yield Conflict(("stop",), f"stop.{metric} is never reported, because there are no evaluations", hint)
+        named = {"checkpoint_score_attr": self.checkpoint_score_attr, "search.metric": self.search.metric}
+        for key, metric in named.items():
+            if metric.removeprefix("min-") in EVALUATION_METRICS:
+                yield Conflict((key,), f"{key} {metric} is never reported, because there are no evaluations", hint)
+
+
+class DQNExperiment(CommonExperiment):
+    """An experiment with DQN."""
+
+    run: Literal["DQN"]
+    config: DQNConfig = DQNConfig()
+
+
+class ApexExperiment(CommonExperiment):
+    """An experiment with Ape-X."""
+
+    run: Literal["APEX"]
+    config: ApexConfig = ApexConfig()
+
+
+class PPOExperiment(CommonExperiment):
+    """An experiment with PPO."""
+
+    run: Literal["PPO"]
+    config: PPOConfig = PPOConfig()
+
+
+Experiment = Annotated[DQNExperiment | ApexExperiment | PPOExperiment, Field(discriminator="run")]
+
+AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment] | type[PPOExperiment]] = MappingProxyType(
+    {"DQN": DQNExperiment, "APEX": ApexExperiment, "PPO": PPOExperiment}
+)
+"""The agents whose files can be read, and the models of their experiments."""
+
+RUNNABLE = ("DQN", "APEX")
+"""The agents that can be trained; files of the others can be checked and converted."""
+
+
+def required_cpus(experiment: Experiment) -> float:
+    """Return the CPUs that one trial reserves: the driver's and the workers'; replay shards take none."""
+    config = experiment.config
+    return config.num_cpus_for_driver + config.num_workers * config.num_cpus_per_worker
+
+
+def required_gpus(experiment: Experiment) -> float:
+    """Return the GPUs that one trial reserves: the learner's and the workers'."""
+    config = experiment.config
+    return config.num_gpus + config.num_workers * config.num_gpus_per_worker

@@ -1,0 +1,149 @@
+"""Every key of every agent, read from the models: its path, what it expects, its default and its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
+from pydantic.fields import FieldInfo
+
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.fields import LARGEST_COUNT, Expects, KeyGroup
+
+KeyName = tuple[str, ...]
+"""A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
+
+_WORDS: Mapping[Any, str] = MappingProxyType(
+    {bool: "true or false", int: "a whole number", float: "a number", str: "a string", NoneType: "null"}
+)
+MAPPING = "a mapping"
+"""What a key expects that has other keys below it, its own or the user's."""
+_NOT_WRITTEN = frozenset({"name"})
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of an agent's experiments."""
+
+    path: KeyName
+    expects: str
+    """In words, with the range: ``a whole number >= 1 or null``."""
+    items_expect: str
+    """The same of each value in a list or a mapping; empty where it has none, or free ones."""
+    default: Any
+    """None as well where the key has no default (see ``required``)."""
+    required: bool
+    meaning: str
+    """The docstring of the key."""
+    is_group: bool
+    """Whether it has other keys below it: ``config``, ``config.model``."""
+
+    @property
+    def name(self) -> str:
+        """The key without its groups."""
+        return self.path[-1]
+
+    @property
+    def takes_strings(self) -> bool:
+        """Whether a value may be a string."""
+        return "a string" in self.expects or "one of" in self.expects
+
+    @property
+    def takes_null(self) -> bool:
+        """Whether a value may be null."""
+        return "null" in self.expects
+
+
+def key_path(dotted: str) -> KeyName:
+    """Return the path of a dotted key."""
+    return tuple(dotted.split("."))
+
+
+@cache
+def key_table(run: str) -> Mapping[KeyName, Key]:
+    """Return the keys of the agent ``run`` by their path, those of the experiment included, in the models' order."""
+    return MappingProxyType({key.path: key for key in _keys(AGENTS[run], ())})
+
+
+@cache
+def flat_keys_of_optimizer(run: str) -> frozenset[str]:
+    """Return the keys below ``config.optimizer``: they may be flat as well."""
+    return frozenset(key.name for key in key_table(run).values() if key.path[:-1] == ("config", "optimizer"))
+
+
+@cache
+def nested_keys_of_config(run: str) -> frozenset[str]:
+    """Return the flat keys of ``config`` that may be below ``optimizer`` as well."""
+    config = AGENTS[run].model_fields["config"].annotation
+    shared = config.SHARED_WITH_OPTIMIZER if isinstance(config, type) and issubclass(config, DQNConfig) else ()
+    return frozenset(shared)
+
+
+def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
+    for name, field in group.model_fields.items():
+        if name in _NOT_WRITTEN:
+            continue
+        below = field.annotation if _is_group(field.annotation) else None
+        written = field.alias or name
+        yield Key(
+            path=(*parent, written),
+            expects=expectation(field.annotation, field.metadata),
+            items_expect=_expectation_of_items(field.annotation),
+            default=None if field.is_required() else field.get_default(call_default_factory=True),
+            required=field.is_required(),
+            meaning=_meaning(group, name),
+            is_group=below is not None,
+        )
+        if below is not None:
+            yield from _keys(below, (*parent, written))
+
+
+def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
+    return isinstance(annotation, type) and issubclass(annotation, KeyGroup)
+
+
+def _meaning(group: type[KeyGroup], name: str) -> str:
+    """Return the key's docstring, of the class nearest to ``group`` that gives one."""
+    fields = (ancestor.model_fields.get(name) for ancestor in group.__mro__ if _is_group(ancestor))
+    return next((field.description for field in fields if field and field.description), "")
+
+
+def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """Return in words what a value of the annotated type is: ``a number > 0 or null``."""
+    metadata = tuple(metadata)
+    told = next((item.words for item in metadata if isinstance(item, Expects)), None)
+    if told:
+        return told
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return expectation(arguments[0], (*arguments[1:], *metadata))
+    if origin in (Union, UnionType):
+        return " or ".join(expectation(choice, metadata if choice is not NoneType else ()) for choice in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(str(choice) for choice in arguments)
+    if origin is tuple:
+        return "a list of " + expectation(arguments[0]).removeprefix("a ").replace("number", "numbers", 1)
+    if origin is dict or _is_group(annotation):
+        return MAPPING
+    return _WORDS[annotation] + _range(metadata)
+
+
+def _expectation_of_items(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin not in (tuple, dict):
+        return ""
+    item = arguments[0] if origin is tuple else arguments[1]
+    return "" if item is Any else expectation(item)
+
+
+def _range(metadata: Iterable[Any]) -> str:
+    bounds = [bound for item in metadata for bound in (item.metadata if isinstance(item, FieldInfo) else [item])]
+    words = [f">= {bound.ge}" for bound in bounds if isinstance(bound, Ge)]
+    words += [f"> {bound.gt}" for bound in bounds if isinstance(bound, Gt)]
+    words += [f"<= {bound.le}" for bound in bounds if isinstance(bound, Le) and bound.le != LARGEST_COUNT]
+    return "".join(f" {word}" for word in [" and ".join(words)] if word)

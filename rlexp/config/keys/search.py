@@ -1,0 +1,170 @@
+"""The ``search`` section: what a sweep optimises, how it chooses configurations and which of them it stops early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, Fraction, KeyGroup, Positive
+from rlexp.config.keys.metric_names import KNOWN_METRICS
+
+TimeAttribute = Literal["timesteps_total", "training_iteration", "time_total_s"]
+
+
+def known_metric(metric: str) -> str:
+    """Return a metric if results report it."""
+    if metric not in KNOWN_METRICS:
+        raise PydanticCustomError(RULE, "is not a metric of the results")
+    return metric
+
+
+class AshaConfig(KeyGroup):
+    """Asynchronous successive halving (Li et al. 2020): only the best trials at a rung continue to the next rung."""
+
+    time_attr: TimeAttribute = "timesteps_total"
+    """Unit in which rungs are counted."""
+
+    grace_period: Positive | None = None
+    """Position of the first rung. Each later rung is at ``reduction_factor`` times the one before.
+
+    Null: chosen such that two rungs are below the limit in ``stop`` for ``time_attr``.
+    """
+
+    reduction_factor: Annotated[float, Field(gt=1)] = 4.0
+    """One of so many trials at a rung continues: the best so far."""
+
+
+class MedianConfig(KeyGroup):
+    """Median stopping (Golovin et al. 2017): a trial that is worse than the median of the others' averages ends."""
+
+    time_attr: TimeAttribute = "timesteps_total"
+    """Unit in which time is counted."""
+
+    grace_period: Positive | None = None
+    """Time before which no trial is ended. Null: a tenth of the limit in ``stop`` for ``time_attr``."""
+
+    min_samples_required: Count = 3
+    """Number of other trials that must have reached the same time before a trial is compared with them."""
+
+
+class PbtConfig(KeyGroup):
+    """Population based training (Jaderberg et al. 2017): the worst trials copy the best ones, and change keys."""
+
+    time_attr: TimeAttribute = "timesteps_total"
+    """Unit of ``perturbation_interval``."""
+
+    perturbation_interval: Positive | None = None
+    """Time between two comparisons of a trial with the others. Null: a tenth of the limit in ``stop`` for
+    ``time_attr``."""
+
+    quantile_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.25
+    """Part of the population that copies from an equal part of the best trials."""
+
+    resample_probability: Fraction = 0.25
+    """Probability that a key gets a new random value instead of a perturbed one."""
+
+    perturbation_factor: Annotated[float, Field(gt=1)] = 1.2
+    """A number is multiplied or divided by this factor. A value of a list is replaced by the next or previous one."""
+
+
+class OptunaConfig(KeyGroup):
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
+
+    n_startup_trials: CountOrZero = 10
+    """Number of random configurations before the estimator is used."""
+
+
+class SearchConfig(KeyGroup):
+    """What is under ``search:``. A file that has it is a sweep."""
+
+    metric: Annotated[str, AfterValidator(known_metric)] = "episode_reward_mean"
+    """The metric that is optimised. A trial's score is its mean over the last tenth of the steps that all completed
+    trials have."""
+
+    mode: Literal["max", "min"] = "max"
+    """Whether a higher ``metric`` is better (``max``) or a lower one (``min``)."""
+
+    searcher: Literal["grid", "random", "optuna"] | None = None
+    """``grid``: all points of the grid. ``random``: random points. ``optuna``: points chosen from the results so far.
+
+    Null: ``grid`` if there are no samplers, else ``random``.
+    """
+
+    scheduler: Literal["fifo", "asha", "median", "pbt"] = "fifo"
+    """Whether trials are stopped early: never (``fifo``), by ``asha`` or by ``median``. ``pbt``: trials copy from each
+    other instead."""
+
+    num_samples: Count = 1
+    """Number of configurations; with a grid beside samplers, per point of the grid."""
+
+    num_seeds: Count = 1
+    """Number of trials of each configuration, with different seeds. Configurations are ranked by all of them."""
+
+    rank_by: Literal["mean", "iqm"] = "mean"
+    """How the scores of a configuration's seeds are combined: mean, or interquartile mean (``iqm``)."""
+
+    max_concurrent: Count | None = None
+    """Maximum number of trials that run at the same time. Null: as many as fit on the machine."""
+
+    time_budget_s: Positive | None = None
+    """Seconds after which running trials end and no new one begins. Null: no limit."""
+
+    hang_timeout_s: Positive = 300.0
+    """Seconds without a result after which a trial counts as hung and is ended.
+
+    Must be longer than the start of a process, and than the longest iteration with its evaluation.
+    """
+
+    asha: AshaConfig = AshaConfig()
+    """Options of ``scheduler: asha``."""
+
+    median: MedianConfig = MedianConfig()
+    """Options of ``scheduler: median``."""
+
+    pbt: PbtConfig = PbtConfig()
+    """Options of ``scheduler: pbt``."""
+
+    optuna: OptunaConfig = OptunaConfig()
+    """Options of ``searcher: optuna``."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield searchers and schedulers that cannot be combined."""
+        yield from super().conflicts()
+        if self.searcher == "grid" and self.num_samples > 1:
+            message = f"num_samples is {self.num_samples}, but searcher: grid tries every point once"
+            yield Conflict(("num_samples",), message, "use num_seeds to repeat each point with other seeds")
+        if self.scheduler == "pbt" and self.searcher == "optuna":
+            hint = "leave searcher out; the first population is random"
+            yield Conflict(("searcher",), "searcher is optuna, but scheduler: pbt chooses keys itself", hint)
+        if self.scheduler == "pbt" and self.num_seeds > 1:
+            message = f"num_seeds is {self.num_seeds}, but with scheduler: pbt each trial changes its keys"
+            yield Conflict(("num_seeds",), message, "use num_samples, the size of the population")
+
+    def interval(self, stop_at: float | None) -> float | None:
+        """Return the first rung, grace period or perturbation interval, given what ``stop`` has for its time attribute.
+
+        None where there is neither a number of its own nor one in ``stop``; 0 for ``fifo``.
+        """
+        if self.scheduler == "fifo":
+            return 0.0
+        given, share = {
+            "asha": (self.asha.grace_period, self.asha.reduction_factor**-2),
+            "median": (self.median.grace_period, 0.1),
+            "pbt": (self.pbt.perturbation_interval, 0.1),
+        }[self.scheduler]
+        if given is not None:
+            return given
+        return None if stop_at is None else max(stop_at * share, 1.0)
+
+    @property
+    def time_attr(self) -> TimeAttribute:
+        """The unit in which the scheduler counts time."""
+        known: dict[str, TimeAttribute] = {
+            "asha": self.asha.time_attr,
+            "median": self.median.time_attr,
+            "pbt": self.pbt.time_attr,
+        }
+        return known.get(self.scheduler, "timesteps_total")

@@ -1,0 +1,199 @@
+"""Draft: one entry of a file, in today's spelling, with the overrides, validated in every corner of its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rlexp.config.arithmetic import expressions
+from rlexp.config.assembly import Assembled, assembled
+from rlexp.config.keys.experiment import AGENTS, Experiment
+from rlexp.config.keys.load_options import LoadOptions
+from rlexp.config.overrides import Override, of_agent
+from rlexp.config.reference import hints
+from rlexp.config.rllib_compat.names import agent_name
+from rlexp.config.space.grid import Axis, corners, find_axes
+from rlexp.config.space.search_section import use_search_section
+from rlexp.config.validation import conflict_findings, validated
+from rlexp.config.variants.axis_paths import at, data_of, located
+from rlexp.config.variants.repetitions import cut_axis, cut_corners, cut_node, is_left, kept_choices
+from rlexp.config.variants.search_space import Space
+from rlexp.config.variants.variant import Corner, corner_of, without_idle_keys
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node, Place, shown, shown_key
+
+RUN = "run"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An entry that is right in all its corners; what is left is to give its trials their seeds and names."""
+
+    name: str
+    place: Place
+    axes: tuple[Axis, ...]
+    corners: tuple[Experiment, ...]
+    """The first choice on every axis, and so on; the last axis varies fastest."""
+    written: tuple[Node, ...]
+    """The same corners with no more keys than the file has, in today's spelling."""
+    space: Space
+    """What of it is searched, and how to make an experiment of any point of it."""
+    computed: tuple[tuple[KeyPath, Node], ...]
+    """The path of each ``eval`` whose value depends on the corner, and its node."""
+    notices: tuple[Finding, ...]
+
+    @property
+    def number_of_trials(self) -> int:
+        """Corners times samples; of a sweep, the trials that it makes at most."""
+        if self.corners[0].is_sweep:
+            return self.space.number_of_configurations(self.corners[0].search) * self.corners[0].search.num_seeds
+        return len(self.corners) * self.corners[0].num_samples
+
+
+def draft_of(
+    name: str, entry: Node, overrides: Sequence[Override], options: LoadOptions
+) -> tuple[Draft | None, tuple[Finding, ...]]:
+    """Return the entry ``name`` of a file with the overrides applied; None where anything is wrong."""
+    if not isinstance(entry.value, Mapping):
+        message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
+        return None, (Finding(entry.place, message, "it needs run and env at least"),)
+    entry = _with_run(entry)
+    run = _agent(entry, of_agent(overrides) or entry.child(RUN))
+    if isinstance(run, Finding):
+        return None, (run, *_wrong_beside_config(name, entry))
+    assembly = assembled(entry.without(RUN), overrides, run)
+    use_search_section(assembly.translation, options.is_sweep)
+    axes, malformed = find_axes(assembly.translation.experiment)
+    axes = tuple(sorted(axes, key=_position))
+    findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
+    if malformed:
+        return None, findings
+    nodes = corners(assembly.translation.experiment, axes)
+    made = tuple(corner_of(name, node, run, assembly.age, options) for node in nodes)
+    findings += tuple(problem for corner in made for problem in corner.problems)
+    if findings:
+        return None, findings
+    draft, wrong = _drafted(name, entry, assembly, axes, made, options)
+    if wrong:
+        return None, wrong
+    draft = _adjusted(draft, options)
+    unused = tuple(_unused_resources(draft))
+    return (None if unused else _without_repetitions(draft)), unused
+
+
+def _drafted(
+    name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Corner], options: LoadOptions
+) -> tuple[Draft, tuple[Finding, ...]]:
+    """Return the draft of an entry that is right in all its corners, and the axes that cannot be searched."""
+    experiment, run = assembly.translation.experiment, assembly.translation.run
+    made = without_idle_keys(name, made, run, assembly.defaults)
+    valid = tuple(corner.experiment for corner in made if corner.experiment)
+    computed = _computed(experiment, valid)
+    placed, unplaced = located(axes, valid, [path for path, _ in computed])
+    space = Space(name, run, experiment, axes, placed, assembly.age, options)
+    wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
+    notices = (*assembly.notices_of(name, made[0].written), *(notice for corner in made for notice in corner.notices))
+    written = tuple(corner.written for corner in made)
+    return Draft(name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))), wrong
+
+
+def _position(axis: Axis) -> tuple[bool, int, int]:
+    """Return the position of an axis in its file, whatever its name is now; those of the command line come last."""
+    place = axis.choices[0].place
+    return place.line == 0, place.line, place.column
+
+
+def _computed(experiment: Node, corners: Sequence[Experiment]) -> tuple[tuple[KeyPath, Node], ...]:
+    """Return the expressions of an experiment whose values differ between its corners."""
+    data = [data_of(corner) for corner in corners] if len(corners) > 1 else []
+    return tuple(
+        (path, node)
+        for path, node in expressions(experiment)
+        if any(at(other, path) != at(data[0], path) for other in data[1:])
+    )
+
+
+def _adjusted(draft: Draft, options: LoadOptions) -> Draft:
+    """Return the draft with its corners as the caller wants them, and notices of what that changed."""
+    if options.adjust is None:
+        return draft
+    adjusted = [options.adjust(corner) for corner in draft.corners]
+    changes = dict.fromkeys(change for _, said in adjusted for change in said)
+    notices = (*draft.notices, *(Finding(draft.place, f"{draft.name}: {change}") for change in changes))
+    return replace(draft, corners=tuple(experiment for experiment, _ in adjusted), notices=notices)
+
+
+def _unused_resources(draft: Draft) -> Iterator[Finding]:
+    """Yield what a corner would reserve, but its agent cannot use, each once."""
+    yield from dict.fromkeys(
+        finding
+        for experiment, written in zip(draft.corners, draft.written, strict=True)
+        for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
+    )
+
+
+def _without_repetitions(draft: Draft) -> Draft:
+    """Return the draft without the values of its grids that change nothing, and notices of them."""
+    kept, notices = kept_choices(draft.axes, draft.corners)
+    are_left = [is_left(axis, choices, draft.corners[0]) for axis, choices in zip(draft.axes, kept, strict=True)]
+    if not notices and all(are_left):
+        return draft
+
+    def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        left = zip(axes, kept, are_left, strict=True)
+        return tuple(cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
+
+    space = replace(
+        draft.space,
+        node=cut_node(draft.space.node, draft.space.axes, kept, are_left),
+        axes=cut(draft.space.axes),
+        located=cut(draft.axes),
+    )
+    return replace(
+        draft,
+        axes=space.located,
+        corners=tuple(cut_corners(draft.axes, kept, draft.corners)),
+        written=tuple(cut_corners(draft.axes, kept, draft.written)),
+        space=space,
+        notices=(*draft.notices, *notices),
+    )
+
+
+def _with_run(entry: Node) -> Node:
+    """Return the entry with the agent under ``run``, where RLlib's command line wrote ``algo``."""
+    algo = entry.child("algo")
+    if algo is None or entry.child(RUN) is not None:
+        return entry
+    return entry.with_value({RUN: algo, **entry.without("algo").entries()})
+
+
+def _agent(entry: Node, run: Node | None) -> str | Finding:
+    """Return the agent's name as the models spell it, or what is wrong with it."""
+    if run is None:
+        return Finding(entry.key_place, "run is missing", f"write run: {hints.agents()}")
+    if not isinstance(run.value, str):
+        message = f"run must be the name of an agent, got {shown(run.plain())}"
+        return Finding(run.place, message, f"use {hints.agents()}")
+    name = agent_name(run.value)
+    if name in AGENTS:
+        return name
+    known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
+    message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
+    return Finding(run.place, message, hints.for_unknown_agent(name))
+
+
+def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
+    """Return what is wrong with the keys that every agent's experiments have."""
+    translation = assembled(entry.without(RUN, "config"), (), next(iter(AGENTS))).translation
+    axes, malformed = find_axes(translation.experiment)
+    if malformed:
+        return malformed
+    nodes = corners(translation.experiment, axes)
+    return tuple(wrong for node in nodes for wrong in validated(name, node, translation.run)[1])
+
+
+def _named_inside(entry: Node) -> tuple[Finding, ...]:
+    inside = entry.child("name")
+    if inside is None:
+        return ()
+    hint = "the name of an experiment is the key above it in the file"
+    return (Finding(inside.key_place, "unknown key name", hint),)

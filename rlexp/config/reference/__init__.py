@@ -1,0 +1,1 @@
+"""What people and editors read about keys: ``explain``, docs/keys.md, the JSON Schema, hints."""

@@ -1,0 +1,175 @@
+"""What to do about a key, a metric or an agent that does not exist: the nearest name, or where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.key_table import KeyName, key_path, key_table
+from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.space.samplers import GRID, SAMPLERS
+from rlexp.config.yaml.nodes import dotted, shown_key
+from rlexp.config.yaml.text import with_space
+
+_LIKENESS = 0.6
+"""How alike two words must be (difflib's ratio) for one to be offered in place of the other."""
+_GRID_LIKENESS = 0.8
+"""The same for ``grid_search`` and samplers, which can be the key of any value."""
+
+_LONGEST_COMPARED = 100
+
+_MEANT: Mapping[str, str] = MappingProxyType(
+    {
+        "learning_rate": "lr",
+        "step_size": "lr",
+        "batch_size": "train_batch_size",
+        "minibatch_size": "train_batch_size",
+        "discount": "gamma",
+        "discount_factor": "gamma",
+        "replay_size": "buffer_size",
+        "memory_size": "buffer_size",
+        "replay_buffer_size": "buffer_size",
+        "n_envs": "num_envs_per_worker",
+        "num_actors": "num_workers",
+        "n_steps": "n_step",
+        "multi_step": "n_step",
+        "target_update_interval": "target_network_update_freq",
+        "target_update_freq": "target_network_update_freq",
+        "max_grad_norm": "grad_norm_clipping",
+        "gradient_clip": "grad_norm_clipping",
+        "double": "double_q",
+        "double_dqn": "double_q",
+        "epsilon_decay": "epsilon_timesteps",
+        "final_epsilon": "exploration_final_eps",
+        "initial_epsilon": "exploration_initial_eps",
+        "per_alpha": "prioritized_replay_alpha",
+        "per_beta": "prioritized_replay_beta",
+        "hidden_sizes": "fcnet_hiddens",
+        "hidden_layers": "fcnet_hiddens",
+        "net_arch": "fcnet_hiddens",
+        "activation": "fcnet_activation",
+        "max_episode_steps": "horizon",
+        "gradient_steps": "training_intensity",
+        "num_steps": "stop.timesteps_total",
+        "timesteps": "stop.timesteps_total",
+        "total_timesteps": "stop.timesteps_total",
+        "max_timesteps": "stop.timesteps_total",
+        "num_iterations": "stop.training_iteration",
+        "iterations": "stop.training_iteration",
+    }
+)
+"""What other libraries call keys of ours."""
+
+_MEANT_METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "reward": "episode_reward_mean",
+        "rewards": "episode_reward_mean",
+        "return": "episode_reward_mean",
+        "score": "episode_reward_mean",
+        "episode_reward": "episode_reward_mean",
+        "mean_reward": "episode_reward_mean",
+        "reward_mean": "episode_reward_mean",
+        "steps": "timesteps_total",
+        "timesteps": "timesteps_total",
+        "total_timesteps": "timesteps_total",
+        "num_steps": "timesteps_total",
+        "env_steps": "timesteps_total",
+        "episodes": "episodes_total",
+        "num_episodes": "episodes_total",
+        "iterations": "training_iteration",
+        "num_iterations": "training_iteration",
+        "time": "time_total_s",
+        "seconds": "time_total_s",
+    }
+)
+"""What metrics of ours are called elsewhere."""
+
+_ALGORITHMS = """
+A2C A3C ALPHASTAR ALPHAZERO APEX_DDPG APPO ARS BC CQL CRR DDPG DDPPO DREAMER DREAMERV3 DT ES IMPALA IQL
+LEELACHESSZERO MADDPG MAML MARWIL MBMPO PG QMIX R2D2 RNNSAC SAC SIMPLEQ SLATEQ TD3
+"""
+RLLIB_ALGORITHMS = frozenset(_ALGORITHMS.split())
+"""Algorithms of RLlib that rlexp does not have."""
+
+
+def for_unknown_key(path: KeyName, run: str) -> str | None:
+    """Return what to do about a key that the agent does not have where it is."""
+    name, table = path[-1], key_table(run)
+    spaced = with_space(name)
+    if spaced is not None:
+        return f"write a space after the colon: {spaced}"
+    if "." in name:
+        return _nested(key_path(name), run)
+    sampler = for_misspelt_sampler(name)
+    if sampler is not None:
+        return sampler
+    elsewhere = [key.path[:-1] for key in table.values() if key.name == name]
+    if elsewhere:
+        return f"{name} belongs {_below(elsewhere[0])}"
+    others = [other for other in AGENTS if any(key.name == name for key in key_table(other).values())]
+    if others:
+        return f"{name} is a key of {' and '.join(others)}"
+    return _nearest_key(path, run)
+
+
+def for_misspelt_sampler(name: str) -> str | None:
+    """Return what to do about a key that is nearly ``grid_search`` or the name of a sampler."""
+    known = {word.replace("_", ""): word for word in (GRID, *SAMPLERS)}
+    bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")[:_LONGEST_COMPARED]
+    matches = get_close_matches(bare, list(known), n=1, cutoff=_GRID_LIKENESS)
+    return f"did you mean {known[matches[0]]}?" if matches and name not in known.values() else None
+
+
+def for_unknown_metric(metric: str) -> str:
+    """Return what to do about a metric that no result has."""
+    name = metric.rpartition("/")[2].replace("return", "reward")  # RLlib 2's words: env_runners/episode_return_mean
+    meant = _MEANT_METRICS.get(metric.lower())
+    nearest = meant or (name if name in KNOWN_METRICS else _nearest(metric, KNOWN_METRICS))
+    return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(KNOWN_METRICS)}"
+
+
+def for_unknown_agent(run: str) -> str:
+    """Return what to do about an agent that does not exist."""
+    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(AGENTS))
+    return f"did you mean {nearest}?" if nearest else f"use {agents()}"
+
+
+def agents() -> str:
+    """Return the agents that there are, for a sentence."""
+    *others, last = AGENTS
+    return f"{', '.join(others)} or {last}"
+
+
+def _nested(path: KeyName, run: str) -> str:
+    """Return how to write a key that was written with dots, as overrides are."""
+    table = key_table(run)
+    path = path if (path[0],) in table else ("config", *path)
+    flow = f"{path[-1]}: ..."
+    for group in reversed(path[:-1]):
+        flow = f"{group}: {{{flow}}}"
+    is_known = path in table or path[:-1] == ("stop",)
+    return f"in a file, nest it: {flow}" if is_known else "in a file, nest keys instead of writing dots"
+
+
+def _nearest_key(path: KeyName, run: str) -> str | None:
+    name, group = path[-1], path[:-1]
+    table = key_table(run)
+    meant = _MEANT.get(name.lower())
+    if meant is not None and meant.startswith("stop."):
+        return f"did you mean {meant}?"
+    nearest = meant or _nearest(name, [key.name for key in table.values()])
+    paths = [key.path for key in table.values() if key.name == nearest]
+    if nearest is None or not paths:
+        return None
+    return f"did you mean {nearest if (*group, nearest) in paths else dotted(paths[0])}?"
+
+
+def _below(group: KeyName) -> str:
+    return f"under {dotted(group)}" if group else "beside config, not under it"
+
+
+def _nearest(word: str, words: Sequence[str]) -> str | None:
+    matches = get_close_matches(shown_key(word[:_LONGEST_COMPARED]), words, n=1, cutoff=_LIKENESS)
+    return matches[0] if matches else None

@@ -1,0 +1,185 @@
+"""Values in RLlib's spelling to ours, where a new name is not enough; one function for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlexp.config.keys.env_ids import current_env
+from rlexp.config.keys.key_table import Key, key_table
+from rlexp.config.keys.metric_names import current_metric
+from rlexp.config.rllib_compat.becoming import becomes, said
+from rlexp.config.rllib_compat.exploration import epsilon, exploration_type
+from rlexp.config.rllib_compat.literals import read_literal
+from rlexp.config.rllib_compat.replay import optimizer_class, replay_buffer_type
+from rlexp.config.rllib_compat.resources import learner_gpu, trial_resources, worker_resources
+from rlexp.config.translation import Translation, node_of
+from rlexp.config.yaml.nodes import dotted, shown, written
+
+_AUTO = "auto"
+_DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size")
+_ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
+
+
+def use_current_values(translation: Translation) -> None:
+    """Bring the values of an experiment without grids, whose keys have their current names, into today's form."""
+    for step in _STEPS:
+        step(translation)
+
+
+def _literals(translation: Translation) -> None:
+    """Read strings in Python's spelling: ``None``, ``True,``, ``(256, 256)``."""
+    table = key_table(translation.run)
+    for path, node in translation.nodes().items():
+        key = table.get(path)
+        if key is None or not isinstance(node.value, str) or (key.takes_strings and not _is_none(key, node.value)):
+            continue
+        value = read_literal(node.value)
+        if value is not node.value:
+            translation.put(".".join(key.path), value, node)
+            translation.notice(node, f"{dotted(key.path)}: {shown(node.value)} is read as {written(value)}")
+
+
+def _is_none(key: Key, text: str) -> bool:
+    """Return whether a string is Python's null, at a key that takes null and chooses between words."""
+    return text == "None" and key.takes_null and "a string" not in key.expects
+
+
+def _schedules(translation: Translation) -> None:
+    """RLlib 2 has a schedule in place of a number: ``lr: [[0, 1e-3], [100000, 1e-4]]``."""
+    for key in ("lr", "entropy_coeff"):
+        node = translation.find(f"config.{key}")
+        if node is None or not isinstance(node.value, tuple) or ("config", key) not in key_table(translation.run):
+            continue
+        if not all(isinstance(point.value, tuple) for point in node.value):
+            continue  # a list of numbers is no schedule, but perhaps a grid
+        translation.take(f"config.{key}")
+        becomes(translation, node, key, f"{key}_schedule", node.plain())
+
+
+def _words(translation: Translation) -> None:
+    """Spell words as today: filters, activations, metrics."""
+    _respell(translation, "config.observation_filter", {"ConcurrentMeanStdFilter": "MeanStdFilter"}.get)
+    for key in ("fcnet_activation", "conv_activation", "post_fcnet_activation"):
+        _respell(translation, f"config.model.{key}", lambda word: _ACTIVATIONS.get(word.lower(), word.lower()))
+    _respell(translation, "checkpoint_score_attr", _current_score)
+    order = translation.take("checkpoint_config.checkpoint_score_order")
+    score = translation.find("checkpoint_score_attr")
+    if order is not None and order.value == "min" and score is not None:
+        translation.put("checkpoint_score_attr", f"min-{score.value}", score)
+        translation.notice(
+            order, f"checkpoint_config.checkpoint_score_order is checkpoint_score_attr: min-{score.value}"
+        )
+
+
+def _respell(translation: Translation, key: str, spelling: Callable[[str], str | None]) -> None:
+    node = translation.find(key)
+    if node is None or not isinstance(node.value, str):
+        return
+    word = spelling(node.value)
+    if word is not None and word != node.value:
+        translation.put(key, word, node)
+        translation.notice(node, f"{key}: {node.value} is {word} now")
+
+
+def _current_score(score: str) -> str:
+    order = "min-" if score.startswith("min-") else ""
+    return order + current_metric(score.removeprefix("min-"))
+
+
+def _videos(translation: Translation) -> None:
+    node = translation.take("config.record_env")
+    if node is not None:
+        becomes(translation, node, "record_env", "monitor", bool(node.value))
+
+
+def _automatic(translation: Translation) -> None:
+    """``auto`` leaves a number to RLlib: the length of fragments follows other keys, the rest has the default."""
+    node = translation.find("config.sample_batch_size")
+    if node is not None and node.value == _AUTO:
+        length = _automatic_fragment(translation)
+        translation.put("config.sample_batch_size", length, node)
+        translation.notice(node, f"config.sample_batch_size: auto is {length} here")
+    for key in _DEFAULT_IF_AUTO:
+        node = translation.find(f"config.{key}")
+        if node is not None and node.value == _AUTO:
+            translation.take(f"config.{key}")
+            default = key_table(translation.run)["config", key].default
+            translation.notice(node, f"config.{key}: auto is the default of {translation.run} here: {default}")
+
+
+def _automatic_fragment(translation: Translation) -> int:
+    """Return the length of fragments as RLlib 2 computes it: ``n_step`` of a Q-learner, else a share of the batch."""
+    table = key_table(translation.run)
+
+    def value(name: str) -> int:
+        given = translation.value(f"config.{name}")
+        return int(given if isinstance(given, int) else table["config", name].default)
+
+    if ("config", "n_step") in table:
+        return max(value("n_step"), 1)
+    num_envs = max(value("num_envs_per_worker"), 1) * max(value("num_workers"), 1)
+    return max(value("train_batch_size") // num_envs, 1)
+
+
+def _frames(translation: Translation) -> None:
+    no_stack = translation.take("config.model.no_framestack")
+    if no_stack is not None:
+        becomes(translation, no_stack, "model.no_framestack", "model.framestack", not no_stack.value)
+    number = translation.take("config.model.num_framestacks")
+    if number is not None and number.value in ("auto", 0, 4):
+        becomes(translation, number, "model.num_framestacks", "model.framestack", number.value != 0)
+    elif number is not None:
+        message = f"config.model.num_framestacks: rlexp stacks 4 frames, not {written(number.plain())}"
+        translation.problem(number, message, "write 4, auto, or 0 for no stack")
+
+
+def _shared_layers(translation: Translation) -> None:
+    """PPO's own ``vf_share_layers`` had precedence over the model's."""
+    node = translation.take("config.vf_share_layers") if translation.run == "PPO" else None
+    if node is not None and node.value is not None:
+        translation.put("config.model.vf_share_layers", node, node)
+        translation.notice(node, "config.vf_share_layers is config.model.vf_share_layers now")
+
+
+def _kl_loss(translation: Translation) -> None:
+    node = translation.take("config.use_kl_loss") if translation.run == "PPO" else None
+    if node is not None and node.value is False:
+        translation.put("config.kl_coeff", 0, node)
+        translation.notice(node, "config.use_kl_loss: false is kl_coeff: 0")
+
+
+def _env(translation: Translation) -> None:
+    node = translation.find("env")
+    found = current_env(node.value) if node is not None and isinstance(node.value, str) else None
+    if node is None or found is None:
+        return
+    env_id, settings = found
+    given = translation.find("config.env_config")
+    entries = given.entries() if given else {}
+    missing = {key: value for key, value in settings.items() if key not in entries}
+    translation.put("env", env_id, node)
+    if missing:
+        added = node_of(missing, node)
+        translation.put("config.env_config", (given or added).with_value({**added.entries(), **entries}), node)
+    with_settings = f" with env_config {said(missing)}" if missing else ""
+    translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now")
+
+
+_STEPS: tuple[Callable[[Translation], None], ...] = (
+    _literals,
+    learner_gpu,
+    worker_resources,
+    trial_resources,
+    exploration_type,
+    epsilon,
+    _schedules,
+    replay_buffer_type,
+    optimizer_class,
+    _words,
+    _videos,
+    _automatic,
+    _frames,
+    _shared_layers,
+    _kl_loss,
+    _env,
+)

@@ -1,0 +1,172 @@
+"""``grid_search: [...]``, and in a sweep samplers, anywhere in an experiment: its axes, and the corners they span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import prod
+from typing import Any
+
+from rlexp.config.space.domains import Domain, Listed
+from rlexp.config.space.samplers import GRID, MalformedError, Sampled, read_sampler, sampler_in
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
+
+__all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "corner_indices", "corners", "find_axes", "line_of", "replaced"]
+
+MAX_TRIALS = 10_000
+"""Maximum number of trials; a grid of seven axes reaches it by accident."""
+
+MAX_CORNERS = 1_000
+"""Corners of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
+first end are, which finds what is wrong with any value and any pair of values."""
+
+SEARCH = "search"
+"""The section that makes an experiment a sweep."""
+
+_NEVER_VARIED = ("num_samples", SEARCH)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One ``grid_search`` or sampler: its path, and the values that it can take."""
+
+    path: KeyPath
+    choices: tuple[Node, ...]
+    """Every value of a list; of a range its two ends."""
+    domain: Domain
+    makes: tuple[KeyPath, ...] = ()
+    """The current keys that its values set, if these are several; empty if the key at ``path`` is the only one."""
+
+    @property
+    def key(self) -> str:
+        """The path as trials show it, keys of ``config`` without that word."""
+        return dotted(self.path).removeprefix("config.")
+
+    def data(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the axis as a file has it, with other spellings of the values where it is a list of them."""
+        return {self.domain.sampler: list(values)} if isinstance(self.domain, Listed) else self.domain.data()
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every value is to be tried."""
+        return isinstance(self.domain, Listed) and self.domain.sampler == GRID
+
+
+def find_axes(experiment: Node) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
+    """Return the axes in the order of the file, and what is wrong with them; no axes then.
+
+    Samplers are axes where the experiment has a ``search`` section.
+    """
+    reader = _Reader(SEARCH in experiment.entries())
+    findings = list(reader.malformed(experiment, ()))
+    if not findings and (size := reader.size(experiment)) > MAX_TRIALS:
+        message = f"the grid has {size} variants, more than {MAX_TRIALS}"
+        findings.append(Finding(experiment.key_place, message, "search fewer values, or fewer keys at once"))
+    return (() if findings else tuple(reader.axes(experiment, ()))), tuple(findings)
+
+
+def corner_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """Return, for each corner that is looked at, which choice it takes on every axis; the last axis varies fastest."""
+    sizes = [len(axis.choices) for axis in axes]
+    if prod(sizes) <= MAX_CORNERS or all(axis.is_grid for axis in axes):
+        return list(product(*map(range, sizes)))
+    found = dict.fromkeys([(0,) * len(sizes)])
+    for count in (1, 2):
+        for numbers in combinations(range(len(sizes)), count):
+            for choices in product(*(range(sizes[number]) for number in numbers)):
+                taken = dict(zip(numbers, choices, strict=True))
+                found[tuple(taken.get(number, 0) for number in range(len(sizes)))] = None
+    return list(found)
+
+
+def line_of(axes: Sequence[Axis], number: int) -> list[int]:
+    """Return, for each choice of an axis, the place among the corners of the one that differs from the first in it."""
+    places = {indices: place for place, indices in enumerate(corner_indices(axes))}
+    return [
+        places[tuple(choice if other == number else 0 for other in range(len(axes)))]
+        for choice in range(len(axes[number].choices))
+    ]
+
+
+def corners(experiment: Node, axes: Sequence[Axis]) -> Iterator[Node]:
+    """Yield every corner in the order of ``corner_indices``."""
+    for indices in corner_indices(axes):
+        corner = experiment
+        for axis, index in zip(axes, indices, strict=True):
+            corner = replaced(corner, axis.path, axis.choices[index])
+        yield corner
+
+
+def replaced(node: Node, path: KeyPath, value: Node) -> Node:
+    """Return a node with another one at ``path``, which must be there."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(node.value, tuple):
+        items = (replaced(child, rest, value) if index == key else child for index, child in enumerate(node.value))
+        return node.with_value(tuple(items))
+    entries = node.entries()
+    return node.with_value({**entries, str(key): replaced(entries[str(key)], rest, value)})
+
+
+class _Reader:
+    """Walks an experiment; ``sampling`` says whether samplers mean anything in it."""
+
+    def __init__(self, sampling: bool) -> None:
+        self._sampling = sampling
+
+    def malformed(self, node: Node, path: KeyPath) -> Iterator[Finding]:
+        """Yield what is wrong with grids and samplers below a node."""
+        where = dotted(path) or "an experiment"
+        grid = node.entries().get(GRID)
+        if grid is not None:
+            if not isinstance(grid.value, tuple) or not grid.value:
+                yield Finding(grid.place, f"{where}: {GRID} needs a list of values", f"write {GRID}: [1, 2, 3]")
+            if len(node.entries()) > 1:
+                yield Finding(grid.key_place, f"{where}: {GRID} must be the only key here", "remove the others")
+        sampled = self._sampler(node, path)
+        if isinstance(sampled, MalformedError):
+            yield Finding(sampled.node.place, f"{where}: {sampled.message}", sampled.hint)
+        if path[:1] in [(key,) for key in _NEVER_VARIED] and (grid is not None or sampled is not None):
+            yield Finding((grid or node).key_place, f"{where} cannot be searched", "write an experiment for each value")
+        for key, child in _children(node):
+            yield from self.malformed(child, (*path, key))
+
+    def size(self, node: Node) -> int:
+        """Return how many points the grids below a node span; of samplers, how many they need."""
+        grid = node.entries().get(GRID)
+        if grid is not None:
+            return sum(self.size(choice) for _, choice in _children(grid))
+        return prod(self.size(child) for _, child in _children(node))
+
+    def axes(self, node: Node, path: KeyPath) -> Iterator[Axis]:
+        """Yield the axes below a node without anything malformed."""
+        grid = node.entries().get(GRID)
+        sampled = self._sampler(node, path)
+        if grid is not None:
+            choices = self._expanded(grid)
+            yield Axis(path, choices, Listed(GRID, [choice.plain() for choice in choices]))
+        elif sampled is not None:
+            assert isinstance(sampled, Sampled)
+            yield Axis(path, sampled.ends, sampled.domain)
+        else:
+            for key, child in _children(node):
+                yield from self.axes(child, (*path, key))
+
+    def _expanded(self, values: Node) -> tuple[Node, ...]:
+        """Return the values of a list: themselves, or the corners of the grids inside them."""
+        return tuple(corner for _, child in _children(values) for corner in corners(child, tuple(self.axes(child, ()))))
+
+    def _sampler(self, node: Node, path: KeyPath) -> Sampled | MalformedError | None:
+        named = sampler_in(node, path) if self._sampling else None
+        if named is None:
+            return None
+        try:
+            return read_sampler(*named)
+        except MalformedError as error:
+            return error
+
+
+def _children(node: Node) -> Iterator[tuple[str | int, Node]]:
+    yield from enumerate(node.value) if isinstance(node.value, tuple) else node.entries().items()

@@ -1,0 +1,140 @@
+"""Samplers: ``{loguniform: [1e-4, 1e-2]}`` and its like, read into domains, or what is wrong with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rlexp.config.space.domains import Domain, Listed, Normal, Number, Range, multiple
+from rlexp.config.space.python_samplers import sampler_call
+from rlexp.config.translation import node_of
+from rlexp.config.yaml.nodes import KeyPath, Node, shown
+
+GRID = "grid_search"
+FREE_FORM = "env_config"
+"""A mapping with the user's own keys: in it ``{choice: 3}`` is not a sampler."""
+
+
+class MalformedError(Exception):
+    """A sampler with wrong arguments; its message follows the key, its hint is the next line."""
+
+    def __init__(self, place_of: Node, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.node = place_of
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a sampler means."""
+
+    domain: Domain
+    ends: tuple[Node, ...]
+    """The values that decide whether all of them are right: every one of a list, the ends of a range."""
+
+
+def sampler_in(node: Node, path: KeyPath) -> tuple[str, Node] | None:
+    """Return the sampler's name and its arguments if the node is one (``grid_search`` is not), else None."""
+    if not path or path[-1] == FREE_FORM:
+        return None
+    call = sampler_call(node)
+    if call is not None:
+        name, arguments = call
+        return name, node_of(arguments, next(iter(node.entries().values())))
+    entries = node.entries()
+    found = next((name for name in SAMPLERS if name in entries), None) if len(entries) == 1 else None
+    return None if found is None else (found, entries[found])
+
+
+def read_sampler(name: str, arguments: Node) -> Sampled:
+    """Return what ``{name: arguments}`` means; raises MalformedError."""
+    return SAMPLERS[name](name, arguments)
+
+
+def _choice(name: str, arguments: Node) -> Sampled:
+    if not isinstance(arguments.value, tuple) or not arguments.value:
+        raise MalformedError(arguments, f"{name} needs a list of values")
+    return Sampled(Listed(name, arguments.plain()), arguments.value)
+
+
+def _uniform(name: str, arguments: Node) -> Sampled:
+    nodes, (low, high) = _numbers(name, arguments, "[low, high]", 2)
+    return _range(name, nodes, Range(name, (low, high), low, high))
+
+
+def _loguniform(name: str, arguments: Node) -> Sampled:
+    nodes, (low, high) = _numbers(name, arguments, "[low, high]", 2)
+    return _range(name, nodes, Range(name, (low, high), low, high, is_log=True))
+
+
+def _quniform(name: str, arguments: Node) -> Sampled:
+    nodes, (low, high, step) = _numbers(name, arguments, "[low, high, quantum]", 3)
+    if step <= 0:
+        raise MalformedError(nodes[2], f"{name} needs a quantum > 0, got {shown(step)}")
+    step = _as_whole(step)
+    first, last = multiple(math.ceil(low / step - 1e-9) * step, step), multiple(math.floor(high / step) * step, step)
+    if low < high and first > last:
+        raise MalformedError(nodes[0], f"{name}: there is no multiple of {step} between {low} and {high}")
+    return _range(name, nodes, Range(name, (low, high, step), first, last, step=step))
+
+
+def _randint(name: str, arguments: Node) -> Sampled:
+    nodes, (low, high) = _numbers(name, arguments, "[low, high], without high", 2)
+    for node, number in zip(nodes, (low, high), strict=True):
+        if not float(number).is_integer():
+            raise MalformedError(node, f"{name} needs whole numbers, got {shown(number)}")
+    first, last = int(low), int(high) - 1
+    if low < high and first == last:
+        raise MalformedError(nodes[0], f"{name} has only one value, {first}: high is not included")
+    return _range(name, nodes, Range(name, (int(low), int(high)), first, last, name == "lograndint", 1))
+
+
+def _randn(name: str, arguments: Node) -> Sampled:
+    nodes, (mean, deviation) = _numbers(name, arguments, "[mean, deviation]", 2)
+    if deviation <= 0:
+        raise MalformedError(nodes[1], f"{name} needs a deviation > 0, got {shown(deviation)}")
+    domain = Normal(mean, deviation)
+    return Sampled(domain, tuple(nodes[0].with_value(end) for end in domain.ends))
+
+
+SAMPLERS: Mapping[str, Callable[[str, Node], Sampled]] = MappingProxyType(
+    {
+        "choice": _choice,
+        "uniform": _uniform,
+        "loguniform": _loguniform,
+        "quniform": _quniform,
+        "randint": _randint,
+        "lograndint": _randint,
+        "randn": _randn,
+    }
+)
+
+
+def _range(name: str, nodes: tuple[Node, ...], domain: Range) -> Sampled:
+    low, high, *_ = domain.arguments
+    if low >= high:
+        raise MalformedError(nodes[0], f"{name} needs low < high, got {shown(low)} and {shown(high)}")
+    if domain.is_log and low <= 0:
+        raise MalformedError(nodes[0], f"{name} needs low > 0, got {shown(low)}")
+    return Sampled(domain, (nodes[0].with_value(domain.low), nodes[1].with_value(domain.high)))
+
+
+def _numbers(name: str, arguments: Node, form: str, count: int) -> tuple[tuple[Node, ...], tuple[Number, ...]]:
+    """Return the nodes and the numbers of a list of ``count`` finite numbers; raises MalformedError."""
+    nodes = arguments.value
+    if not isinstance(nodes, tuple) or len(nodes) != count:
+        raise MalformedError(arguments, f"{name} needs {form}, got {shown(arguments.plain())}")
+    numbers: list[Number] = []
+    for node in nodes:
+        number = node.value
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise MalformedError(node, f"{name} needs numbers, {form}, got {shown(node.plain())}")
+        numbers.append(number)
+    return nodes, tuple(numbers)
+
+
+def _as_whole(number: Number) -> Number:
+    return int(number) if float(number).is_integer() else number
