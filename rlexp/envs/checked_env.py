@@ -22,6 +22,10 @@ Start = tuple[Any, dict[str, Any]]
 
 STEP_RESULT: Final = "observation, reward, terminated, truncated, info"
 RESET_RESULT: Final = "observation, info"
+HOW_TO_RENDER: Final = (
+    'its class needs the argument render_mode, metadata = {"render_modes": ["rgb_array"]}, and a render method that'
+    " returns an image [height, width, 3] of uint8"
+)
 _NOT_A_BOX: Final = (-1,)
 """Stands for the shape of observations that are no arrays, and is none of an array."""
 NOT_THE_USERS: Final = tuple(
@@ -71,6 +75,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if type(terminated) is not bool or type(truncated) is not bool:
             self._check_flags(terminated=terminated, truncated=truncated)
         return obs, reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        try:
+            return super().render()
+        except gym.error.Error:  # a library is missing, for example: it says which
+            raise
+        except NotImplementedError as error:
+            raise EnvError(f"env {self._name}: its class has no render method", HOW_TO_RENDER) from error
+        except (Exception, SystemExit) as error:
+            raise env_error(self._name, error) from error
 
     def close(self) -> None:
         try:

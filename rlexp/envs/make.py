@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from rlexp.config.keys.env_ids import is_atari, package_of
 from rlexp.envs.atari import deepmind_env
 from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
-from rlexp.envs.checked_env import CheckedEnv, env_error
+from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
 from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
@@ -94,10 +94,10 @@ def make_filmed_env(config: EnvConfig) -> Vector:
         vector.reset(seed=0)
         picture = vector.render()[0]
     except (UsageError, EnvError, gym.error.Error, AssertionError, TypeError) as error:
-        raise UsageError(f"env {config.env} cannot be recorded: {error}", _remedy(config.env, error)) from error
+        raise _cannot_be_recorded(config.env, error) from error
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
         vector.close()
-        raise UsageError(f"env {config.env} renders no pictures", "leave out monitor: true and --video")
+        raise UsageError(f"env {config.env} cannot be recorded: render returned no image", HOW_TO_RENDER)
     if is_atari(config.env):  # says 30, however many frames a step has
         vector.metadata = {**vector.metadata, "render_fps": _atari_steps_per_second(config)}
     return flatten_observations(vector)
@@ -171,6 +171,12 @@ def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
 def _cannot_be_made(env: str, error: BaseException) -> UsageError:
     located = env_error(env, error)
     return UsageError(located.message, _remedy(env, error) or located.hint)
+
+
+def _cannot_be_recorded(env: str, error: Exception) -> UsageError:
+    what = str(error).removeprefix(f"env {env}: ")
+    hint = getattr(error, "hint", None) or _remedy(env, error)
+    return UsageError(f"env {env} cannot be recorded: {what}", HOW_TO_RENDER if "render_mode" in what else hint)
 
 
 def _remedy(env: str, error: BaseException) -> str | None:

@@ -12,6 +12,10 @@ _LONGEST: Final = 200
 _SECONDS_BETWEEN_LOOKS: Final = 0.2
 
 
+TRAINING: Final = "waiting for the first result"
+"""The phase from which on a trial's process trains, and saves a checkpoint when it is asked to stop."""
+
+
 def write_phase(trial_directory: Path, text: str) -> None:
     """Say what the trial's process does now; the trial writes it, nobody depends on it."""
     with suppress(OSError):

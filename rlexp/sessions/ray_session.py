@@ -31,6 +31,8 @@ FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
 LEAST_FREE_BYTES = 64 * 2**20
 """What a session of some hours writes there, and a little more."""
+DISCONNECT_S = 0.5
+"""How long this process may take to disconnect from Ray before Ray's processes are killed."""
 SHUTDOWN_TIMEOUT_S = 10.0
 """How long Ray may take to shut down, and then its processes to vanish after they were killed."""
 
@@ -150,7 +152,7 @@ class RaySession:
         import ray
 
         def start() -> None:
-            with _blocked(signal.SIGHUP):
+            with _blocked(signal.SIGHUP, signal.SIGTERM):
                 ray.init(
                     address="local",
                     num_cpus=self._num_cpus,
@@ -187,7 +189,7 @@ class RaySession:
         family = family_of(self._folder) if self._folder is not None else []
         self.leave()
         if not self.is_abandoned:
-            self._shut_down_ray()
+            self._shut_down_ray(family)
         os.environ.pop(SESSION, None)
         if self._folder is not None:
             # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
@@ -202,14 +204,17 @@ class RaySession:
             self._guard.dismiss()
         self._thread.close()
 
-    def _shut_down_ray(self) -> None:
+    def _shut_down_ray(self, family: list[psutil.Process]) -> None:
+        """Leave Ray, then kill its processes: they do not hear the SIGTERM with which Ray asks them to end."""
         import ray
 
-        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+        started_s = time.monotonic()
 
         def check() -> None:
-            if time.monotonic() > deadline:
+            if time.monotonic() > started_s + SHUTDOWN_TIMEOUT_S:
                 raise TimeoutError
+            if time.monotonic() > started_s + DISCONNECT_S:
+                kill(family)
 
         self.is_abandoned = True  # unless the call ends: it may also be interrupted
         with suppress(TimeoutError):
@@ -239,12 +244,13 @@ def job_without_folders() -> JobConfig:
 
 
 @contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    """Hold a signal back from this thread; for the processes that it starts meanwhile, for ever.
+def _blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Hold signals back from this thread; for the processes that it starts meanwhile, for ever.
 
-    A terminal that is closed sends SIGHUP to all processes of the command, and a trial needs all of Ray to save.
+    A terminal that is closed sends SIGHUP to all processes of the command, ``timeout`` and job schedulers send
+    SIGTERM to all of them, and a trial needs all of Ray to save.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:

@@ -14,6 +14,8 @@ from typing import Any
 
 END_TIMEOUT_S = 25.0
 """How long a run may take to end after the first signal; its trials need a part of that to save."""
+TOGETHER_S = 1.0
+"""SIGTERMs that come within this time are one request: ``timeout`` sends it to a process, then to its whole group."""
 
 
 class StopRequest:
@@ -21,8 +23,8 @@ class StopRequest:
 
     Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
     first one writes the stop file, which every trial looks for; a second one raises KeyboardInterrupt, at any time.
-    SIGHUP is sent when the terminal is closed, often twice, so it never counts as a second one. Where it is ignored
-    (``nohup``) it stays ignored.
+    SIGHUP is sent when the terminal is closed, often twice, so it never counts as a second one; nor does a SIGTERM
+    right after the first. Where SIGHUP is ignored (``nohup``) it stays ignored.
     """
 
     def __init__(self, on_request: Callable[[], None]) -> None:
@@ -31,6 +33,7 @@ class StopRequest:
         self._held_back = False
         self._previous: dict[int, Any] = {}
         self._deadline_s = math.inf
+        self._requested_s = -math.inf
         self.signal: int | None = None
         """The first signal that came, or None."""
 
@@ -82,15 +85,19 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def _is_sent_twice(self, number: int) -> bool:
+        return number == self.signal == signal.SIGTERM and time.monotonic() - self._requested_s < TOGETHER_S
+
     def _install(self) -> None:
         for number in self._previous:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.requested
-        if again and number == signal.SIGHUP:
+        if again and (number == signal.SIGHUP or self._is_sent_twice(number)):
             return
-        self.signal = self.signal or number
+        if not again:
+            self.signal, self._requested_s = number, time.monotonic()
         if self._held_back and not again:
             return
         if self._stop_file is None or again:

@@ -20,7 +20,7 @@ from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.open_folder import OpenFolder
-from rlexp.runs.phase_file import end_phases, write_phase
+from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
 from rlexp.runs.retention import keep_best
 from rlexp.runs.videos import FOLDER, write_video
 from rlexp.search.checkpoint_milestones import Milestones
@@ -141,7 +141,7 @@ class ExperimentTrainable(tune.Trainable):
         agent = make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
         )
-        write_phase(self._directory, "waiting for the first result")
+        write_phase(self._directory, TRAINING)
         return agent
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:

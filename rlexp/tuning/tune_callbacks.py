@@ -14,7 +14,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.metrics.timers import RunningClock
 from rlexp.runs.open_folder import OpenFolder
-from rlexp.runs.phase_file import PhaseWatch
+from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, TrialError
@@ -41,6 +41,8 @@ class TrialEvents(tune.Callback):
 
     def __init__(self, feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
         self.request = request
+        self._without_result: set[str] = set()
+        """Names of the trials whose process trains, but has not reported yet."""
         self.training: set[str] = set()
         """Names of the trials whose process trains, so that it can save."""
         self._feed = feed
@@ -64,6 +66,11 @@ class TrialEvents(tune.Callback):
     def leave(self) -> None:
         """Let the next call from Tune's thread raise LeftError: the main thread records the end of the run."""
         self._is_left = True
+
+    @property
+    def can_save(self) -> bool:
+        """Whether any trial would save a checkpoint if it were asked to stop now."""
+        return bool(self.training or self._without_result)
 
     def check_not_left(self) -> None:
         """Raise LeftError after ``leave``."""
@@ -113,6 +120,7 @@ class TrialEvents(tune.Callback):
         self._heard_s[ours.name] = self._clock()
         if ours.name not in self._paused:
             self.training.add(ours.name)
+        self._without_result.discard(ours.name)
         redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
         if redone > 0 and self._feed.milestones is None:
             self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
@@ -181,6 +189,8 @@ class TrialEvents(tune.Callback):
             ours = self._ours(trial)
             if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING):
                 phase = self._phases.news(self._directory.trial_directory(ours))
+                if phase == TRAINING:
+                    self._without_result.add(ours.name)
                 if phase is not None:
                     self._display.on_phase(ours, phase)
 
@@ -190,6 +200,7 @@ class TrialEvents(tune.Callback):
 
     def _end(self, trial: Trial, finished: bool, error: TrialError | None) -> None:
         self.training.discard(trial.name)
+        self._without_result.discard(trial.name)
         ending = self._feed.on_end(trial, finished, error)
         recorder = self._recorders.pop(trial.name, None)
         if recorder is not None:
@@ -271,4 +282,4 @@ class EndWhenSaved(tune.Stopper):
             return False
         if self._deadline_s is None:
             self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
-        return not self._events.training or time.monotonic() > self._deadline_s
+        return not self._events.can_save or time.monotonic() > self._deadline_s

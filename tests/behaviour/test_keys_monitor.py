@@ -2,14 +2,16 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.envs import make_filmed_env
+from rlexp.envs import EnvConfig, make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.runs.videos import write_video
 from rlexp.task_pool import InlineTaskPool
@@ -45,3 +47,45 @@ def test_an_env_that_cannot_render_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
         make_filmed_env(agent.env_config)
     agent.stop()
+
+
+class UnrenderedEnv(gym.Env[Any, Any]):
+    """An env as beginners write it: nothing in it renders."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+
+class UnwillingEnv(UnrenderedEnv):
+    """Takes no render mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class BrokenScreenEnv(UnrenderedEnv):
+    """Raises while it renders."""
+
+    def render(self) -> Any:
+        raise RuntimeError("no screen")
+
+
+@pytest.mark.parametrize(
+    ("env", "message", "hint"),
+    [
+        ("UnrenderedEnv", "cannot be recorded: its class has no render method", "a render method"),
+        ("UnwillingEnv", "got an unexpected keyword argument 'render_mode'", "needs the argument render_mode"),
+        ("BrokenScreenEnv", r"test_keys_monitor.py:\d+ in render: RuntimeError: no screen", "correct the env"),
+    ],
+)
+def test_env_without_pictures_is_refused_with_what_its_class_needs(env: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        make_filmed_env(EnvConfig(f"tests.behaviour.test_keys_monitor:{env}", {}, None))
+    assert hint in (caught.value.hint or "")
+    assert str(caught.value).count("tests.behaviour") == 1

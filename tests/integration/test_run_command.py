@@ -132,7 +132,7 @@ def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on
 
     done = rlexp("resume", tmp_path / "single", "-o", f"stop.training_iteration={last['training_iteration'] + 2}")
     assert done.returncode == 0, done.stderr
-    phases = ("starting Ray", "creating 2 workers", "ending Ray")
+    phases = ("starting Ray", "waiting for the first result", "ending Ray")
     assert [phase for phase in phases if phase not in done.stderr] == []
     assert f"finished: training_iteration reached {last['training_iteration'] + 2}" in done.stdout
     assert not list((tmp_path / "single").rglob(".phase"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
+from rlexp.tuning.stop_request import END_TIMEOUT_S, TOGETHER_S, StopRequest
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -86,6 +86,18 @@ def test_sighup_is_never_the_second_signal(first: int, tmp_path: Path) -> None:
         send(first)
         send(signal.SIGHUP)  # a shell and the system both send one when a terminal is closed
         assert request.signal == first
+
+
+def test_sigterm_to_a_process_and_to_its_group_is_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopRequest(lambda: None) as request:
+        request.trials_may_save(tmp_path / "stop")
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert request.exit_code == 143
+        later = time.monotonic() + TOGETHER_S
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGTERM)
 
 
 def test_sighup_stays_ignored_where_it_is_ignored() -> None:
