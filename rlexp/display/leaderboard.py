@@ -28,9 +28,9 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
     ranked = standings.ranked()
     counts = Counter(trial.status for trial in standings.trials())
     said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
-    begun = f"{len(ranked)} of {standings.number_of_configurations} configurations"
+    begun = f"{len(ranked)} of {standings.number_of_configurations} configurations started"
     metric = f"{standings.search.metric}, {standings.search.mode}"
-    foot = Text(f"{begun}: {', '.join(said) or 'none started'}; by {metric}", "dim")
+    foot = Text(f"{begun}; trials: {', '.join(said) or 'none'}; by {metric}", "dim")
     room = max(height - 3, 0)
     shown = ranked if len(ranked) <= room else _with_running(ranked, room - 1)
     rows = [_live_cells(standing, ranked.index(standing) + 1) for standing in shown]

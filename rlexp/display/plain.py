@@ -23,6 +23,7 @@ class PlainDisplay(QuietDisplay):
         super().__init__(stdout)
         self._stderr = stderr
         self._views: dict[str, TrialView] = {}
+        self._phases_said: set[tuple[str, str]] = set()
         self._stop_told = False
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
@@ -32,7 +33,9 @@ class PlainDisplay(QuietDisplay):
             if view.phase is not None:
                 return
             view.phase = text
-        self.on_note(trial, text)
+        self._say_of(trial, text)
+        if trial is not None:
+            self._phases_said.add((trial.name, text))
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Print where the run is and how many trials it has."""
@@ -55,8 +58,11 @@ class PlainDisplay(QuietDisplay):
         self._say(f"{trial.name}  {report(view)}")
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print it."""
-        self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
+        """Print it, unless it was printed as the phase of its trial."""
+        if trial is not None and (trial.name, text) in self._phases_said:
+            self._phases_said.remove((trial.name, text))
+        else:
+            self._say_of(trial, text)
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print how the trial ended."""
@@ -67,6 +73,9 @@ class PlainDisplay(QuietDisplay):
         if self._stop_requested and not self._stop_told:
             self._stop_told = True
             self._say(STOPPING)
+
+    def _say_of(self, trial: Trial | None, text: str) -> None:
+        self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
 
     def _say(self, text: str) -> None:
         print(f"{datetime.now():%H:%M:%S} {text}", file=self._stderr, flush=True)

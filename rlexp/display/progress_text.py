@@ -62,11 +62,16 @@ class OverallProgress:
         self._start: tuple[float, float] | None = None
 
     def of(self, views: Sequence[TrialView], now_s: float) -> Overall:
-        """Return the progress of all trials, each counting the same."""
+        """Return the progress of all trials, each counting the same; they take as long as the slowest at least."""
         share = sum(view.share(now_s) for view in views) / len(views)
         if self._start is None and any(view.row for view in views):
             self._start = now_s, share
-        return Overall(share, self._seconds_left(share, now_s), any(view.undecided for view in views))
+        seconds_left = self._seconds_left(share, now_s)
+        if seconds_left is not None:
+            running = (view.progress(now_s) for view in views if not view.is_over)
+            slowest = max((progress.seconds_left or 0.0 for progress in running if progress), default=0.0)
+            seconds_left = max(seconds_left, slowest)
+        return Overall(share, seconds_left, any(view.undecided for view in views))
 
     def _seconds_left(self, share: float, now_s: float) -> float | None:
         if self._start is None or share - self._start[1] < _LEAST_GAIN:

@@ -123,7 +123,7 @@ def _kept(trial: TrialRecord, directory: Path) -> str:
     checkpoints = list_checkpoints(directory)
     if not checkpoints:
         return f"iteration {trial.iterations}, no checkpoint: resume starts it from the beginning"
-    return f"iteration {trial.iterations}, resume continues from {checkpoints[0].name}"
+    return f"resume continues from {checkpoints[0].name}"
 
 
 def _best_checkpoint(run: RunRecord, run_directory: Path) -> Iterator[str]:

@@ -138,7 +138,8 @@ def _kill(pid: int) -> None:
     """Kill one of Ray's processes; the number may have passed to a stranger's by now."""
     try:
         process = psutil.Process(pid)
-        if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::"):
+        title = "".join(process.cmdline()[:1])  # asked once: a process that ends loses it meanwhile
+        if title.startswith("ray::"):
             process.kill()
     except psutil.NoSuchProcess:
         return

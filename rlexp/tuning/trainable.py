@@ -82,9 +82,7 @@ class ExperimentTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         assert self._agent is not None
         with self._errors_kept():
-            row = self._agent.train(
-                lambda: self._stop_watch.stop_requested() or self._is_over_time(), self._report_evaluation
-            )
+            row = self._agent.train(self._should_stop, self._report_evaluation)
             stopped, over_time = self._stop_watch.stop_requested(), self._is_over_time()
             reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
@@ -143,6 +141,15 @@ class ExperimentTrainable(tune.Trainable):
         )
         write_phase(self._directory, TRAINING)
         return agent
+
+    def _should_stop(self) -> bool:
+        """Return whether the iteration must end now; events of long iterations are shown before their end."""
+        assert self._agent is not None
+        events = self._agent.drain_events()
+        if events:
+            self._events += events
+            write_phase(self._directory, events[-1])
+        return self._stop_watch.stop_requested() or self._is_over_time()
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
         wanted = self._experiment.config.evaluation_num_episodes

@@ -20,6 +20,7 @@ from rlexp.task_pool import (
     Resources,
     TaskPool,
 )
+from rlexp.task_pool.ray_pool import _kill
 
 SHARED = Resources(cpus=0, gpus=0)
 DEADLINE_S = 30.0
@@ -263,3 +264,23 @@ def test_an_object_here_is_given_what_calls_elsewhere_returned() -> None:
     assert pool.get(pool.call(here, Ledger.add, total), DEADLINE_S) == 13
     assert (there.is_here, here.is_here) == (False, True)
     pool.stop()
+
+
+def test_process_that_ends_while_it_is_looked_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = iter([["ray::RolloutWorker.sample"], []])
+
+    class EndingProcess:
+        """Loses its command line after the first look, as a process does that becomes a zombie."""
+
+        def __init__(self, pid: int) -> None:
+            self.pid = pid
+
+        def cmdline(self) -> list[str]:
+            return next(titles)
+
+        def kill(self) -> None:
+            raise psutil.NoSuchProcess(self.pid)
+
+    monkeypatch.setattr(psutil, "Process", EndingProcess)
+    _kill(1)
+    _kill(1)

@@ -58,6 +58,18 @@ def test_plain_prints_one_phase_between_two_results(make_trial: MakeTrial, make_
     assert stderr.getvalue().count("evaluating") == 2
 
 
+def test_plain_prints_an_event_of_a_long_iteration_once(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    stderr, trial, event = io.StringIO(), make_trial(), "worker 0 failed: no display; replaced in 0.1 s"
+    with PlainDisplay(io.StringIO(), stderr) as display:
+        display.start(Path("results/cartpole"), [trial])
+        display.on_trial_start(trial)
+        display.on_phase(trial, event)
+        display.on_note(trial, event)
+        assert stderr.getvalue().count(event) == 1
+        display.on_note(trial, event)
+    assert stderr.getvalue().count(event) == 2
+
+
 def test_plain_prints_a_line_per_event_on_stderr(
     make_trial: MakeTrial, make_row: MakeRow, finished_run: RunRecord
 ) -> None:

@@ -195,6 +195,10 @@ def test_a_grid_has_one_progress_over_all_trials(make_trial: MakeTrial, make_row
     done = overall.of(grid, 130.0)
     assert done.share == pytest.approx(6 / 16)
     assert done.seconds_left == pytest.approx(30.0 * 10 / 5)
+    slow = TrialView(make_trial(4, stop={"timesteps_total": 1_000_000}))
+    slow.add(make_row(1))
+    slow.add(make_row(2))
+    assert overall.of([*grid, slow], 131.0).seconds_left == pytest.approx(998_000 / 500)
     shown = picture(grid, "grid", 80, 23, 130.0, done).plain.split("\n")
     assert shown[-1] == "4 trials: 2 pending, 1 running, 1 terminated  ████░░░░░░░░  37 %  0:01:00 left"
 

@@ -77,7 +77,7 @@ def test_a_stopped_trial_says_from_where_it_is_resumed(tmp_path: Path) -> None:
     stopped = [trial(index, status=Status.STOPPED, reason=None) for index in range(3)]
     stopped[2].iterations = 0
     lines = summary_lines(record(*stopped, status=Status.STOPPED), tmp_path)
-    assert "00000-DQN-x stopped: iteration 12, resume continues from checkpoint_000010" in lines
+    assert "00000-DQN-x stopped: resume continues from checkpoint_000010" in lines
     assert "00001-DQN-x stopped: iteration 12, no checkpoint: resume starts it from the beginning" in lines
     assert "00002-DQN-x stopped: it had no result yet" in lines
     assert f"next: rlexp resume {tmp_path}" in lines

@@ -102,7 +102,7 @@ def test_the_leaderboard_shows_the_best_first_and_what_runs(make_trial: MakeTria
     assert lines[2].split()[:2] == ["1", "39.0"]
     assert any(line.split()[0] == "40" and "running" in line for line in lines[2:-2]), "the last runs"
     assert lines[-2] == "… and 21 more"
-    assert lines[-1] == "40 of 40 configurations: 1 running, 39 terminated; by episode_reward_mean, max"
+    assert lines[-1] == "40 of 40 configurations started; trials: 1 running, 39 terminated; by episode_r…"
 
 
 def test_the_last_words_rank_and_tell_what_failed(make_trial: MakeTrial, make_row: MakeRow) -> None:
