@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 
@@ -101,3 +102,18 @@ def kill_server(scene: Scene, name: str) -> str:
     newest = checkpoints_of(scene.out / name)[-1].name
     check(newest in hint, f"{newest} is the newest, not {hint}")
     return f"{name}: exit 1 after {took_s:.1f} s"
+
+
+@drill(77, "timeout")
+def timeout(scene: Scene) -> str:
+    """``timeout`` sends SIGTERM to the command, then to it and all processes of its group, in the midst of training."""
+    arguments = ("run", scene.write("drill.yaml", apex()), "--out", scene.out, "--name", "drill", "--json")
+    command = scene.run_in_shell("exec timeout 20", *arguments)
+    check(command.process.returncode == 124, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    last = [event["result"]["training_iteration"] for event in command.events if event["event"] == "result"][-1]
+    run = scene.out / "drill"
+    newest = checkpoints_of(run)[-1]
+    check(newest.name == f"checkpoint_{last:06d}", f"iteration {last} was reported, {newest.name} kept")
+    status = json.loads((run / "run.json").read_bytes())["status"]
+    check(status == "STOPPED", f"the run is called {status}")
+    return f"{status}, iteration {last} kept"
