@@ -14,7 +14,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine
-from rlexp.machine.replay_memory import frames_per_transition, keeps_whole_observations
+from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Weights
 from rlexp.replay.storage import FrameStorage
 from rlexp.rollout.exploration import ConstantEpsilon
@@ -81,12 +81,15 @@ def measured_bytes_per_transition(env_config: EnvConfig, config: DQNConfig) -> i
     rows = _first_batch(env_config, config)
     if isinstance(rows, SampleBatch):
         return BYTES_OF_PRIORITY + math.ceil(rows.nbytes / len(rows))
-    if keeps_whole_observations(config):
+    replay = config.replay
+    if replay.keeps_whole_observations:
         return BYTES_OF_PRIORITY + rows.stacks().slice(0, 1).nbytes
     storage = FrameStorage(len(rows), config.compress_observations)
     storage.write(0, rows)
     stacked = rows.rows[OBS].shape[1]
-    return BYTES_OF_PRIORITY + round(storage.nbytes / len(rows) * frames_per_transition(config, stacked))
+    return BYTES_OF_PRIORITY + round(
+        storage.nbytes / len(rows) * frames_per_transition(replay, config.sample_batch_size, stacked)
+    )
 
 
 def _first_batch(env_config: EnvConfig, config: DQNConfig) -> SampleBatch | FrameRows:

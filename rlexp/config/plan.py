@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import RUNNABLE, Experiment
-from rlexp.config.keys.ineffective_keys import essence
 from rlexp.config.keys.trial import Trial, sample_seed, trial_name
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import Draft
@@ -21,7 +19,6 @@ from rlexp.config.yaml.nodes import Finding, Node
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
-_BETA = ("config", "prioritized_replay_beta")
 _SWEEP_HINT = "use rlexp sweep FILE; it writes a best.yaml for rlexp run"
 
 
@@ -123,7 +120,7 @@ def _notices(draft: Draft) -> Iterable[Finding]:
     if run not in RUNNABLE:
         yield Finding(draft.place, f"{draft.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(draft.corners, draft.written, strict=True):
-        yield from _decreasing_beta(experiment.config, written)
+        yield from _cautions(experiment.config, written)
     repeated = 0 if draft.corners[0].is_sweep else len(draft.corners) - len(_distinct(draft))
     if repeated:
         variants = f"{repeated} of {len(draft.corners)} variants"
@@ -139,15 +136,12 @@ def _env_places(draft: Draft) -> Iterable[tuple[tuple[str, str], str]]:
             yield (draft.name, experiment.env), str(node.place)
 
 
-def _decreasing_beta(config: CommonConfig, written: Node) -> Iterable[Finding]:
-    """Yield a notice where beta decreases, so that the importance-sampling weights correct less and less."""
-    node = written.find(_BETA)
-    if not isinstance(config, DQNConfig) or not config.prioritized_replay or node is None:
-        return
-    first, last = config.prioritized_replay_beta, config.resolved_final_prioritized_replay_beta
-    if last < first:
-        message = f"config.prioritized_replay_beta decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
-        yield Finding(node.key_place, f"{message}. For a constant beta, write final_prioritized_replay_beta: null")
+def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:
+    """Yield a notice for each given key that its user may have meant differently."""
+    for caution in config.cautions():
+        node = written.find(("config", caution.key))
+        if node is not None:
+            yield Finding(node.key_place, f"config.{caution.key} {caution.message}")
 
 
 def _seeded(draft: Draft, fresh_seed: Callable[[], int]) -> tuple[Experiment, ...]:
@@ -198,7 +192,7 @@ def _distinct(draft: Draft) -> list[int]:
     """Return the first corner of each kind: others that differ from it only in keys without effect do the same."""
     if len(draft.corners) == 1:
         return [0]
-    first = {essence(experiment): number for number, experiment in reversed(list(enumerate(draft.corners)))}
+    first = {experiment.essence: number for number, experiment in reversed(list(enumerate(draft.corners)))}
     return sorted(first.values())
 
 

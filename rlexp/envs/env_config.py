@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.model import ATARI_DIM
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
@@ -97,6 +96,6 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
         horizon=config.horizon,
         modules=modules,
         frames=frames,
-        discretize_actions=config.discretize_actions if isinstance(config, DQNConfig) else None,
+        discretize_actions=config.bins_per_action,
         num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),
     )

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment, required_cpus
 from rlexp.machine.fits import CPU_SHARE_DIGITS
 from rlexp.machine.hardware import Machine
@@ -57,18 +55,15 @@ def _fewer_cpus(experiment: Experiment, machine: Machine) -> Changes:
 
 
 def _fewer_shards(experiment: Experiment, machine: Machine) -> Changes:
-    config = experiment.config
-    if not isinstance(config, ApexConfig):
-        return {}
-    return {"optimizer.num_replay_buffer_shards": min(config.optimizer.num_replay_buffer_shards, machine.cpus)}
+    return experiment.config.with_at_most(machine.cpus)
 
 
 def _less_replay(experiment: Experiment, machine: Machine) -> Changes:
-    config, each = experiment.config, bytes_per_transition(experiment)
-    if each is None or not isinstance(config, DQNConfig):
+    replay, each = experiment.config.replay, bytes_per_transition(experiment)
+    if replay is None or each is None:
         return {}
     fits = math.floor(machine.memory_available * _SHARE_OF_MEMORY / each)
-    return {"buffer_size": max(min(config.buffer_size, fits), config.train_batch_size)}
+    return {"buffer_size": max(min(replay.capacity, fits), replay.least_capacity)}
 
 
 def _shown(number: float) -> str:

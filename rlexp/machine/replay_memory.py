@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.experiment import Experiment
 
@@ -21,21 +20,22 @@ _GROWTH = 33 / 32
 
 def bytes_per_transition(experiment: Experiment) -> int | None:
     """Return the bytes of one transition of full replay, an upper bound; None where only the env itself could tell."""
-    config = experiment.config
-    if not isinstance(config, DQNConfig) or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
+    config, replay = experiment.config, experiment.config.replay
+    if replay is None or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
         return None
     frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
-    if keeps_whole_observations(config):
+    if replay.keeps_whole_observations:
         return _BESIDE_OBSERVATIONS + 2 * stacked * frame
-    packed = _PACKED_SHARE if config.compress_observations else 1.0
-    return _BESIDE_OBSERVATIONS + math.ceil(frame * packed * frames_per_transition(config, stacked))
+    packed = _PACKED_SHARE if replay.is_compressed else 1.0
+    return _BESIDE_OBSERVATIONS + math.ceil(
+        frame * packed * frames_per_transition(replay, config.sample_batch_size, stacked)
+    )
 
 
 def replay_bytes(experiment: Experiment) -> int | None:
     """Return the bytes of the whole replay buffer, when it is full."""
-    each = bytes_per_transition(experiment)
-    config = experiment.config
-    return None if each is None or not isinstance(config, DQNConfig) else each * config.buffer_size
+    replay, each = experiment.config.replay, bytes_per_transition(experiment)
+    return None if replay is None or each is None else each * replay.capacity
 
 
 def largest_buffer(experiment: Experiment, memory: int) -> int | None:
@@ -44,15 +44,10 @@ def largest_buffer(experiment: Experiment, memory: int) -> int | None:
     return None if each is None else memory // each
 
 
-def frames_per_transition(config: DQNConfig, stacked: int) -> float:
+def frames_per_transition(replay: ReplayNeeds, fragment_length: int, stacked: int) -> float:
     """Return for how many frames of each transition replay has room.
 
     It is one, and for each fragment whose predecessor went to another shard those that the two share.
     """
-    shards = config.optimizer.num_replay_buffer_shards if isinstance(config, ApexConfig) else 1
-    return _GROWTH * (1 + (1 - 1 / shards) * (config.n_step + stacked - 1) / config.sample_batch_size)
-
-
-def keeps_whole_observations(config: DQNConfig) -> bool:
-    """Return whether workers write whole observations into memory that they share with replay."""
-    return isinstance(config, ApexConfig) and config.replay_storage == "shared_memory" and config.num_workers > 0
+    from_elsewhere = 1 - 1 / replay.num_shards
+    return _GROWTH * (1 + from_elsewhere * (replay.n_step + stacked - 1) / fragment_length)

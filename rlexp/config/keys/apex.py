@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
+from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.dqn import DQNConfig, OptimizerConfig
 from rlexp.config.keys.fields import Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
 
@@ -70,6 +72,17 @@ class ApexConfig(DQNConfig):
 
     optimizer: AsyncReplayOptimizerConfig = AsyncReplayOptimizerConfig()
     """How experience moves."""
+
+    @property
+    def replay(self) -> ReplayNeeds:
+        """Split over shards, or in memory that workers share with the learner."""
+        is_shared = self.replay_storage == "shared_memory" and self.num_workers > 0
+        shards = self.optimizer.num_replay_buffer_shards
+        return replace(super().replay, num_shards=shards, keeps_whole_observations=is_shared)
+
+    def with_at_most(self, cpus: int) -> dict[str, int]:
+        """Return no more replay shards than ``cpus``."""
+        return {"optimizer.num_replay_buffer_shards": min(self.optimizer.num_replay_buffer_shards, cpus)}
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then shards without room for a row, and rows of unknown number in rings."""

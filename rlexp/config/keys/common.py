@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from rlexp.config.keys.capabilities import Caution, ReplayNeeds
 from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.config.keys.fields import (
     Conflict,
@@ -163,6 +164,28 @@ class CommonConfig(KeyGroup):
 
     model: ModelConfig = ModelConfig()
     """The neural network."""
+
+    @property
+    def replay(self) -> ReplayNeeds | None:
+        """What its replay needs; None for an agent without replay."""
+        return None
+
+    @property
+    def bins_per_action(self) -> int | None:
+        """Into how many values each dimension of continuous actions is divided; None: they stay continuous."""
+        return None
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield each key that has no effect beside the others, and the reason."""
+        yield from ()
+
+    def cautions(self) -> Iterator[Caution]:
+        """Yield what a user may not have meant."""
+        yield from ()
+
+    def with_at_most(self, cpus: int) -> dict[str, int]:
+        """Return the keys, apart from workers, that use more processes than ``cpus``, with values that do not."""
+        return {}
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield what is known to be wrong between these keys and the environment ``env``."""

@@ -7,7 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from rlexp.config.keys.capabilities import Caution, ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn_without_effect import keys_without_effect
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.fields import (
     Conflict,
@@ -23,6 +25,7 @@ from rlexp.config.keys.fields import (
 )
 
 EpsilonLadder = Literal["worker", "env"]
+
 
 MOST_CHECKPOINTED_BYTES = 256 * 10**6
 """Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
@@ -227,6 +230,35 @@ class DQNConfig(CommonConfig):
         """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
         final = self.final_prioritized_replay_beta
         return self.prioritized_replay_beta if final is None else final
+
+    @property
+    def replay(self) -> ReplayNeeds:
+        """All in one shard."""
+        return ReplayNeeds(
+            capacity=self.buffer_size,
+            least_capacity=self.train_batch_size,
+            num_shards=1,
+            n_step=self.n_step,
+            is_compressed=self.compress_observations,
+            keeps_whole_observations=False,
+        )
+
+    @property
+    def bins_per_action(self) -> int | None:
+        """DQN chooses among a finite number of actions."""
+        return self.discretize_actions
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield each key that has no effect beside the others, and the reason."""
+        yield from keys_without_effect(self)
+
+    def cautions(self) -> Iterator[Caution]:
+        """Yield that beta decreases: the importance-sampling weights then correct less and less."""
+        first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
+        if self.prioritized_replay and last < first:
+            message = f"decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
+            constant = "For a constant beta, write final_prioritized_replay_beta: null"
+            yield Caution("prioritized_replay_beta", f"{message}. {constant}")
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""

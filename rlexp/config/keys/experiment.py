@@ -118,6 +118,11 @@ class CommonExperiment(KeyGroup):
     """The keys of the agent."""
 
     @property
+    def essence(self) -> str:
+        """It as text, without the keys that have no effect: two with the same text train the same."""
+        return self.model_dump_json(exclude={"config": {key for key, _ in self.config.ineffective_keys()}})
+
+    @property
     def is_sweep(self) -> bool:
         """Whether the file has a ``search`` section."""
         return "search" in self.model_fields_set

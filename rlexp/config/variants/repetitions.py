@@ -9,7 +9,6 @@ from math import prod
 from typing import TypeVar
 
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.ineffective_keys import essence
 from rlexp.config.space.domains import Listed
 from rlexp.config.space.grid import GRID, Axis, corner_indices, replaced
 from rlexp.config.variants.axis_paths import is_at_a_key
@@ -30,7 +29,7 @@ def kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tup
         return tuple(tuple(range(len(axis.choices))) for axis in axes), ()
     kept: list[tuple[int, ...]] = []
     notices: list[Finding] = []
-    names = [essence(experiment) for experiment in experiments]
+    names = [experiment.essence for experiment in experiments]
     for number, axis in enumerate(axes):
         firsts = _firsts(names, indices, number) if axis.is_grid else list(range(len(axis.choices)))
         kept.append(tuple(choice for choice, first in enumerate(firsts) if choice == first))

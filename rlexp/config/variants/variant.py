@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rlexp.config.arithmetic import compute
 from rlexp.config.keys import env_ids
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.ineffective_keys import idle_keys
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.rllib_compat.ages import leave_out_ignored
@@ -89,7 +88,7 @@ def without_idle_keys(
 
     A notice names each of them but ``defaults``, which the file does not give.
     """
-    idle = [dict(idle_keys(corner.experiment.config)) for corner in corners if corner.experiment]
+    idle = [dict(corner.experiment.config.ineffective_keys()) for corner in corners if corner.experiment]
     everywhere = {key: reason for key, reason in idle[0].items() if all(key in other for other in idle)}
     return tuple(_without(name, corner, run, everywhere, defaults) for corner in corners)
 

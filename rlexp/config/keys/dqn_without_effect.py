@@ -1,12 +1,12 @@
-"""Keys that have no effect beside another key of the same experiment: they are left out, each with a notice."""
+"""Keys of DQN that have no effect beside another key: they are left out, each with a notice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import Experiment
+if TYPE_CHECKING:
+    from rlexp.config.keys.dqn import DQNConfig
 
 _EPSILON = (
     "exploration_initial_eps",
@@ -24,12 +24,15 @@ _BETA = (
 _PRIORITIES = ("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization", *_BETA)
 
 
-def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
-    """Yield each key under ``config`` that has no effect beside the others, and the reason."""
-    if not isinstance(config, DQNConfig):
-        return
+def keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
+    """Yield each of them, and the reason."""
+    is_noise_alone = config.noisy and not config.epsilon_with_noisy
     for is_idle, keys, reason in (
-        (_has_noise_alone(config), ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
+        (
+            is_noise_alone,
+            ("per_worker_exploration", *_EPSILON),
+            "noisy layers explore instead",
+        ),
         (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
         (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
         (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
@@ -47,16 +50,6 @@ def idle_keys(config: CommonConfig) -> Iterator[tuple[str, str]]:
     ):
         if is_idle:
             yield from ((key, reason) for key in keys)
-
-
-def essence(experiment: Experiment) -> str:
-    """Return an experiment as text without the keys that have no effect: two with the same text do the same."""
-    return experiment.model_dump_json(exclude={"config": {key for key, _ in idle_keys(experiment.config)}})
-
-
-def _has_noise_alone(config: DQNConfig) -> bool:
-    """Return whether noise takes the place of epsilon."""
-    return config.noisy and not config.epsilon_with_noisy
 
 
 def _has_ladder(config: DQNConfig) -> bool:
