@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator
 from rlexp.agents.observation_filters import GROUP as FILTERS
 from rlexp.agents.observation_filters import ObservationFilters
-from rlexp.agents.registry import AGENTS
+from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within, run_of
 from rlexp.checkpoint.manifest import MANIFEST
 from rlexp.config.keys.experiment import Experiment
@@ -142,7 +142,7 @@ class _Player:
 
     def policy_and_evaluator(self) -> tuple[Acting, Evaluator]:
         """Return the checkpoint's greedy policy, and what plays with it as ``evaluation_config`` says."""
-        agent, config, arrays = AGENTS[self.experiment.run], self.experiment.config, self.checkpoint.arrays
+        agent, config, arrays = agent_class(self.experiment), self.experiment.config, self.checkpoint.arrays
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         probe = make_vector_env(self.env_config, 1)
         observation_space, action_space = probe.single_observation_space, probe.single_action_space

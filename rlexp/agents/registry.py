@@ -1,13 +1,21 @@
-"""Which agent ``run:`` means."""
+"""The class that trains an experiment, imported when it is needed: it loads torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from rlexp.agents.agent import Agent
-from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.config.keys.experiment import Experiment
+from rlexp.errors import UsageError
 
-AGENTS: Mapping[str, type[Agent[Any]]] = MappingProxyType({"APEX": ApexAgent, "DQN": DQNAgent})
+if TYPE_CHECKING:
+    from rlexp.agents.agent import Agent
+
+
+def agent_class(experiment: Experiment) -> type[Agent[Any]]:
+    """Return the agent that ``experiment.AGENT`` names; raises UsageError where it names none."""
+    if experiment.AGENT is None:
+        raise UsageError(f"rlexp cannot train {experiment.run} yet")
+    module, _, name = experiment.AGENT.partition(":")
+    found: type[Agent[Any]] = getattr(import_module(module), name)
+    return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 from ray.exceptions import RayTaskError
 
+from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
@@ -116,9 +117,7 @@ class ExperimentTrainable(tune.Trainable):
 
     def _make_agent(self) -> Agent[Any]:
         write_phase(self._directory, "loading PyTorch")
-        # Not above: the driver imports this module to name the class, and need not load torch, for a second, too.
-        from rlexp.agents.registry import AGENTS
-
+        make_agent = agent_class(self._experiment)
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
         own, aside = newest_with_damaged_aside(self._directory)
@@ -135,7 +134,6 @@ class ExperimentTrainable(tune.Trainable):
         if milestones is not None and row is not None:
             self._progress = row[milestones.metric]
         write_phase(self._directory, f"creating {_workers(config.num_workers)}")
-        make_agent = AGENTS[self._experiment.run]
         agent = make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
         )

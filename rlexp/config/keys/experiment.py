@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
@@ -68,6 +68,9 @@ Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_writt
 
 class CommonExperiment(KeyGroup):
     """What is beside ``config:`` whatever the agent."""
+
+    AGENT: ClassVar[str | None] = None
+    """The module and class that train it, imported when it is run; None: it can be checked and converted only."""
 
     name: Annotated[str, AfterValidator(_folder_name)]
     """The name of the experiment: the key above it in its file, and its folder among the results."""
@@ -163,6 +166,7 @@ class CommonExperiment(KeyGroup):
 class DQNExperiment(CommonExperiment):
     """An experiment with DQN."""
 
+    AGENT: ClassVar[str | None] = "rlexp.agents.dqn.agent:DQNAgent"
     run: Literal["DQN"]
     config: DQNConfig = DQNConfig()
 
@@ -170,6 +174,7 @@ class DQNExperiment(CommonExperiment):
 class ApexExperiment(CommonExperiment):
     """An experiment with Ape-X."""
 
+    AGENT: ClassVar[str | None] = "rlexp.agents.apex.agent:ApexAgent"
     run: Literal["APEX"]
     config: ApexConfig = ApexConfig()
 
@@ -188,7 +193,7 @@ AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment] | type[PPOExperi
 )
 """The agents whose files can be read, and the models of their experiments."""
 
-RUNNABLE = ("DQN", "APEX")
+RUNNABLE = tuple(run for run, experiment in AGENTS.items() if experiment.AGENT)
 """The agents that can be trained; files of the others can be checked and converted."""
 
 
