@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -29,11 +29,23 @@ from rlexp.config.command_line import experiment_text, option_at
 from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
-from rlexp.errors import ConfigError
+from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.sessions.ray_address import refuse_cluster
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
+
+_OF_AN_EXPERIMENT: Final = {
+    "agent": "rlexp run FILE -o run=APEX overrides a value in the file",
+    "env": "rlexp run FILE -o env=CartPole-v1 overrides a value in the file",
+    "config": "rlexp run FILE -o config.lr=0.001 overrides a value in the file",
+    "stop": "rlexp run FILE -o stop.timesteps_total=10000 overrides a value in the file",
+    "name": "rlexp run FILE --name NAME names the run's directory",
+    "num_samples": "rlexp run FILE -o num_samples=3 overrides a value in the file",
+    "checkpoint_freq": "rlexp run FILE -o checkpoint_freq=10 overrides a value in the file",
+    "checkpoint_at_end": "rlexp run FILE -o checkpoint_at_end=true overrides a value in the file",
+}
+"""Parameters of ``train`` that describe an experiment, and what to do instead where a file describes it."""
 
 
 def run(
@@ -86,6 +98,7 @@ def resume(
 
 
 def train(
+    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE", help="Experiment files; the word file may come first.", show_default=False),
@@ -120,6 +133,7 @@ def train(
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
     options, flags = load_options(imports, False, fit), _Flags(out, debug=debug)
     if given:
+        _refuse_beside_files(context)
         return _train(load_plan(given, options=options), flags)
     keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
     text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
@@ -151,6 +165,16 @@ def _train(plan: Plan, flags: _Flags) -> None:
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
         code = run_plan(plan, RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv), display)
     raise typer.Exit(code)
+
+
+def _refuse_beside_files(context: typer.Context) -> None:
+    """Raise UsageError where options were given that describe an experiment: a file describes its own."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        # By its name: some versions of typer carry a copy of click with its own enumeration of sources.
+        if name in _OF_AN_EXPERIMENT and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{parameter.opts[0]} cannot be combined with a file", _OF_AN_EXPERIMENT[name])
 
 
 def _plan_of_text(text: str, path: Path, options: LoadOptions) -> Plan:

@@ -11,6 +11,8 @@ from rlexp.errors import UsageError
 
 _KEY_OF_EXPERIMENT: Final = re.compile(r"  (\w+):")
 
+_EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 10000}'}
+
 
 def experiment_text(name: str, run: str | None, env: str | None, config: str, stop: str, **keys: Any) -> str:
     """Return a file with one experiment; ``config`` and ``stop`` are JSON. Raises UsageError."""
@@ -30,10 +32,11 @@ def option_at(text: str, line: int) -> str:
 
 
 def _group(option: str, text: str) -> dict[str, Any]:
+    hint = f"for example {option} '{_EXAMPLES[option]}'"
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{option} is not JSON: {error}", """for example '{"lr": 0.001}'""") from error
+        raise UsageError(f"{option} is not JSON: {error}", hint) from error
     if not isinstance(data, dict):
-        raise UsageError(f"{option} must be a JSON object", """for example '{"lr": 0.001}'""")
+        raise UsageError(f"{option} must be a JSON object", hint)
     return data

@@ -130,6 +130,10 @@ def test_ppo_can_be_checked_but_not_run(path: Path) -> None:
         (["--run", "DQN"], "train needs a file, or --run and --env"),
         (["--run", "DQN", "--env", "CartPole-v1", "--config", "{"], "--config is not JSON"),
         (["--run", "DQN", "--env", "CartPole-v1", "--stop", "[]"], "--stop must be a JSON object"),
+        (
+            ["--run", "DQN", "--env", "CartPole-v1", "--stop", "10"],
+            """for example --stop '{"timesteps_total": 10000}'""",
+        ),
         (["--run", "DQN", "--env", "CartPole-v1", "--config", '{"lrr": 1}'], "unknown key config.lrr (agent DQN)"),
         (["-f", "none.yaml"], "cannot be read"),
         (["file", "none.yaml"], "cannot be read"),
@@ -141,6 +145,25 @@ def test_train_with_options_of_rllib(tmp_path: Path, arguments: list[str], messa
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert tempfile.gettempdir() not in done.stderr.replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [
+        ("--run", ["APEX"], "rlexp run FILE -o run=APEX"),
+        ("--stop", ['{"timesteps_total": 10}'], "rlexp run FILE -o stop.timesteps_total=10000"),
+        ("--num-samples", ["1"], "rlexp run FILE -o num_samples=3"),
+        ("--checkpoint-at-end", [], "rlexp run FILE -o checkpoint_at_end=true"),
+    ],
+)
+def test_train_refuses_options_of_an_experiment_beside_a_file(
+    path: Path, option: str, value: list[str], hint: str
+) -> None:
+    done = rlexp("train", "-f", str(path), option, *value)
+    assert done.returncode == 2
+    error, shown = done.stderr.splitlines()
+    assert error == f"error: {option} cannot be combined with a file"
+    assert shown == f"hint:  {hint} overrides a value in the file"
 
 
 def test_errors_and_notices_of_train_name_the_options(tmp_path: Path) -> None:
