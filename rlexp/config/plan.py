@@ -163,7 +163,8 @@ def _sweep(draft: Draft, seeded: tuple[Experiment, ...]) -> Sweep:
     section = draft.space.node.child(SEARCH)
     corners = tuple(without_section(experiment) for experiment in seeded)
     seed = seeded[0].config.seed or 0
-    return Sweep(draft.space, seeded[0].search, corners, seed, section.key_place if section else draft.place)
+    is_seeded = draft.corners[0].config.seed is not None
+    return Sweep(draft.space, seeded[0].search, corners, seed, is_seeded, section.key_place if section else draft.place)
 
 
 def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TextIO
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display.summary import summary_lines
+from rlexp.line_width import columns_of
 from rlexp.runs.run_record import RunRecord, Status
 from rlexp.search.standings import Standings
 
@@ -56,7 +57,8 @@ class QuietDisplay:
 
     def finish(self, run: RunRecord) -> None:
         """Print the summary on stdout."""
-        print(*summary_lines(run, self._run_directory, self._standings), sep="\n", file=self._stdout, flush=True)
+        lines = summary_lines(run, self._run_directory, self._standings, columns_of(self._stdout))
+        print(*lines, sep="\n", file=self._stdout, flush=True)
 
     def __enter__(self) -> Self:
         return self

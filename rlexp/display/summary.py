@@ -9,7 +9,8 @@ from typing import Final
 
 from rlexp.checkpoint import list_checkpoints
 from rlexp.display.leaderboard import leaderboard_lines
-from rlexp.number_format import count, duration, first_of, one_line, score
+from rlexp.line_width import wrapped
+from rlexp.number_format import count, duration, first_of, middle_cut, one_line, score
 from rlexp.runs.run_name import as_typed
 from rlexp.runs.run_record import RunRecord, Status, TrialRecord
 from rlexp.search.record import BEST_FILE
@@ -23,6 +24,7 @@ _NOT_SAVED: Final = (
     "the trained policy was not saved: checkpoint_at_end is false",
     "to save it the next time: -o checkpoint_at_end=true",
 )
+_SHORTEST_NAME: Final = 18
 _VERBS: Final = {
     Status.TERMINATED: "finished",
     Status.PRUNED: "ended early",
@@ -31,10 +33,12 @@ _VERBS: Final = {
 }
 
 
-def summary_lines(run: RunRecord, run_directory: Path, standings: Standings | None = None) -> list[str]:
-    """Return the summary as plain lines; a trial's directory stands last in its line, so nothing has to be cut.
+def summary_lines(
+    run: RunRecord, run_directory: Path, standings: Standings | None = None, columns: int | None = None
+) -> list[str]:
+    """Return the summary as plain lines; of a sweep, the configurations by rank.
 
-    Of a sweep, the configurations by rank.
+    On a terminal of so many ``columns``, names of trials are shortened and sentences are broken between words.
     """
     shown = as_typed(run_directory)
     if standings is not None:
@@ -43,8 +47,8 @@ def summary_lines(run: RunRecord, run_directory: Path, standings: Standings | No
         return [*body, *_not_saved(run), "", *_next_of_sweep(run, shown, standings)]
     return [
         f"{shown}: {run.status}",
-        *_table(run.trials),
-        *_reasons(run.trials, run_directory, shown),
+        *_table(run.trials, columns),
+        *(wrapped(reason, columns, "  ") for reason in _reasons(run.trials, run_directory, shown)),
         *_best_checkpoint(run, shown),
         *_not_saved(run),
         "",
@@ -52,19 +56,23 @@ def summary_lines(run: RunRecord, run_directory: Path, standings: Standings | No
     ]
 
 
-def _table(trials: Sequence[TrialRecord]) -> Iterator[str]:
+def _table(trials: Sequence[TrialRecord], limit: int | None) -> Iterator[str]:
     best = _best_trials(trials)
     rows = [_HEADER, *(_cells(trial, "best" if trial in best else "") for trial in trials)]
     # The first column has the mark of the best trial: there is none where no trial has one.
     first = 0 if best else 1
     columns = range(first, len(_HEADER) - 1)
     widths = {column: max(len(row[column]) for row in rows) for column in columns}
-    for row in rows:
+    names = [row[-1] for row in rows[1:]]
+    if limit is not None:
+        room = max(limit - sum(width + 2 for width in widths.values()), _SHORTEST_NAME)
+        names = [middle_cut(name, room) for name in names]
+    for row, name in zip(rows, (_HEADER[-1], *names), strict=True):
         cells = [
             row[column].ljust(width) if column in _LEFT_ALIGNED else row[column].rjust(width)
             for column, width in widths.items()
         ]
-        yield "  ".join([*cells, row[-1]])
+        yield "  ".join([*cells, name])
 
 
 def _cells(trial: TrialRecord, mark: str) -> tuple[str, ...]:

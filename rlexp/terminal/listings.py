@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.json_file import to_json
+from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score
 from rlexp.results.found_runs import DAMAGED, KILLED, Found
-from rlexp.results.ticks import tick_label
 from rlexp.runs.run_record import Status
 from rlexp.terminal.paint import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
 
@@ -26,6 +25,7 @@ _DECENT_NAME: Final = 20
 _LONGEST_ENV: Final = 24
 _COLOURS: Final = {Status.RUNNING: GREEN, Status.ERROR: RED, DAMAGED: RED, KILLED: YELLOW}
 _AGES: Final = ((365 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
@@ -58,9 +58,12 @@ def _as_json(found: Found) -> dict[str, Any]:
 def _print_table(found: Sequence[Found], path: Path, now: datetime) -> None:
     tolerate_unknown_letters(sys.stdout)
     rows = [_cells(each, path, now) for each in found]
-    columns = _fitting(rows, shutil.get_terminal_size().columns)
-    room = shutil.get_terminal_size().columns - sum(_width(rows, column) + 2 for column in columns[1:])
-    names = [middle_cut(row["run"], max(room, _SHORTEST_NAME)) for row in rows]
+    width = columns_of(sys.stdout)
+    columns = list(_COLUMNS) if width is None else _fitting(rows, width)
+    names = [row["run"] for row in rows]
+    if width is not None:
+        room = width - sum(_width(rows, column) + 2 for column in columns[1:])
+        names = [middle_cut(name, max(room, _SHORTEST_NAME)) for name in names]
     table = [
         columns,
         *([name, *(row[column] for column in columns[1:])] for name, row in zip(names, rows, strict=True)),
@@ -105,8 +108,13 @@ def _cells(found: Found, path: Path, now: datetime) -> dict[str, str]:
         "steps": count(found.steps),
         "iter": count(found.iterations),
         "age": _age(found.started, now),
-        "size": f"{tick_label(found.size_bytes)}B",
+        "size": _size(found.size_bytes),
     }
+
+
+def _size(size_bytes: int) -> str:
+    size, unit = next(((size, unit) for size, unit in _SIZES if size_bytes >= size), _SIZES[-1])
+    return f"{size_bytes} B" if size == 1 else f"{size_bytes / size:.1f} {unit}"
 
 
 def _age(started: datetime | None, now: datetime) -> str:

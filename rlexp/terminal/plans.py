@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
 from rlexp.config.plan import Plan
 from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import RlexpError
-from rlexp.number_format import exact, first_of
+from rlexp.line_width import columns_of, wrapped
+from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut
 from rlexp.terminal.paint import aligned, visible
 from rlexp.terminal.problems import print_notice_list
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
+
+
+_HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")
+_SHORTEST_NAME: Final = 18
+"""Shorter ones are cut to their number."""
+_NUMBER: Final = len("00000-")
 
 
 def print_notices(plan: Plan) -> None:
@@ -29,32 +37,33 @@ def print_plan(plan: Plan) -> None:
     """Print what each sweep of a plan searches and how, then a line for each trial that is known, to stdout."""
     for sweep in plan.sweeps:
         for line in _sweep_lines(sweep):
-            print(line)
+            print(wrapped(line, columns_of(sys.stdout), "  "))
     if plan.trials:
-        rows = [_table_row(trial) for trial in plan.trials]
-        header, *lines = aligned([("trial", "agent", "env", "CPUs", "varied", "stop"), *rows])
-        print(*[header, *first_of(lines, "; --json prints all")], sep="\n")
+        print(*_table(plan.trials, columns_of(sys.stdout)), sep="\n")
 
 
 def print_checked(plan: Plan, envs: Sequence[EnvReport] | None) -> None:
     """Print the spaces of envs that were made, None where none was, then what was checked and what was not."""
+    columns = columns_of(sys.stdout)
     for report in envs or ():
         shape = "x".join(map(str, report.observation_shape))
-        print(f"\nenv {report.env}: observations {visible(report.observation_space)}, seen as {shape}")
-        print(f"  actions {visible(report.action_space)}")
-        for notice in report.notices:
-            print(f"  {notice}")
+        observations = f"observations {visible(report.observation_space)}, shape after preprocessing {shape}"
+        print()
+        print(wrapped(f"env {report.env}: {observations}", columns, "  "))
+        for line in (f"  actions {visible(report.action_space)}", *(f"  {notice}" for notice in report.notices)):
+            print(wrapped(line, columns, "    "))
     checked, unchecked = _checked(plan, envs is not None)
-    print(f"\nchecked: {', '.join(checked)}")
+    print()
+    print(wrapped(f"checked: {', '.join(checked)}", columns, "  "))
     if unchecked:
-        print(f"not checked: {', '.join(unchecked)}")
+        print(wrapped(f"not checked: {', '.join(unchecked)}", columns, "  "))
 
 
 def _checked(plan: Plan, made_envs: bool) -> tuple[list[str], list[str]]:
     """Return what is known to be right of a plan without faults, and what is not known."""
     checked = ["keys and values", "CPUs, GPUs and memory of this machine"]
     if made_envs:
-        return [*checked, "each env, made, reset and stepped once"], []
+        return [*checked, "each env was made, reset and stepped"], []
     if plan.modules.imports:
         return [*checked, "modules exist"], ["whether they register the envs (rlexp check --env makes them)"]
     return [*checked, "env ids, modules and classes exist"], ["whether the envs work (rlexp check --env makes them)"]
@@ -88,7 +97,16 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     yield f"ranked by {search.metric} ({search.mode})"
     axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
     yield from (f"  {line}" for line in aligned([(key, *map(_data, axis.domain.data().items())) for key, axis in axes]))
+    yield from _where_values_come_from(sweep)
     yield ""
+
+
+def _where_values_come_from(sweep: Sweep) -> Iterator[str]:
+    """Yield why the trials of a sweep are not listed, or why those of another command differ."""
+    if sweep.searcher == "optuna":
+        yield "optuna chooses the values while the sweep runs"
+    elif sweep.searcher == "random" and not sweep.is_seeded:
+        yield "example values: config.seed is not set, so each command draws others"
 
 
 def _data(item: tuple[str, Any]) -> str:
@@ -124,9 +142,24 @@ def _trial_as_json(trial: Trial) -> dict[str, Any]:
     }
 
 
+def _table(trials: Sequence[Trial], columns: int | None) -> Iterator[str]:
+    """Yield a line for each of the first trials; names are shortened where the lines would not fit into ``columns``."""
+    rows = [_HEADER, *map(_table_row, trials[:MOST_LINES])]
+    if columns is not None:
+        others = sum(2 + max(map(len, cells)) for cells in list(zip(*rows, strict=True))[1:])
+        rows = [_HEADER, *((_shortened(name, columns - others), *row) for name, *row in rows[1:])]
+    yield from aligned(rows)
+    yield from first_of([""] * len(trials), "; --json prints all")[MOST_LINES:]
+
+
+def _shortened(name: str, room: int) -> str:
+    """Return a trial's name in about ``room`` columns; its number stays: it tells trials apart."""
+    return middle_cut(name, room) if room >= _SHORTEST_NAME else f"{name[:_NUMBER]}{CUT}"
+
+
 def _table_row(trial: Trial) -> tuple[str, ...]:
     experiment = trial.experiment
     varied = ", ".join(f"{key}={value}" for key, value in trial.varied.items())
     stop = ", ".join(f"{metric} {number}" for metric, number in experiment.stop.items())
     cpus = f"{required_cpus(experiment):g}"
-    return trial.name, experiment.run, experiment.env, cpus, varied or "-", stop or "-"
+    return trial.name, experiment.run, experiment.env, cpus, stop or "-", varied or "-"

@@ -36,10 +36,10 @@ def test_the_trials_that_a_file_makes(path: Path) -> None:
     done = rlexp("check", str(path))
     assert (done.returncode, done.stderr) == (0, "")
     header, *rows, _, checked, unchecked = done.stdout.splitlines()
-    assert header.split() == ["trial", "agent", "env", "CPUs", "varied", "stop"]
+    assert header.split() == ["trial", "agent", "env", "CPUs", "stop", "varied"]
     assert [row.split() for row in rows] == [
-        ["00000-APEX-CartPole-v1-lr=0.001", "APEX", "CartPole-v1", "1", "lr=0.001", "episode_reward_mean", "475"],
-        ["00001-APEX-CartPole-v1-lr=0.0001", "APEX", "CartPole-v1", "1", "lr=0.0001", "episode_reward_mean", "475"],
+        ["00000-APEX-CartPole-v1-lr=0.001", "APEX", "CartPole-v1", "1", "episode_reward_mean", "475", "lr=0.001"],
+        ["00001-APEX-CartPole-v1-lr=0.0001", "APEX", "CartPole-v1", "1", "episode_reward_mean", "475", "lr=0.0001"],
     ]
     assert (
         checked == "checked: keys and values, CPUs, GPUs and memory of this machine, env ids, modules and classes exist"
@@ -52,9 +52,9 @@ def test_env_option_makes_the_envs_and_prints_their_spaces(path: Path) -> None:
     assert done.returncode == 0
     env, actions, _, checked = done.stdout.splitlines()[-4:]
     assert env.startswith("env CartPole-v1: observations Box([")
-    assert env.endswith("(4,), float32), seen as 4")
+    assert env.endswith("(4,), float32), shape after preprocessing 4")
     assert actions == "  actions Discrete(2)"
-    assert checked.endswith("each env, made, reset and stepped once")
+    assert checked.endswith("each env was made, reset and stepped")
 
 
 def test_env_option_finds_what_only_making_the_env_shows(path: Path) -> None:
@@ -177,10 +177,20 @@ def test_colours_only_on_a_terminal(path: Path) -> None:
     assert b"\x1b" not in on_terminal(path, {"NO_COLOR": "1"})
 
 
-def on_terminal(path: Path, environ: dict[str, str]) -> bytes:
-    """Return what the command prints to a pseudo-terminal."""
+def test_a_terminal_of_80_columns_gets_whole_words_and_a_line_a_trial(path: Path) -> None:
+    wrong = on_terminal(path, {"COLUMNS": "80", "NO_COLOR": "1"}, "-o", "stop.episode_reward_meann=1")
+    right = on_terminal(path, {"COLUMNS": "80", "NO_COLOR": "1"}, "--allow-unknown")
+    lines = [*wrong.decode().splitlines(), *right.decode().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[-1] for line in lines if line.startswith("0000")] == ["lr=0.001", "lr=0.0001"]
+    error = next(number for number, line in enumerate(lines) if line.startswith("error:"))
+    assert lines[error + 1].startswith((" " * 7, "hint:  "))
+
+
+def on_terminal(path: Path, environ: dict[str, str], *arguments: str) -> bytes:
+    """Return what ``check`` prints to a pseudo-terminal; without ``arguments``, of a learning rate of 0."""
     mine, theirs = os.openpty()
-    command = [sys.executable, "-m", "rlexp", "check", str(path), "-o", "lr=0"]
+    command = [sys.executable, "-m", "rlexp", "check", str(path), *(arguments or ("-o", "lr=0"))]
     subprocess.run(command, stderr=theirs, stdout=theirs, env={**os.environ, **environ}, timeout=60, check=False)
     os.close(theirs)
     printed = os.read(mine, 65536)

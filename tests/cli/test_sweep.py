@@ -39,6 +39,19 @@ def test_a_dry_run_says_what_would_be_searched_and_how(path: Path) -> None:
     assert sum(line.startswith("000") for line in lines) == 12
 
 
+@pytest.mark.parametrize(
+    ("searcher", "seed", "said"),
+    [
+        ("random", "null", "example values: config.seed is not set, so each command draws others"),
+        ("random", "1", ""),
+        ("optuna", "1", "optuna chooses the values while the sweep runs"),
+    ],
+)
+def test_check_says_where_the_values_come_from(path: Path, searcher: str, seed: str, said: str) -> None:
+    done = rlexp("check", str(path), "-o", f"search.searcher={searcher}", "-o", f"config.seed={seed}")
+    assert done.stdout.splitlines()[3] == said
+
+
 def test_check_knows_the_section_and_prints_it_as_json(path: Path) -> None:
     (sweep,) = json.loads(rlexp("check", str(path), "--json").stdout)["sweeps"]
     assert sweep["space"] == {"lr": {"loguniform": [0.0001, 0.01]}}

@@ -35,6 +35,7 @@ FLOORS = {
     "seeding": 0,
     "json_file": 0,
     "number_format": 0,
+    "line_width": 0,
     "errors": 0,
 }
 FLOORS_OF_CONFIG = {

@@ -28,6 +28,8 @@ class Sweep:
     """Experiments at the ends of the space: a machine that can hold them can hold every trial."""
     seed: int
     """Of the search, and of the first trial of configurations that name none."""
+    is_seeded: bool
+    """Whether its user gave that seed; else it is another one for each command."""
     place: Place
     """The place of its section."""
 

@@ -40,6 +40,19 @@ def test_the_summary_says_how_it_ended_and_what_to_type_next(finished_run: RunRe
     ]
 
 
+def test_the_summary_fits_the_columns_of_a_terminal() -> None:
+    trials = [
+        trial(number, reason="episode_reward_mean 475.5 reached 475 and then some more that is long to read here")
+        for number in range(2)
+    ]
+    for number, each in enumerate(trials):
+        each.directory = f"0000{number}-DQN-CartPole-v1-train_batch_size=32,lr=0.001,n_step={number}"
+    wide, narrow = summary_lines(record(*trials), RUN), summary_lines(record(*trials), RUN, columns=80)
+    assert max(map(len, wide)) > 80
+    assert max(len(line) for text in narrow for line in text.splitlines()) <= 80
+    assert [line[-8:] for line in narrow if line.startswith("TERM")] == ["n_step=0", "n_step=1"]
+
+
 def test_what_to_type_next_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert summary_lines(record(), tmp_path / "my runs" / "a")[-1] == "next: rlexp tensorboard 'my runs/a'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -32,9 +33,12 @@ def found(name: str = "pong", **changes: object) -> Found:
     return Found(**(known | changes))  # type: ignore[arg-type]
 
 
-def printed(capsys: pytest.CaptureFixture[str], runs: list[Found], columns: int = 120) -> list[str]:
+def printed(capsys: pytest.CaptureFixture[str], runs: list[Found], columns: int | None = 120) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", str(columns))
+        if columns is not None:
+            patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            patch.setenv("COLUMNS", str(columns))
+            patch.setenv("NO_COLOR", "1")
         print_found(runs, OUT, as_json=False)
     return capsys.readouterr().out.splitlines()
 
@@ -43,7 +47,20 @@ def test_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
     header, line, grid = printed(capsys, [found(), found("sorted/grid", num_trials=6, agents=("DQN", "APEX"))])
     assert header.split() == ["run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size"]
     assert line.split() == (
-        ["pong", "TERMINATED", "APEX", "PongNoFrameskip-v4", "20.94", "19.0", "12,345,678", "321", "5", "h", "3.2MB"]
+        [
+            "pong",
+            "TERMINATED",
+            "APEX",
+            "PongNoFrameskip-v4",
+            "20.94",
+            "19.0",
+            "12,345,678",
+            "321",
+            "5",
+            "h",
+            "3.2",
+            "MB",
+        ]
     )
     assert grid.startswith("sorted/grid (6 trials)  TERMINATED  DQN+APEX ")
 
@@ -56,6 +73,22 @@ def test_narrow_terminals_get_what_matters_most(capsys: pytest.CaptureFixture[st
     assert "status" in lines[0]
     assert ("steps" in lines[0]) == (columns >= 60)
     assert "iter" not in lines[0]
+
+
+def test_a_pipe_gets_every_column_and_whole_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    header, line = printed(capsys, [found("x" * 100)], columns=None)
+    assert header.split()[-2:] == ["age", "size"]
+    assert line.startswith("x" * 100)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (4_104_000, "4.1 MB"), (12_340_000_000, "12.3 GB")]
+)
+def test_sizes(capsys: pytest.CaptureFixture[str], size: int, text: str) -> None:
+    assert printed(capsys, [found(size_bytes=size)])[1].endswith(f"  {text}")
 
 
 def test_damage_has_its_reason_below(capsys: pytest.CaptureFixture[str]) -> None:
