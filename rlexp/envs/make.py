@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,7 +58,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     except RlexpError:
         raise
     except (Exception, SystemExit) as error:  # the code of an env may raise anything
-        raise _cannot_be_made(config.env, error) from error
+        raise _cannot_be_made(config, error) from error
 
 
 def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
@@ -145,7 +146,7 @@ def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
     try:
         vector = gym.make_vec(config.env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except TypeError as error:
-        raise _cannot_be_made(config.env, error) from error
+        raise _cannot_be_made(config, error) from error
     if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP and not _needs_preparing(vector, config):
         return vector
     vector.close()
@@ -168,9 +169,21 @@ def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
     return min(limits, default=None)
 
 
-def _cannot_be_made(env: str, error: BaseException) -> UsageError:
-    located = env_error(env, error)
-    return UsageError(located.message, _remedy(env, error) or located.hint)
+def _cannot_be_made(config: EnvConfig, error: BaseException) -> UsageError:
+    located = env_error(config.env, error)
+    return UsageError(located.message, _argument_hint(config, error) or _remedy(config.env, error) or located.hint)
+
+
+def _argument_hint(config: EnvConfig, error: BaseException) -> str | None:
+    """Return how a class of the user's own gets its arguments; None for errors that are about something else."""
+    if not isinstance(error, TypeError) or find_class(config.env) is None:
+        return None
+    if config.env_config and re.search("unexpected keyword argument|required positional argument", str(error)):
+        arguments = ", ".join(f"{name}=..." for name in config.env_config)
+        return f"env_config gives keyword arguments: write def __init__(self, {arguments})"
+    if re.search("missing .* required", str(error)):
+        return "give the argument a default value, or give it in env_config"
+    return None
 
 
 def _cannot_be_recorded(env: str, error: Exception) -> UsageError:

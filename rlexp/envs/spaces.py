@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete
@@ -13,7 +12,7 @@ from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 
-from rlexp.errors import EnvError, UsageError
+from rlexp.errors import UsageError
 
 SHAPES_KEPT = (1, 3)
 """Ranks of observations that are not flattened: vectors and images."""
@@ -91,20 +90,6 @@ def check_layout(env: str, observation_space: Space[Any]) -> None:
             f"env {env} has image observations {shape}, which look like [channels, height, width]",
             "wrap the env so that they are [height, width, channels]",
         )
-
-
-def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> None:
-    """Raise EnvError where ``env`` cannot be reset and stepped once, or its first observation is not of its space."""
-    obs, _ = env.reset(seed=0)
-    space = env.observation_space
-    # Bounds of a Box are not looked at: many an env leaves those of its space a little, which does no harm.
-    if not isinstance(space, Box) and not space.contains(obs):
-        raise EnvError(
-            f"env {env_id}: reset returned {obs!r}, which its observation_space {space} does not contain",
-            "correct the observation or the observation_space",
-        )
-    env.action_space.seed(0)
-    env.step(env.action_space.sample())
 
 
 def is_byte_vector(space: Space[Any]) -> bool:

@@ -208,7 +208,8 @@ def _refuse_not_finite(seen: Array, what: str) -> None:
         value = seen[(step, env, *place)]
         item = f"{what}{place if place else ''}"
         raise TrialError(
-            f"the env returned {item} of {value:g}", "this fragment is not used for training: correct the env"
+            f"the env returned {item} of {value:g}",
+            "the steps sampled with it are not used for training: correct the env",
         )
 
 

@@ -42,7 +42,7 @@ Places = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class EnvReport:
-    """An env that was made, reset, stepped once and closed."""
+    """An env that was made, reset, stepped and closed."""
 
     env: str
     observation_space: str

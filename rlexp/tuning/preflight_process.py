@@ -77,15 +77,15 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
     begin("making it")
     with closing(make_env(env_config)) as env:
         check_spaces(experiment.env, env.observation_space, env.action_space)
-        begin("reset or the first step")
-        check_first_steps(experiment.env, env)
+        begin("reset or one of the first steps")
+        doubts = check_first_steps(experiment.env, env)
         shape = observation_shape(env.observation_space)
         report = EnvReport(
             env=experiment.env,
             observation_space=_on_one_line(given_env(env).observation_space),
             action_space=_on_one_line(given_env(env).action_space),
             observation_shape=shape,
-            notices=tuple(_image_notices(experiment, env)),
+            notices=(*doubts, *_image_notices(experiment, env)),
         )
         size = observation_bytes(env.observation_space)
         begin("close")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -116,6 +117,60 @@ def test_checked_env_names_what_is_wrong_with_a_step(fault: str, message: str) -
 def test_first_steps_find_what_is_wrong_before_a_run(fault: str, message: str) -> None:
     with pytest.raises(EnvError, match=message):
         check_first_steps(NAME, make_env(faulty(fault)))
+
+
+class NumbersEnv(CountingEnv):
+    """Multiplies its highest observation, and its reward, from the third step on."""
+
+    def __init__(self, obs_factor: float = 1.0, reward_factor: float = 1.0) -> None:
+        super().__init__()
+        self._obs_factor, self._reward_factor = obs_factor, reward_factor
+
+    def step(self, action: int) -> Any:
+        obs, reward, *rest = super().step(action)
+        if self._step < 3:
+            return obs, reward, *rest
+        return self.observation_space.high * np.float32(self._obs_factor), self._reward_factor, *rest  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (NumbersEnv(obs_factor=math.nan), "env x: step 3 returned an observation of nan"),
+        (NumbersEnv(reward_factor=math.inf), "env x: step 3 returned a reward of inf"),
+    ],
+)
+def test_first_steps_find_numbers_that_cannot_be_trained_with(env: NumbersEnv, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        check_first_steps("x", env)
+
+
+@pytest.mark.parametrize(("factor", "doubts"), [(1.0, 0), (1.001, 0), (2.0, 1)])
+def test_first_steps_name_observations_far_outside_their_space(factor: float, doubts: int) -> None:
+    said = check_first_steps("x", NumbersEnv(obs_factor=factor))
+    assert len(said) == doubts
+    assert all("step 3 returned an observation of" in each and "outside its observation_space" in each for each in said)
+
+
+class ConfiguredEnv(CountingEnv):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            {"length": 5, "width": 2},
+            "env_config gives keyword arguments: write def __init__(self, length=..., width=...)",
+        ),
+        ({}, "give the argument a default value, or give it in env_config"),
+    ],
+)
+def test_hint_says_how_a_class_gets_its_arguments(arguments: dict[str, Any], hint: str) -> None:
+    with pytest.raises(UsageError, match="argument") as caught:
+        make_env(EnvConfig(NAME.replace("FaultyEnv", "ConfiguredEnv"), arguments, None))
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(

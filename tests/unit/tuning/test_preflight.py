@@ -92,7 +92,7 @@ def wild(habit: str, **arguments: Any) -> dict[str, Any]:
     [
         ("exits", "its process ended with exit code 7 in reset", "it printed last: could not open the display"),
         ("crashes", "its process was killed by SIGSEGV in reset", "an env must not end its process"),
-        ("hangs", "reset or the first step has not ended within 1 s", "sample_timeout_s"),
+        ("hangs", "reset or one of the first steps has not ended within 1 s", "sample_timeout_s"),
     ],
 )
 def test_env_that_ends_or_keeps_its_process_is_an_error_with_its_place(
