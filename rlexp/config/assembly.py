@@ -37,8 +37,8 @@ class Assembled:
         theirs = ", ".join(f"{dotted(path)}: {written(node.plain())}" for path, node in used.items())
         ours = ", ".join(f"{dotted(path)}: {written(table[path].default)}" for path in used)
         message = (
-            f"{shown_key(name)} has the spelling of RLlib {self.age}, so keys that it does not give have its defaults: "
-            f"{theirs}. To use rlexp's defaults, write {ours}"
+            f"the spelling of {shown_key(name)} is that of RLlib {self.age}. Keys that it does not give have the "
+            f"defaults of these releases: {theirs}. To use rlexp's defaults, write {ours}"
         )
         return (Finding(self.translation.experiment.key_place, message),)
 

@@ -51,7 +51,7 @@ def found_at(path: Path) -> list[Found]:
     Raises UsageError where there is no such directory.
     """
     if not os.path.isdir(path):
-        what = f"{path} is a file" if os.path.exists(path) else f"{path} does not exist"
+        what = f"{path} is a file" if os.path.exists(path) else f"path {path} does not exist"
         raise UsageError(what, "name the directory of the runs: results, or that of --out or RLEXP_OUT")
     if _is_run(path):
         return _trials(path)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rlexp.errors import UsageError
 from rlexp.results.settings import SettingsReader, differing
-from rlexp.results.trial_folder import SEE_LS, TrialFolder, trials_at
+from rlexp.results.trial_folder import TrialFolder, trials_at
+from rlexp.runs.run_record import SEE_LS
 
 _MAX_LABELLED = 4
 """More differing settings than these say less than a directory's name."""
@@ -132,5 +133,5 @@ def _matches(pattern: Path) -> list[Path]:
     """Return the directories that a pattern means: no shell expands one behind a name and ``=``."""
     found = [Path(path) for path in sorted(glob.glob(str(pattern))) if Path(path).is_dir()]
     if not found:
-        raise UsageError(f"{pattern} does not exist", SEE_LS)
+        raise UsageError(f"path {pattern} does not exist", SEE_LS)
     return found

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from rlexp.errors import UsageError
-from rlexp.results.trial_folder import SEE_LS
+from rlexp.runs.run_record import SEE_LS
 
 _EVENT_FILES: Final = "*tfevents*"
 _USUAL_PORTS: Final = range(6006, 6106)
@@ -68,7 +68,7 @@ def _serve(path: Path, host: str, port: int) -> str:
 
 def _check(path: Path) -> None:
     if not os.path.exists(path):
-        raise UsageError(f"{path} does not exist", SEE_LS)
+        raise UsageError(f"path {path} does not exist", SEE_LS)
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name the directory of a run, for example {path.parent}")
     if next(path.rglob(_EVENT_FILES), None) is None:

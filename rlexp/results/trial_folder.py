@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rlexp.errors import ResumeError, UsageError
 from rlexp.json_file import read_json
 from rlexp.results.curve import RESULT_FILE
 from rlexp.runs.run_directory import PARAMETERS_FILE
-from rlexp.runs.run_record import RUN_FILE, RunRecord, TrialRecord, is_in_run, read_run_record
-
-SEE_LS: Final = "rlexp ls DIR lists runs"
+from rlexp.runs.run_record import RUN_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +69,7 @@ class TrialFolder:
 def trials_at(path: Path) -> list[TrialFolder]:
     """Return the trials of the run at ``path``, or the one trial there; raises UsageError for anything else."""
     if not os.path.exists(path):  # unlike Path.exists, no error for a name that is too long
-        raise UsageError(f"{path} does not exist", SEE_LS)
+        raise UsageError(f"path {path} does not exist", SEE_LS)
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
     if path.name in ("", ".."):  # of these, the parent is not what stands before the last slash

@@ -56,6 +56,8 @@ class Member:
     lost: str = ""
     """Why, until its replacement delivers."""
     replace_at_s: float | None = None
+    restart: int = 0
+    """The number of its last replacement, among those of all workers."""
 
 
 class Fleet:
@@ -100,8 +102,8 @@ class Fleet:
             member.first_delivery_s = member.answered_s
         if member.lost:
             took_s = member.answered_s - member.losses_s[-1]
-            restarts = f"{self.num_restarts}/{self._limits.max_restarts} restarts"
-            self._events.append(f"worker {member.index} {member.lost}; replaced in {took_s:.1f} s ({restarts})")
+            restart = f"restart {member.restart} of at most {self._limits.max_restarts}"
+            self._events.append(f"worker {member.index} {member.lost}; replaced in {took_s:.1f} s ({restart})")
             member.lost = ""
 
     def failed(self, worker: Actor[RolloutWorker], error: Exception) -> None:
@@ -159,6 +161,7 @@ class Fleet:
             self._give_up(member, why)
             return
         self.num_restarts += 1
+        member.restart = self.num_restarts
         member.replace_at_s = now + self._delay_s(member, now)
 
     def _delay_s(self, member: Member, now: float) -> float:

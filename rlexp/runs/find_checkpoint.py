@@ -9,7 +9,7 @@ from rlexp.checkpoint import newest_checkpoint
 from rlexp.checkpoint.manifest import MANIFEST
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
-from rlexp.runs.run_record import RUN_FILE, TrialRecord, is_in_run, read_run_record
+from rlexp.runs.run_record import RUN_FILE, SEE_LS, TrialRecord, hint_to_runs, is_in_run, read_run_record
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -27,10 +27,8 @@ def find_checkpoint(path: Path) -> Path:
         if trials:
             return _best(path.parent, trials)
     if not path.exists():
-        raise ResumeError(f"{path} does not exist")
-    raise ResumeError(
-        f"{path} is neither a run, nor a trial, nor a checkpoint", "name a directory that rlexp run created"
-    )
+        raise ResumeError(f"path {path} does not exist", SEE_LS)
+    raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", hint_to_runs(path))
 
 
 def starting_point(trial: Trial) -> Path | None:

@@ -16,6 +16,7 @@ from rlexp.json_file import read_json, replace_json
 
 RUN_FILE: Final = "run.json"
 FORMAT: Final = 1
+SEE_LS: Final = "rlexp ls DIR lists runs"
 
 
 class Status(StrEnum):
@@ -130,10 +131,19 @@ def read_run_record(run_directory: Path) -> RunRecord:
         if content.pop("format") == FORMAT:
             return _record(content)
     except FileNotFoundError:
-        raise ResumeError(f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}") from None
+        if not run_directory.exists():
+            raise ResumeError(f"path {run_directory} does not exist", SEE_LS) from None
+        message = f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}"
+        raise ResumeError(message, hint_to_runs(run_directory)) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})") from error
     raise ResumeError(f"{path} was written by another version of rlexp", "use the version that it names")
+
+
+def hint_to_runs(path: Path) -> str:
+    """Return the hint for a directory that is no run: one of the runs in it, or else how to list runs."""
+    inside = min((found.parent for found in path.glob(f"*/{RUN_FILE}")), default=None)
+    return SEE_LS if inside is None else f"name a run in it, for example {inside}; rlexp ls {path} lists them"
 
 
 def is_in_run(directory: object) -> bool:

@@ -67,7 +67,8 @@ class Asha:
             going_on = max(math.ceil(len(rung.values) / self._factor), 1)
             if rank > going_on:
                 rung.ended.append(trial)
-                return f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}, where {going_on} continue"
+                continuing = "1 trial continues" if going_on == 1 else f"{going_on} trials continue"
+                return f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}; {continuing}"
         return None
 
     def state(self) -> Any:

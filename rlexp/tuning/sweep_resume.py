@@ -142,7 +142,7 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     over = len(state.standings.trials()) - len(unfinished)
     new = state.sweep.number_of_configurations - len(state.standings.ranked()) - len(state.standings.refused)
     search.standings.note(
-        f"resumed: {over} trials ended before, {len(unfinished)} continue, {new} configurations to begin"
+        f"resumed; trials that ended before: {over}, that continue: {len(unfinished)}; new configurations: {new}"
     )
 
 

@@ -135,8 +135,8 @@ def test_ppo_can_be_checked_but_not_run(path: Path) -> None:
             """for example --stop '{"timesteps_total": 10000}'""",
         ),
         (["--run", "DQN", "--env", "CartPole-v1", "--config", '{"lrr": 1}'], "unknown key config.lrr (agent DQN)"),
-        (["-f", "none.yaml"], "cannot be read"),
-        (["file", "none.yaml"], "cannot be read"),
+        (["-f", "none.yaml"], "path does not exist"),
+        (["file", "none.yaml"], "path does not exist"),
     ],
 )
 def test_train_with_options_of_rllib(tmp_path: Path, arguments: list[str], message: str) -> None:

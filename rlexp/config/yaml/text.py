@@ -45,6 +45,8 @@ def read_text(path: Path, name: str) -> str:
             data = file.read(MAX_BYTES + 1)
     except IsADirectoryError as error:
         raise UnreadableError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
+    except FileNotFoundError as error:
+        raise UnreadableError(Finding(Place(name), "path does not exist", _hint_of_missing(path))) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}")) from error
@@ -54,6 +56,11 @@ def read_text(path: Path, name: str) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UnreadableError(Finding(Place(name), "is UTF-16 text", "save it as UTF-8"))
     return _decode(data.removeprefix(codecs.BOM_UTF8), name)
+
+
+def _hint_of_missing(path: Path) -> str | None:
+    """Return the hint for a name of no file that may be a value of ``-o``, behind a space."""
+    return None if path.suffix in (".yaml", ".yml") else "-o KEY=VALUE is one word, without spaces around ="
 
 
 def _file_to_name(directory: Path, name: str) -> str:

@@ -90,8 +90,8 @@ def find_runs(paths: Sequence[Path]) -> list[Run]:
             _refuse_other_file(path)
         found = runs_at(path)
         if not found:
-            what = "contains no event files" if path.exists() else "does not exist"
-            raise UsageError(f"{path} {what}", "name event files (*tfevents*), or directories that contain some")
+            what = f"{path} contains no event files" if path.exists() else f"path {path} does not exist"
+            raise UsageError(what, "name event files (*tfevents*), or directories that contain some")
         runs |= {run.name: run for run in found if run.name not in runs}
     return list(runs.values())
 

@@ -43,7 +43,7 @@ def config_of(plan: Plan) -> Any:
 
 
 def notices_of_age(plan: Plan) -> list[str]:
-    return [notice.message for notice in plan.notices if "has the spelling of RLlib" in notice.message]
+    return [notice.message for notice in plan.notices if "the spelling of a is that of RLlib" in notice.message]
 
 
 def age(text: str, run: str = "DQN") -> Age | None:
@@ -149,7 +149,8 @@ class TestDefaults:
     def test_one_notice_names_the_age_the_defaults_and_how_to_keep_ours(self, load: Load) -> None:
         plan = load("num_workers: 0, num_rollout_workers: 0", run="PPO")
         assert notices_of_age(plan) == [
-            "a has the spelling of RLlib 1.13 to 2.20, so keys that it does not give have its defaults: "
+            "the spelling of a is that of RLlib 1.13 to 2.20. Keys that it does not give have the "
+            "defaults of these releases: "
             "config.batch_mode: truncate_episodes, config.clip_actions: false, config.normalize_actions: true, "
             "config.observation_filter: NoFilter. To use rlexp's defaults, write config.batch_mode: complete_episodes, "
             "config.clip_actions: true, config.normalize_actions: false, config.observation_filter: MeanStdFilter"

@@ -118,7 +118,7 @@ def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:
     assert problems(["f.yaml", "g.yaml", "none.yaml"]) == [
         ("g.yaml:1:1", "experiment a already exists at f.yaml:1:1", "give each experiment its own name"),
         ("g.yaml:4:27", "stop.timesteps_total must be a number, got the string 'abc'", None),
-        ("none.yaml", "cannot be read: No such file or directory", None),
+        ("none.yaml", "path does not exist", None),
     ]
 
 

@@ -234,7 +234,9 @@ def test_a_byte_order_mark_and_windows_lines_are_fine(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (problem,) = read_file(tmp_path / "none.yaml", "none.yaml").problems
-    assert problem.message == "cannot be read: No such file or directory"
+    assert (problem.message, problem.hint) == ("path does not exist", None)
+    (problem,) = read_file(tmp_path / "1e-3", "1e-3").problems
+    assert problem.hint == "-o KEY=VALUE is one word, without spaces around ="
 
 
 def test_folder_instead_of_a_file_names_a_file_in_it(tmp_path: Path) -> None:

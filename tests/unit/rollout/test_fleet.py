@@ -109,7 +109,7 @@ def test_a_lost_worker_is_replaced_at_once_while_the_others_go_on(fate: Exceptio
     assert bench.poll() == [0, 1]
     (event,) = bench.source.drain_events()
     assert str(fate) in event or "its process died" in event
-    assert "replaced in 1.8 s (1/100 restarts)" in event
+    assert "replaced in 1.8 s (restart 1 of at most 100)" in event
     assert bench.source.drain_events() == []
     assert bench.source.num_worker_restarts == 1
 
@@ -214,6 +214,15 @@ def test_a_worker_that_delivered_for_a_while_is_replaced_at_once_however_often()
         bench.poll()  # takes what had been asked before
         bench.poll()
         assert bench.workers[0].incarnation == loss + 1
+
+
+def test_each_replacement_has_a_number_of_its_own() -> None:
+    bench = Bench()
+    for worker in bench.workers.values():
+        worker.fate = DIES
+    bench.poll_often(5, 0.1)
+    events = bench.source.drain_events()
+    assert [event.partition("(restart ")[2] for event in events] == ["1 of at most 100)", "2 of at most 100)"]
 
 
 def test_when_every_worker_is_given_up_the_trial_fails() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rlexp.checkpoint import write_checkpoint
 from rlexp.errors import ResumeError
 from rlexp.runs.find_checkpoint import find_checkpoint
-from rlexp.runs.run_record import RunRecord, TrialRecord
+from rlexp.runs.run_record import RunRecord, TrialRecord, read_run_record
 
 TRIAL = "00000-DQN"
 FIRST, SECOND = (f"{TRIAL}/checkpoint_00000{number}" for number in (1, 2))
@@ -51,3 +51,28 @@ def test_a_trial_that_lies_elsewhere_is_refused(out: Path, directory: Any) -> No
 def test_a_checkpoint_that_lies_elsewhere_is_refused(out: Path, best: Any) -> None:
     with pytest.raises(ResumeError, match="points elsewhere"):
         find_checkpoint(recorded(out, best_checkpoint=best))
+
+
+def test_a_folder_of_runs_is_told_by_one_of_them(out: Path) -> None:
+    recorded(out)
+    (out / "empty").mkdir()
+    for path, message, hint in (
+        (out, "neither a run", f"name a run in it, for example {out / 'run'}; rlexp ls {out} lists them"),
+        (out / "empty", "neither a run", "rlexp ls DIR lists runs"),
+        (out / "nowhere", f"path {out / 'nowhere'} does not exist", "rlexp ls DIR lists runs"),
+    ):
+        with pytest.raises(ResumeError, match=message) as caught:
+            find_checkpoint(path)
+        assert caught.value.hint == hint
+
+
+def test_a_directory_without_a_record_has_a_hint(out: Path) -> None:
+    recorded(out)
+    for path, message, hint in (
+        (out, "is not a run of rlexp", "name a run in it"),
+        (out / "other", "is not a run of rlexp", "rlexp ls DIR lists runs"),
+        (out / "nowhere", "^path .* does not exist", "rlexp ls DIR lists runs"),
+    ):
+        with pytest.raises(ResumeError, match=message) as caught:
+            read_run_record(path)
+        assert (caught.value.hint or "").startswith(hint)

@@ -46,7 +46,7 @@ def test_the_first_at_a_rung_always_goes_on_and_the_best_always_do() -> None:
     asha = Asha(10, 3)
     assert asha.judge("a", 10, -100.0) is None
     assert asha.judge("b", 11, 5.0) is None
-    assert asha.judge("c", 12, 4.0) == "rank 2 of 3 at rung 10, where 1 continue"
+    assert asha.judge("c", 12, 4.0) == "rank 2 of 3 at rung 10; 1 trial continues"
     assert asha.judge("d", 12, 4.5) is None, "of four, two go on"
     assert asha.judge("b", 29, 0.0) is None, "not yet at the next rung"
     assert [rung.at for rung in asha.rungs] == [10]
