@@ -8,13 +8,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated
+from difflib import get_close_matches
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rlexp import __version__
 from rlexp.commands import explaining, reading, running, sweeping
-from rlexp.errors import RlexpError
+from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
@@ -22,7 +24,26 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume"}
 """Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
 
+_OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}
+"""What commands are called by RLlib, or by other programs."""
+
+
+class _Commands(TyperGroup):
+    """The commands; the error of an unknown one names the one that was probably meant."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; raises UsageError where there is none of that name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and not cmd_name.startswith("-"):
+            close = [_OTHER_NAMES.get(cmd_name), *get_close_matches(cmd_name, self.commands, n=1)]
+            meant = next(filter(None, close), None)
+            hint = f"did you mean rlexp {meant}?" if meant else "rlexp -h lists the commands"
+            raise UsageError(f"unknown command {cmd_name}", hint)
+        return command
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -156,9 +156,9 @@ class _Flags:
 def _train(plan: Plan, flags: _Flags) -> None:
     refuse_sweeps(plan)
     refuse_untrainable(plan)
+    print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
-    print_notices(plan)
     from rlexp.display import choose_display
     from rlexp.tuning.run import RunOptions, run_plan
 

@@ -96,9 +96,9 @@ def sweep(
     plan = load_plan([file], overrides or (), seed, options)
     refuse_untrainable(plan)
     the_sweep(plan)
+    print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     check_fits(plan.everything, this_machine())  # run_sweep checks too, but only after what is slow to import
-    print_notices(plan)
     from rlexp.display import choose_display
     from rlexp.tuning.run import RunOptions
     from rlexp.tuning.sweep_run import run_sweep

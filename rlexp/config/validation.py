@@ -118,7 +118,11 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
         return hints.for_misspelt_sampler(next(iter(value)))
     if isinstance(value, list):
         whole = experiment.find(path[:-1]) if isinstance(path[-1], int) else experiment.find(path)
-        return f"to try each of them, write {{{GRID}: {written(whole.plain() if whole else value)}}}"
+        grid = f"{{{GRID}: {written(whole.plain() if whole else value)}}}"
+        if whole is not None and not whole.place.line:  # of the command line: as its shell takes it
+            key = ".".join(str(part) for part in path if not isinstance(part, int))
+            grid = f"-o '{key}={grid}'"
+        return f"to try each of them, write {grid}"
     return None
 
 

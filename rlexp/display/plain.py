@@ -25,10 +25,13 @@ class PlainDisplay(QuietDisplay):
         self._views: dict[str, TrialView] = {}
         self._phases_said: set[tuple[str, str]] = set()
         self._stop_told = False
+        self._started: set[str] = set()
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
         """Print it; of a trial with results, only the first one after a result."""
         view = self._views.get(trial.name) if trial else None
+        if trial is not None:
+            self._say_start(trial)
         if view is not None and view.row:
             if view.phase is not None:
                 return
@@ -49,7 +52,7 @@ class PlainDisplay(QuietDisplay):
     def on_trial_start(self, trial: Trial) -> None:
         """Print that the trial starts."""
         self._views.setdefault(trial.name, TrialView(trial)).begin(time.monotonic())
-        self._say(f"{trial.name} starts")
+        self._say_start(trial)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Print the row's main figures."""
@@ -66,6 +69,7 @@ class PlainDisplay(QuietDisplay):
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print how the trial ended."""
+        self._started.discard(trial.name)
         self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
 
     def tick(self) -> None:
@@ -76,6 +80,12 @@ class PlainDisplay(QuietDisplay):
 
     def _say_of(self, trial: Trial | None, text: str) -> None:
         self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
+
+    def _say_start(self, trial: Trial) -> None:
+        """Print once that a trial starts: its process may report what it does before Tune reports that it started."""
+        if trial.name not in self._started:
+            self._started.add(trial.name)
+            self._say(f"{trial.name} starts")
 
     def _say(self, text: str) -> None:
         print(f"{datetime.now():%H:%M:%S} {text}", file=self._stderr, flush=True)

@@ -31,7 +31,7 @@ from rlexp.sessions.ray_session import (
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
 
-CHECKING = "making each environment once, and measuring its replay"
+CHECKING = "trying each env, and measuring the memory of its replay"
 """What a display shows before anything is created."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
@@ -134,7 +134,9 @@ def _train(
             stack.enter_context(session)
         stack.callback(display.on_phase, None, "ending Ray")
         several = len(directory.record.trials) > 1
-        display.on_phase(None, "starting the processes of the trials" if several else "starting its process")
+        display.on_phase(
+            None, "starting the processes of the trials" if several else "starting the process of the trial"
+        )
         try:
             return feed.conclude(run_trials(feed, directory, display, request, session)), None
         except RayStoppedError as error:

@@ -196,3 +196,33 @@ def on_terminal(path: Path, environ: dict[str, str], *arguments: str) -> bytes:
     printed = os.read(mine, 65536)
     os.close(mine)
     return printed
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("rollout", "did you mean rlexp evaluate?"),
+        ("tune", "did you mean rlexp sweep?"),
+        ("version", "did you mean rlexp --version?"),
+        ("evaluat", "did you mean rlexp evaluate?"),
+        ("zzz", "rlexp -h lists the commands"),
+    ],
+)
+def test_unknown_command_names_the_one_that_was_meant(command: str, hint: str) -> None:
+    done = rlexp(command, "x")
+    assert done.returncode == 2
+    assert done.stderr == f"error: unknown command {command}\nhint:  {hint}\n"
+
+
+def test_list_on_the_command_line_has_a_hint_that_can_be_typed(path: Path) -> None:
+    done = rlexp("check", str(path), "-o", "config.gamma=[0.9, 0.99]")
+    hint = "hint:  to try each of them, write -o 'config.gamma={grid_search: [0.9, 0.99]}'"
+    assert hint in done.stderr.splitlines()
+
+
+def test_run_says_which_name_of_the_file_is_another_now_before_an_error_uses_it(path: Path) -> None:
+    path.write_text(GOOD.replace("CartPole-v1", "LunarLander-v2").replace("num_workers: 0", "num_workers: 5000"))
+    done = rlexp("run", str(path), "--out", str(path.parent / "out"))
+    notice, error = done.stderr.splitlines()[:2]
+    assert "LunarLander-v2 is LunarLander-v3 now" in notice
+    assert error.startswith("error: ")
