@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -147,5 +146,6 @@ def tensorboard(
     Ctrl-C ends it.
     """
     from rlexp.results.tensorboard_server import run_tensorboard
+    from rlexp.terminal.listings import print_address
 
-    raise typer.Exit(run_tensorboard(path, host, port, announce=partial(print, flush=True)))
+    raise typer.Exit(run_tensorboard(path, host, port, announce=print_address))

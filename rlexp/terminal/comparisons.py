@@ -28,6 +28,10 @@ _MOST_INTERVALS: Final = 3
 _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20
 _SHORTEST_NAME: Final = 8
+_NO_PROBABILITY: Final = (
+    "P(better than A) is - where it cannot be estimated: both groups need 2 seeds or more in an env that both play, "
+    "and no trial that a sweep ended early."
+)
 _SCORES: Final = ("seeds", "mean", "IQM [95 % interval]", "P(better than A)")
 _GOAL: Final = ("median env steps", "median time")
 
@@ -134,6 +138,8 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
     yield from _table(
         _SCORES, [_score_cells(group, comparison.digits) for group in comparison.groups], comparison, columns
     )
+    if any(group.improvement is None for group in comparison.groups[1:]):
+        yield from textwrap.wrap(_NO_PROBABILITY, columns - 1)
     if comparison.goal is not None:
         yield ""
         header = (f"reached {exact(comparison.goal)}", *_GOAL)

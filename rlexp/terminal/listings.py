@@ -38,6 +38,11 @@ def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
         _print_table(found, path, datetime.now().astimezone())
 
 
+def print_address(url: str) -> None:
+    """Print where TensorBoard shows runs to stdout: a sentence on a terminal, elsewhere the address alone."""
+    print(f"TensorBoard runs at {url}; Ctrl-C stops it" if sys.stdout.isatty() else url, flush=True)
+
+
 def _as_json(found: Found) -> dict[str, Any]:
     return {
         "path": str(found.path),

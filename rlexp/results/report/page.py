@@ -82,6 +82,8 @@ def _heading(comparison: Comparison, written: datetime) -> Iterator[Markup]:
 
 def _sections(comparison: Comparison, report_directory: Path) -> Iterator[Markup]:
     legend = [element("span", group_label(index, group)) for index, group in enumerate(comparison.groups)]
+    if comparison.window is not None:
+        legend.append(element("span", "grey band: the steps over which final scores are taken"))
     yield element("h2", f"{comparison.metric}: IQM over seeds with 95 % intervals")
     yield element("div", *legend, class_="legend")
     yield element("div", curves(comparison), class_="scrolling")

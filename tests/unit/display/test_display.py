@@ -79,8 +79,8 @@ def test_plain_prints_a_line_per_event_on_stderr(
     assert told == [
         "starting Ray",
         "1 trial in results/cartpole",
-        "00000-APEX-CartPole-v1: creating 2 workers",
         "00000-APEX-CartPole-v1 starts",
+        "00000-APEX-CartPole-v1: creating 2 workers",
         "00000-APEX-CartPole-v1  iteration 250  steps 250,000 (50 % of 500,000 env steps)  reward 20.0 of 475"
         "  sampled 512/s  trained 2,048/s  bottleneck workers",
         "00000-APEX-CartPole-v1 ERROR: Boom: no [2J",

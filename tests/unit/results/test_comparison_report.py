@@ -187,6 +187,11 @@ def test_a_single_seed_and_a_flat_curve_can_be_drawn(tmp_path: Path) -> None:
     assert not any(word in point for point in points for word in ("nan", "inf"))
 
 
+def test_the_grey_band_has_a_label(tmp_path: Path) -> None:
+    page = parsed(make_run(tmp_path / "flat", [MadeTrial([3.0])]))
+    assert "grey band: the steps over which final scores are taken" in page.text
+
+
 def test_many_groups_are_dashed_as_well(tmp_path: Path) -> None:
     page = parsed(make_run(tmp_path / "many", [MadeTrial([1.0, 2.0], 0, {"lr": lr}) for lr in range(10)]))
     looks = [(attributes["class"], attributes.get("stroke-dasharray")) for attributes in page.all("polyline")]

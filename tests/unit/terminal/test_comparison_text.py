@@ -122,3 +122,14 @@ def test_json_has_what_rliable_needs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert second["trials"][0]["steps_to_goal"] == 500.0
     assert len(first["curve"]["x"]) == len(first["curve"]["iqm"]) == len(first["curve"]["high"])
     assert printed["notices"] == []
+
+
+@pytest.mark.usefixtures("screen")
+@pytest.mark.parametrize(("seeds", "is_said"), [(1, True), (2, False)])
+def test_why_a_probability_is_missing_is_said(
+    seeds: int, is_said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_comparison(compared(grid(tmp_path, 2, seeds=seeds)), as_json=False)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert ("P(better than A) is - where it cannot be estimated: both groups need 2 seeds" in printed) == is_said

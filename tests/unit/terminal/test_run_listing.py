@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.results.found_runs import DAMAGED, Found
 from rlexp.runs.run_record import Status
-from rlexp.terminal.listings import print_found
+from rlexp.terminal.listings import print_address, print_found
 
 OUT = Path("results")
 
@@ -138,3 +138,13 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
             "size_bytes": 3_200_000,
         }
     ]
+
+
+def test_address_of_tensorboard_is_a_sentence_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_address("http://localhost:6006/")
+    assert capsys.readouterr().out == "http://localhost:6006/\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_address("http://localhost:6006/")
+    assert capsys.readouterr().out == "TensorBoard runs at http://localhost:6006/; Ctrl-C stops it\n"
