@@ -113,7 +113,8 @@ def resolved_yaml(plan: Plan) -> str:
 
 
 def _notices(draft: Draft) -> Iterable[Finding]:
-    yield from sorted(draft.notices, key=lambda notice: (notice.place.line, notice.place.column))
+    notices = (notice for notice in draft.notices if not notice.is_minor)
+    yield from sorted(notices, key=lambda notice: (notice.place.line, notice.place.column))
     if any(not experiment.stop for experiment in draft.corners):
         yield Finding(draft.place, f"{draft.name} has no stop, so it runs until it is interrupted")
     run = draft.corners[0].run

@@ -68,9 +68,9 @@ class Translation:
             return
         self.notice(node, f"{dotted(old)} is {dotted(new)} now")
 
-    def notice(self, node: Node, message: str) -> None:
+    def notice(self, node: Node, message: str, *, is_minor: bool = False) -> None:
         """Add a notice about a key."""
-        self.notices.append(Finding(node.key_place, message))
+        self.notices.append(Finding(node.key_place, message, is_minor=is_minor))
 
     def problem(self, node: Node, message: str, hint: str | None = None) -> None:
         """Refuse a key."""

@@ -27,6 +27,9 @@ def leave_out(translation: Translation, absent: Absent) -> None:
         translation.notice(node, f"{name} has no effect here: {absent.reason}; {grid}")
     elif asking:
         translation.notice(node, f"{name} has no effect here: {absent.reason}")
+    elif node.place.line:
+        reason = f"rlexp does not support {absent.reason}" if absent.is_feature else absent.reason
+        translation.notice(node, f"{name} is left out: {reason}", is_minor=True)
 
 
 def choices_of(node: Node) -> tuple[Node, ...]:

@@ -87,6 +87,8 @@ class Finding:
     place: Place
     message: str
     hint: str | None = None
+    is_minor: bool = False
+    """Of a notice: changes nothing for its user; only a converted file mentions it."""
 
     def problem(self) -> Problem:
         """Return what is shown for something wrong."""

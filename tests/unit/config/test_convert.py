@@ -78,3 +78,14 @@ def test_it_is_silent_about_a_file_of_today(tmp_path: Path) -> None:
     text = "a:\n  run: DQN\n  env: CartPole-v1\n  stop: {time_total_s: 1}\n  config:\n    lr: 0.001  # small\n"
     (tmp_path / "f.yaml").write_text(text)
     assert converted_file(tmp_path / "f.yaml") == text
+
+
+def test_key_that_is_left_out_without_a_notice_has_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(
+        "a:\n  run: DQN\n  env: CartPole-v1\n  stop: {time_total_s: 1}\n  config:\n    framework: torch\n    lr: 1\n"
+    )
+    assert load_plan([path]).notices == ()
+    assert "    # converted: config.framework is left out: rlexp computes with PyTorch\n    lr: 1\n" in converted_file(
+        path
+    )
