@@ -19,7 +19,7 @@ from rlexp.envs import env_config_of, is_atari, make_vector_env
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.settings import RolloutConfig
+from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.replay.stored import StoredArray, rows_of
+from rlexp.replay.lazy_array import StoredArray, rows_of
 
 
 def in_memory(state: Mapping[str, Any]) -> dict[str, Any]:

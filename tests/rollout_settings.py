@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rlexp.rollout.fleet import Fleet, FleetLimits
-from rlexp.rollout.settings import RolloutConfig
+from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, TaskPool
 

@@ -16,8 +16,8 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.progress import Progress
 from rlexp.agents.replay_states import packed_states, unpacked_states
 from rlexp.agents.restored_state import check_counters, errors_of
-from rlexp.agents.results import IterationReport
-from rlexp.agents.way_of_playing import way_of_playing
+from rlexp.agents.result_row import IterationReport
+from rlexp.agents.rollout_fingerprint import way_of_playing
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.array_file import AnyArray
 from rlexp.checkpoint.state_tree import put_together, taken_apart

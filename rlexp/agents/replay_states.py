@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.replay.stored import StateArray, StoredArray
+from rlexp.replay.lazy_array import StateArray, StoredArray
 from rlexp.sample_batch import Array
 
 

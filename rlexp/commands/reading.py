@@ -45,7 +45,7 @@ def evaluate(
     from rlexp.runs.find_checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(path)
-    from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to
+    from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to
 
     request = EvaluationRequest(episodes, seed, explore, timeout_s)
     film = None if video is None else film_checkpoint_to(video, checkpoint, request)
@@ -125,7 +125,7 @@ def ls(
     RUNNING: a process holds its lock. KILLED: it was running, but its process is gone. DAMAGED: its
     run.json cannot be read. Steps and iterations are sums over all trials.
     """
-    from rlexp.results.found_runs import found_at
+    from rlexp.results.run_listing import found_at
     from rlexp.terminal.listings import print_found
 
     print_found(found_at(path), path, as_json)

@@ -1,8 +1,8 @@
 """What this machine offers, whether trials fit it, and how to make them fit."""
 
-from rlexp.machine.fit import fitted
-from rlexp.machine.fits import check_fits
+from rlexp.machine.capacity import check_fits
 from rlexp.machine.hardware import Machine, available_cpus, available_gpus, this_machine
 from rlexp.machine.requirements import check_requirements
+from rlexp.machine.scale import fitted
 
 __all__ = ["Machine", "available_cpus", "available_gpus", "check_fits", "check_requirements", "fitted", "this_machine"]

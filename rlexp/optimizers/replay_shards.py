@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rlexp.errors import CheckpointError, TrialError
+from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.shard import ReplayShard, ShardStats
-from rlexp.replay.stored import StoredArray
 from rlexp.task_pool import Actor, ActorLostError, TaskPool
 
 R = TypeVar("R")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rlexp.errors import CheckpointError
+from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.rows import Rows
-from rlexp.replay.stored import StoredArray
 from rlexp.replay.sum_tree import SumTree
 from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
 

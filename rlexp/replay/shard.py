@@ -10,11 +10,11 @@ import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import ReplayBuffer
+from rlexp.replay.lazy_array import StoredArray, rows_of
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
 from rlexp.replay.storage import FrameStorage
-from rlexp.replay.stored import StoredArray, rows_of
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
@@ -121,7 +121,7 @@ class ReplayShard:
     def state(self) -> dict[str, Any]:
         """Return all of it as a flat dict of arrays, to be read before anything changes, and of values for JSON.
 
-        An array is a view of the shard's own memory or a :class:`~rlexp.replay.stored.StoredArray`.
+        An array is a view of the shard's own memory or a :class:`~rlexp.replay.lazy_array.StoredArray`.
         """
         return {
             **self._buffer.state(),

@@ -16,12 +16,12 @@ from rlexp.metrics.statistics import Estimate, improvement_probability, interqua
 from rlexp.number_format import digits_for
 from rlexp.results.alignment import Band, Reached, Window, band, reached
 from rlexp.results.axis import Axis
-from rlexp.results.cautions import cautions
 from rlexp.results.curve import Curve, read_curve
 from rlexp.results.group import Group, groups_of
+from rlexp.results.hyperparameters import Settings, SettingsReader, differing, shared_settings
 from rlexp.results.scoring import Scoring, scoring_of
-from rlexp.results.settings import Settings, SettingsReader, differing, shared_settings
 from rlexp.results.trial_folder import TrialFolder
+from rlexp.results.warnings import cautions
 from rlexp.sample_batch import Array
 
 _SEED: Final = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.errors import UsageError
-from rlexp.results.settings import SettingsReader, differing
+from rlexp.results.hyperparameters import SettingsReader, differing
 from rlexp.results.trial_folder import TrialFolder, trials_at
 from rlexp.runs.run_record import SEE_LS
 

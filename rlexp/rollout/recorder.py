@@ -18,8 +18,8 @@ from rlexp.rollout.exploration import EpsilonGreedy, EpsilonSchedule
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.rewards import clip_rewards
+from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.sample_time import SampleTime
-from rlexp.rollout.settings import RolloutConfig
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 

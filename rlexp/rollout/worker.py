@@ -20,8 +20,8 @@ from rlexp.rollout.frame_packer import FramePacker
 from rlexp.rollout.n_step import NStepAccumulator
 from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
 from rlexp.rollout.recording_ahead import RecordingAhead
+from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.sample_time import SampleTime
-from rlexp.rollout.settings import RolloutConfig
 from rlexp.rollout.whole_episodes import EpisodeAccumulator
 from rlexp.sample_batch import (
     NEW_OBS,

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from rlexp.agents.measured_replay import check_replay_fits
+from rlexp.agents.replay_memory_probe import check_replay_fits
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (

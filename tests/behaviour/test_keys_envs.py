@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_modules import UserModules, folders_for

@@ -11,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn import agent as dqn_agent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig

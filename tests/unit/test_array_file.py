@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from rlexp.checkpoint import array_file
 from rlexp.checkpoint.array_file import read_arrays, write_arrays
 from rlexp.checkpoint.state_tree import put_together, taken_apart
-from rlexp.replay.stored import StoredArray
+from rlexp.replay.lazy_array import StoredArray
 
 codes = st.sampled_from([np.dtype(code) for code in ("?", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", ">f4")])
 any_array = hnp.arrays(codes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))

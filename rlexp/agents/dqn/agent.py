@@ -28,7 +28,7 @@ from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.rewards import RewardLimits
-from rlexp.rollout.settings import RolloutConfig
+from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import RolloutWorker, RowWriter
 from rlexp.sample_batch import Array

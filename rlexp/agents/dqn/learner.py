@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.objective import row_losses
-from rlexp.agents.flat_adam import FlatAdam
-from rlexp.agents.flat_parameters import FlatParameters
-from rlexp.agents.kept_memory import keep_freed_memory
-from rlexp.agents.staging import BatchStaging
+from rlexp.agents.torch.allocator import keep_freed_memory
+from rlexp.agents.torch.flat_adam import FlatAdam
+from rlexp.agents.torch.flat_parameters import FlatParameters
+from rlexp.agents.torch.staging import BatchStaging
 from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork

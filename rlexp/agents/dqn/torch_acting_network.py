@@ -11,7 +11,7 @@ from torch import Tensor
 from rlexp.agents.dqn.acting_network import PolicyExploration, absolute_td_errors
 from rlexp.agents.dqn.loss import cross_entropies
 from rlexp.agents.dqn.parameter_noise import ParameterNoise
-from rlexp.agents.staging import as_tensor
+from rlexp.agents.torch.staging import as_tensor
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import Weights

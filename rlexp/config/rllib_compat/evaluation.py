@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.rllib_compat.absent_keys import leave_out
-from rlexp.config.rllib_compat.becoming import becomes
+from rlexp.config.rllib_compat.replaced_keys import becomes
 from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.translation import Translation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlexp.config.rllib_compat.becoming import said
+from rlexp.config.rllib_compat.replaced_keys import said
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import written
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlexp.config.rllib_compat.becoming import becomes
+from rlexp.config.rllib_compat.replaced_keys import becomes
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import written
 

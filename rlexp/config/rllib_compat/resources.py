@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlexp.config.keys.key_table import key_table
-from rlexp.config.rllib_compat.becoming import becomes
+from rlexp.config.rllib_compat.replaced_keys import becomes
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, shown, written
 

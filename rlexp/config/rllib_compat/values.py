@@ -7,9 +7,9 @@ from collections.abc import Callable
 from rlexp.config.keys.env_ids import current_env
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metric_names import current_metric
-from rlexp.config.rllib_compat.becoming import becomes, said
 from rlexp.config.rllib_compat.exploration import epsilon, exploration_type
 from rlexp.config.rllib_compat.literals import read_literal
+from rlexp.config.rllib_compat.replaced_keys import becomes, said
 from rlexp.config.rllib_compat.replay import optimizer_class, replay_buffer_type
 from rlexp.config.rllib_compat.resources import learner_gpu, trial_resources, worker_resources
 from rlexp.config.translation import Translation, node_of

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from rlexp.errors import CheckpointError
+from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.rows import STORAGE_PREFIX, Run
 from rlexp.replay.shared.rings import RingMemory, RingSizes, fence
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES
-from rlexp.replay.stored import StoredArray
 from rlexp.sample_batch import KEYS, Array, Column, SampleBatch, SentRows, WrittenRows
 
 

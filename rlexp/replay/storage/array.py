@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.storage.lent import LentArrays
+from rlexp.replay.storage.array_pool import LentArrays
 from rlexp.sample_batch import Array, SampleBatch
 
 NARROW_BYTES = 64

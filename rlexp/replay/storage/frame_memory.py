@@ -10,7 +10,7 @@ import lz4.block
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.stored import StateArray, StoredArray
+from rlexp.replay.lazy_array import StateArray, StoredArray
 from rlexp.sample_batch import Array
 
 PACKED_BLOCK = 8

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rlexp.errors import CheckpointError
+from rlexp.replay.lazy_array import StateArray
 from rlexp.replay.storage.frame_memory import FrameMemory
-from rlexp.replay.stored import StateArray
 from rlexp.sample_batch import Array
 
 NO_FRAME = -1

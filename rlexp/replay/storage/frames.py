@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from rlexp.errors import CheckpointError
+from rlexp.replay.lazy_array import StateArray, StoredArray
 from rlexp.replay.storage.array import ArrayStorage, check_lengths
+from rlexp.replay.storage.array_pool import LentArrays
 from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
 from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
-from rlexp.replay.storage.lent import LentArrays
 from rlexp.replay.storage.stacks import is_large, taken_apart
-from rlexp.replay.stored import StateArray, StoredArray
 from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, side_by_side
 
 LOADED_ROWS = 1024

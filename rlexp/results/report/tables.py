@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rlexp.metrics.statistics import Estimate
 from rlexp.number_format import count, decimal, duration, exact
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
+from rlexp.results.hyperparameters import MISSING
 from rlexp.results.report.charts import colour_class
 from rlexp.results.report.markup import Markup, element, joined, table
-from rlexp.results.settings import MISSING
 from rlexp.runs.run_record import RunRecord
 
 

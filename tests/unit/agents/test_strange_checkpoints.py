@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.evaluation import EvaluationRequest, evaluate_checkpoint
+from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
 from rlexp.checkpoint import read_checkpoint
 from rlexp.checkpoint.array_file import read_arrays, write_arrays
 from rlexp.errors import CheckpointError, ResumeError, UsageError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlexp.replay.storage import ArrayStorage
 from rlexp.replay.storage.array import NARROW_BYTES
-from rlexp.replay.storage.lent import LEAST_BYTES
+from rlexp.replay.storage.array_pool import LEAST_BYTES
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 
 CAPACITY = 16

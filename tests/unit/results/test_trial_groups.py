@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.errors import UsageError
 from rlexp.results.group import groups_of
-from rlexp.results.settings import SettingsReader, differing, shared_settings
+from rlexp.results.hyperparameters import SettingsReader, differing, shared_settings
 from tests.unit.results.run_folders import MadeTrial, make_run, row, write_resolved
 
 

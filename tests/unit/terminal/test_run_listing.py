@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.results.found_runs import DAMAGED, Found
+from rlexp.results.run_listing import DAMAGED, Found
 from rlexp.runs.run_record import Status
 from rlexp.terminal.listings import print_address, print_found
 

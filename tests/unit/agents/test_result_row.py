@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlexp.agents.results import IterationReport
+from rlexp.agents.result_row import IterationReport
 from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
 from rlexp.replay.shard import ShardStats
 from rlexp.rollout.episodes import Episodes

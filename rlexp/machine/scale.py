@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlexp.config.keys.experiment import Experiment, required_cpus
-from rlexp.machine.fits import CPU_SHARE_DIGITS
+from rlexp.machine.capacity import CPU_SHARE_DIGITS
 from rlexp.machine.hardware import Machine
 from rlexp.machine.replay_memory import bytes_per_transition
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlexp.agents.flat_parameters import FlatParameters
+from rlexp.agents.torch.flat_parameters import FlatParameters
 
 BETA1, BETA2 = 0.9, 0.999
 """What a step leaves of the old means of the gradient and of its square (Kingma and Ba 2015, algorithm 1)."""

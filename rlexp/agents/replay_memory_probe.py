@@ -18,7 +18,7 @@ from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Weights
 from rlexp.replay.storage import FrameStorage
 from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.settings import RolloutConfig
+from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import OBS, Array, FrameRows, SampleBatch, WrittenRows
 

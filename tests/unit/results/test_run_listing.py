@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.results.found_runs import DAMAGED, KILLED, found_at
+from rlexp.results.run_listing import DAMAGED, KILLED, found_at
 from rlexp.runs.run_lock import RunLock, is_in_use
 from rlexp.runs.run_record import Status
 from tests.unit.results.run_folders import MadeTrial, make_run

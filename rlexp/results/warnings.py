@@ -9,8 +9,8 @@ from rlexp.errors import Notice
 from rlexp.results.axis import Axis
 from rlexp.results.curve import RESULT_FILE
 from rlexp.results.group import Group
+from rlexp.results.hyperparameters import SettingsReader, differing
 from rlexp.results.scoring import Curves, Scoring
-from rlexp.results.settings import SettingsReader, differing
 from rlexp.results.ticks import amount
 from rlexp.runs.run_record import RUN_FILE
 

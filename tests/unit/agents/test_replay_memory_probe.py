@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.measured_replay import check_replay_fits, measured_bytes_per_transition
+from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_per_transition
 from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.envs import EnvConfig
 from rlexp.errors import ResourceError
