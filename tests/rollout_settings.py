@@ -21,4 +21,4 @@ PLAIN = RolloutConfig(
 def fleet_of(pool: TaskPool, workers: Sequence[Actor[RolloutWorker]]) -> Fleet:
     """Return a fleet of ``workers`` that replaces none of them."""
     limits = FleetLimits(max_restarts=0, sample_timeout_s=60.0)
-    return Fleet(pool, lambda index, incarnation: workers[index], len(workers), limits)
+    return Fleet(pool, lambda index, attempt: workers[index], len(workers), limits)

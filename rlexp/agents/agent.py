@@ -17,7 +17,7 @@ from rlexp.agents.progress import Progress
 from rlexp.agents.replay_states import packed_states, unpacked_states
 from rlexp.agents.restored_state import check_counters, errors_of
 from rlexp.agents.result_row import IterationReport
-from rlexp.agents.rollout_fingerprint import way_of_playing
+from rlexp.agents.rollout_fingerprint import rollout_fingerprint
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.array_file import AnyArray
 from rlexp.checkpoint.state_tree import put_together, taken_apart
@@ -29,7 +29,7 @@ from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import (
-    Acting,
+    ActingPolicy,
     EvaluationLimits,
     PlayedEpisodes,
     ReportProgress,
@@ -189,7 +189,7 @@ class Agent(ABC, Generic[ConfigT]):
         epsilon = self.evaluation_epsilon(self.config)
         return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, epsilon)
 
-    def _current_policy(self) -> Acting:
+    def _current_policy(self) -> ActingPolicy:
         policy = self.make_policy(self.config, self.observation_space, self.action_space)
         with self.optimizer.paused():
             policy.set_weights(self.learner.get_weights())
@@ -245,7 +245,7 @@ class Agent(ABC, Generic[ConfigT]):
             "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
             "num_steps_trained": self.optimizer.counters.num_steps_trained,
             "optimizer": {type(self.optimizer).__name__: self.optimizer.state()},
-            "way_of_playing": way_of_playing(self.env_config, self.config),
+            "way_of_playing": rollout_fingerprint(self.env_config, self.config),
             "source": self.source.state(),
         }
 
@@ -254,7 +254,7 @@ class Agent(ABC, Generic[ConfigT]):
         self._progress.load(state)
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
         self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
-        if state.get("way_of_playing") == way_of_playing(self.env_config, self.config):
+        if state.get("way_of_playing") == rollout_fingerprint(self.env_config, self.config):
             self.source.load(state["source"])
         if "replay" not in state:
             return

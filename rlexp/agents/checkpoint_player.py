@@ -22,7 +22,7 @@ from rlexp.config.rllib_compat.table import renamed_keys
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.bootstrap import bootstrap_interval
-from rlexp.rollout.evaluation import Acting, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
+from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
@@ -140,7 +140,7 @@ class _Player:
             return derive_seed(own, stream, self.checkpoint.sequence)
         return derive_seed(given or 0, stream)
 
-    def policy_and_evaluator(self) -> tuple[Acting, Evaluator]:
+    def policy_and_evaluator(self) -> tuple[ActingPolicy, Evaluator]:
         """Return the checkpoint's greedy policy, and what plays with it as ``evaluation_config`` says."""
         agent, config, arrays = agent_class(self.experiment), self.experiment.config, self.checkpoint.arrays
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
@@ -162,7 +162,7 @@ class _Player:
 class _CheckpointPolicy:
     """A policy that blames its checkpoint where what it computes is not finite."""
 
-    policy: Acting
+    policy: ActingPolicy
     checkpoint: Checkpoint
 
     def compute_actions(self, obs: Array) -> Array:

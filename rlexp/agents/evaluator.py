@@ -13,7 +13,7 @@ import numpy as np
 from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
 from rlexp.rollout.evaluation import (
-    Acting,
+    ActingPolicy,
     EvaluationLimits,
     ExploringPolicy,
     PlayedEpisodes,
@@ -47,7 +47,7 @@ class Evaluator:
 
     def play(
         self,
-        policy: Acting,
+        policy: ActingPolicy,
         num_episodes: int,
         seed: int,
         limits: EvaluationLimits,
@@ -61,7 +61,7 @@ class Evaluator:
         finally:
             env.close()
 
-    def film(self, policy: Acting, seed: int) -> tuple[Iterator[Array], float]:
+    def film(self, policy: ActingPolicy, seed: int) -> tuple[Iterator[Array], float]:
         """Return the pictures ``[H, W, 3]`` of an episode that ``policy`` plays, and how many make a second.
 
         It is played while they are taken, in an env that is closed with the iterator: all pictures of a long
@@ -85,7 +85,7 @@ class Evaluator:
         horizon = self.config.horizon or self.training_env.horizon
         return replace(self.training_env, env_config=env_config, horizon=horizon)
 
-    def _acting(self, policy: Acting, num_envs: int, seed: int) -> Acting:
+    def _acting(self, policy: ActingPolicy, num_envs: int, seed: int) -> ActingPolicy:
         if not self.config.explore:
             return policy
         assert isinstance(self.action_space, gym.spaces.Discrete)

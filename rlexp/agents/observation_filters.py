@@ -10,7 +10,7 @@ import numpy as np
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.errors import UsageError
-from rlexp.rollout.evaluation import Acting
+from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.filters import Moments, ObservedMoments, StandardisingPolicy
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker import FragmentInfo
@@ -63,7 +63,7 @@ class ObservationFilters:
         if self._observed is not None and self._observed.shared:
             source.set_filter(self._observed.of_all())
 
-    def applied_to(self, policy: Acting) -> Acting:
+    def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
         """Return ``policy`` as it has to see the observations of an evaluation."""
         return policy if self._observed is None else StandardisingPolicy(policy, self._observed.of_all())
 

@@ -18,7 +18,7 @@ KEYS: Final = {
 """Keys that say what a worker keeps between two fragments."""
 
 
-def way_of_playing(env_config: EnvConfig, config: CommonConfig) -> dict[str, Any]:
+def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig) -> dict[str, Any]:
     """Return the env and the keys by which workers play, as JSON has them."""
     # Where it is imported from, and how many threads step it, changes nothing in an env.
     env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))

@@ -25,7 +25,7 @@ from rlexp.commands.options import (
 )
 from rlexp.config.keys.load_options import Flag
 from rlexp.config.load import load_plan
-from rlexp.config.plan import refuse_untrainable, the_sweep
+from rlexp.config.plan import only_sweep, refuse_untrainable
 from rlexp.errors import UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.sessions.ray_address import refuse_cluster
@@ -95,7 +95,7 @@ def sweep(
     refuse_cluster(os.environ)
     plan = load_plan([file], overrides or (), seed, options)
     refuse_untrainable(plan)
-    the_sweep(plan)
+    only_sweep(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     check_fits(plan.everything, this_machine())  # run_sweep checks too, but only after what is slow to import

@@ -1,4 +1,4 @@
-"""``eval: <arithmetic>`` anywhere in one corner of an experiment: computed, or refused at its place."""
+"""``eval: <arithmetic>`` anywhere in one variant of an experiment: computed, or refused at its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAMPLERS = ("sample_from", *SAMPLERS)
 
 
 def compute(translation: Translation) -> None:
-    """Replace every ``eval`` of a corner by its value; one that has none is a problem, and left out."""
+    """Replace every ``eval`` of a variant by its value; one that has none is a problem, and left out."""
     translation.experiment = _computed(translation, translation.experiment, ()) or translation.experiment
 
 

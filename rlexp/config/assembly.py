@@ -26,9 +26,9 @@ class Assembled:
     defaults: frozenset[KeyName]
     """The keys that it does not give, and that have the default of its age."""
 
-    def notices_of(self, name: str, corner: Node) -> tuple[Finding, ...]:
-        """Return what its user should know; one notice names the keys that have the default of the age in a corner."""
-        found = ((path, corner.find(path)) for path in sorted(self.defaults))
+    def notices_of(self, name: str, variant: Node) -> tuple[Finding, ...]:
+        """Return what its user should know; one notice names the keys that have the default of the age in a variant."""
+        found = ((path, variant.find(path)) for path in sorted(self.defaults))
         used = {path: node for path, node in found if node is not None}
         return (*(self._notice_of_defaults(name, used) if used else ()), *self.translation.notices)
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlexp.config.parsed_experiment import Draft
+from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import Axis, line_of, replaced
 from rlexp.config.translation import Translation, node_of
 from rlexp.config.variants.axis_paths import at
@@ -17,11 +17,11 @@ _INDENT = "  "
 _FLOW_WIDTH = 100
 
 
-def converted(drafts: Sequence[Draft], text: str) -> str:
-    """Return the file with the given text in today's spelling; ``drafts`` are its experiments."""
-    writer = _Writer(text, [notice for draft in drafts for notice in draft.notices])
-    for draft in drafts:
-        writer.write_experiment(draft)
+def converted(parsed_experiments: Sequence[ParsedExperiment], text: str) -> str:
+    """Return the file with the given text in today's spelling; ``parsed_experiments`` are its experiments."""
+    writer = _Writer(text, [notice for parsed in parsed_experiments for notice in parsed.notices])
+    for parsed in parsed_experiments:
+        writer.write_experiment(parsed)
     return writer.text()
 
 
@@ -41,13 +41,13 @@ class _Writer:
         self._comments_up_to(len(self._source) + 1, "")
         return "\n".join(self._out) + "\n"
 
-    def write_experiment(self, draft: Draft) -> None:
+    def write_experiment(self, parsed: ParsedExperiment) -> None:
         """Write one experiment with ``run`` first."""
-        node = _with_axes(draft)
-        self._comments_up_to(draft.place.line, "")
-        self._write_changes(draft.place.line, "")
-        self._out.append(f"{_key(draft.name)}:{self._trailing(draft.place.line)}")
-        self._write_entries({"run": node.with_value(draft.corners[0].run), **node.entries()}, _INDENT)
+        node = _with_axes(parsed)
+        self._comments_up_to(parsed.place.line, "")
+        self._write_changes(parsed.place.line, "")
+        self._out.append(f"{_key(parsed.name)}:{self._trailing(parsed.place.line)}")
+        self._write_entries({"run": node.with_value(parsed.variants[0].run), **node.entries()}, _INDENT)
 
     def _write_entries(self, entries: Mapping[str, Node], indent: str) -> None:
         ordered = sorted(entries.items(), key=lambda item: (item[0] != "run", item[1].key_place.line))
@@ -118,16 +118,16 @@ def _inline(node: Node) -> str:
     return to_yaml({"x": [node.value]}).removeprefix("x: [").rstrip().removesuffix("]")
 
 
-def _with_axes(draft: Draft) -> Node:
-    """Return the first corner as written, with each ``grid_search`` and sampler at its current key."""
-    experiment = draft.written[0]
-    for number, axis in enumerate(draft.axes):
+def _with_axes(parsed: ParsedExperiment) -> Node:
+    """Return the first variant as written, with each ``grid_search`` and sampler at its current key."""
+    experiment = parsed.written[0]
+    for number, axis in enumerate(parsed.axes):
         if axis.makes:
-            experiment = _with_group(experiment, draft.corners[0].run, axis)
+            experiment = _with_group(experiment, parsed.variants[0].run, axis)
         else:
-            choices = [at(draft.written[place].plain(), axis.path) for place in line_of(draft.axes, number)]
+            choices = [at(parsed.written[place].plain(), axis.path) for place in line_of(parsed.axes, number)]
             experiment = _put(experiment, axis.path, axis.data(choices))
-    for path, node in draft.computed:
+    for path, node in parsed.computed:
         experiment = _put(experiment, path, node.plain())
     return experiment
 

@@ -12,7 +12,7 @@ from rlexp.config.convert import converted
 from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.config.overrides import parse_overrides
-from rlexp.config.parsed_experiment import Draft, draft_of
+from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
 from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
 from rlexp.config.space.grid import MAX_TRIALS
 from rlexp.config.yaml import reader
@@ -61,10 +61,10 @@ def load_plan(
         ConfigError: with every problem of every file, by position.
 
     """
-    drafts = load_drafts(paths, overrides, seed, options)
+    parsed_experiments = load_drafts(paths, overrides, seed, options)
     files = tuple(Path(path) for path in paths)
     folders = folders_for(files) if options.module_folders is None else options.module_folders
-    return planned(drafts, files, UserModules(options.imports, folders), fresh_seed)
+    return planned(parsed_experiments, files, UserModules(options.imports, folders), fresh_seed)
 
 
 def load_drafts(
@@ -72,20 +72,20 @@ def load_drafts(
     overrides: Sequence[str] = (),
     seed: int | None = None,
     options: LoadOptions = AS_IT_STANDS,
-) -> list[Draft]:
+) -> list[ParsedExperiment]:
     """Read experiment files, without deciding their seeds and names; raises ConfigError as ``load_plan`` does."""
     laid_over, findings = parse_overrides(overrides, seed, options.flags)
     entries, unreadable = _entries(paths)
     findings += (*unreadable, *_named_twice(entries))
-    drafts: list[Draft] = []
+    parsed_experiments: list[ParsedExperiment] = []
     for entry in entries:
-        draft, wrong = draft_of(entry.name, entry.node, laid_over, options)
-        drafts.extend([replace(draft, notices=(*entry.notices, *draft.notices))] if draft else [])
+        parsed, wrong = parsed_experiment_of(entry.name, entry.node, laid_over, options)
+        parsed_experiments.extend([replace(parsed, notices=(*entry.notices, *parsed.notices))] if parsed else [])
         findings += wrong
-    findings += _too_many(drafts)
+    findings += _too_many(parsed_experiments)
     if findings:
         raise ConfigError([finding.problem() for finding in _ordered(findings, unreadable, paths)])
-    return drafts
+    return parsed_experiments
 
 
 def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
@@ -143,13 +143,13 @@ def _named_twice(entries: Iterable[_Entry]) -> Iterable[Finding]:
             yield Finding(place, message, "give each experiment its own name")
 
 
-def _too_many(drafts: Iterable[Draft]) -> tuple[Finding, ...]:
+def _too_many(parsed_experiments: Iterable[ParsedExperiment]) -> tuple[Finding, ...]:
     total = 0
-    for draft in drafts:
-        total += draft.number_of_trials
+    for parsed in parsed_experiments:
+        total += parsed.number_of_trials
         if total > MAX_TRIALS:
-            message = f"with {draft.name} there are {total} trials, more than {MAX_TRIALS}"
-            return (Finding(draft.place, message, "lower num_samples, or try fewer values"),)
+            message = f"with {parsed.name} there are {total} trials, more than {MAX_TRIALS}"
+            return (Finding(parsed.place, message, "lower num_samples, or try fewer values"),)
     return ()
 
 

@@ -1,4 +1,4 @@
-"""Draft: one entry of a file, in today's spelling, with the overrides, validated in every corner of its grid."""
+"""One entry of a file in today's spelling, with the overrides, validated in every variant of its grid."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.overrides import Override, of_agent
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.names import agent_name
-from rlexp.config.space.grid import Axis, corners, find_axes
+from rlexp.config.space.grid import Axis, find_axes, variants
 from rlexp.config.space.search_section import use_search_section
 from rlexp.config.validation import conflict_findings, validated
 from rlexp.config.variants.axis_paths import at, data_of, located
 from rlexp.config.variants.repetitions import cut_axis, cut_corners, cut_node, is_left, kept_choices
 from rlexp.config.variants.search_space import Space
-from rlexp.config.variants.variant import Corner, corner_of, without_idle_keys
+from rlexp.config.variants.variant import Variant, variant_of, without_idle_keys
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, Place, shown, shown_key
 
 RUN = "run"
 
 
 @dataclass(frozen=True)
-class Draft:
-    """An entry that is right in all its corners; what is left is to give its trials their seeds and names."""
+class ParsedExperiment:
+    """An entry that is right in all its variants; what is left is to give its trials their seeds and names."""
 
     name: str
     place: Place
     axes: tuple[Axis, ...]
-    corners: tuple[Experiment, ...]
+    variants: tuple[Experiment, ...]
     """The first choice on every axis, and so on; the last axis varies fastest."""
     written: tuple[Node, ...]
-    """The same corners with no more keys than the file has, in today's spelling."""
+    """The same variants with no more keys than the file has, in today's spelling."""
     space: Space
     """What of it is searched, and how to make an experiment of any point of it."""
     computed: tuple[tuple[KeyPath, Node], ...]
-    """The path of each ``eval`` whose value depends on the corner, and its node."""
+    """The path of each ``eval`` whose value depends on the variant, and its node."""
     notices: tuple[Finding, ...]
 
     @property
     def number_of_trials(self) -> int:
-        """Corners times samples; of a sweep, the trials that it makes at most."""
-        if self.corners[0].is_sweep:
-            return self.space.number_of_configurations(self.corners[0].search) * self.corners[0].search.num_seeds
-        return len(self.corners) * self.corners[0].num_samples
+        """Variants times samples; of a sweep, the trials that it makes at most."""
+        if self.variants[0].is_sweep:
+            return self.space.number_of_configurations(self.variants[0].search) * self.variants[0].search.num_seeds
+        return len(self.variants) * self.variants[0].num_samples
 
 
-def draft_of(
+def parsed_experiment_of(
     name: str, entry: Node, overrides: Sequence[Override], options: LoadOptions
-) -> tuple[Draft | None, tuple[Finding, ...]]:
+) -> tuple[ParsedExperiment | None, tuple[Finding, ...]]:
     """Return the entry ``name`` of a file with the overrides applied; None where anything is wrong."""
     if not isinstance(entry.value, Mapping):
         message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
@@ -67,33 +67,35 @@ def draft_of(
     findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
     if malformed:
         return None, findings
-    nodes = corners(assembly.translation.experiment, axes)
-    made = tuple(corner_of(name, node, run, assembly.age, options) for node in nodes)
-    findings += tuple(problem for corner in made for problem in corner.problems)
+    nodes = variants(assembly.translation.experiment, axes)
+    made = tuple(variant_of(name, node, run, assembly.age, options) for node in nodes)
+    findings += tuple(problem for variant in made for problem in variant.problems)
     if findings:
         return None, findings
-    draft, wrong = _drafted(name, entry, assembly, axes, made, options)
+    parsed, wrong = _drafted(name, entry, assembly, axes, made, options)
     if wrong:
         return None, wrong
-    draft = _adjusted(draft, options)
-    unused = tuple(_unused_resources(draft))
-    return (None if unused else _without_repetitions(draft)), unused
+    parsed = _adjusted(parsed, options)
+    unused = tuple(_unused_resources(parsed))
+    return (None if unused else _without_repetitions(parsed)), unused
 
 
 def _drafted(
-    name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Corner], options: LoadOptions
-) -> tuple[Draft, tuple[Finding, ...]]:
-    """Return the draft of an entry that is right in all its corners, and the axes that cannot be searched."""
+    name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Variant], options: LoadOptions
+) -> tuple[ParsedExperiment, tuple[Finding, ...]]:
+    """Return the parsed of an entry that is right in all its variants, and the axes that cannot be searched."""
     experiment, run = assembly.translation.experiment, assembly.translation.run
     made = without_idle_keys(name, made, run, assembly.defaults)
-    valid = tuple(corner.experiment for corner in made if corner.experiment)
+    valid = tuple(variant.experiment for variant in made if variant.experiment)
     computed = _computed(experiment, valid)
     placed, unplaced = located(axes, valid, [path for path, _ in computed])
     space = Space(name, run, experiment, axes, placed, assembly.age, options)
     wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
-    notices = (*assembly.notices_of(name, made[0].written), *(notice for corner in made for notice in corner.notices))
-    written = tuple(corner.written for corner in made)
-    return Draft(name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))), wrong
+    notices = (*assembly.notices_of(name, made[0].written), *(notice for variant in made for notice in variant.notices))
+    written = tuple(variant.written for variant in made)
+    return ParsedExperiment(
+        name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))
+    ), wrong
 
 
 def _position(axis: Axis) -> tuple[bool, int, int]:
@@ -102,9 +104,9 @@ def _position(axis: Axis) -> tuple[bool, int, int]:
     return place.line == 0, place.line, place.column
 
 
-def _computed(experiment: Node, corners: Sequence[Experiment]) -> tuple[tuple[KeyPath, Node], ...]:
-    """Return the expressions of an experiment whose values differ between its corners."""
-    data = [data_of(corner) for corner in corners] if len(corners) > 1 else []
+def _computed(experiment: Node, variants: Sequence[Experiment]) -> tuple[tuple[KeyPath, Node], ...]:
+    """Return the expressions of an experiment whose values differ between its variants."""
+    data = [data_of(variant) for variant in variants] if len(variants) > 1 else []
     return tuple(
         (path, node)
         for path, node in expressions(experiment)
@@ -112,49 +114,49 @@ def _computed(experiment: Node, corners: Sequence[Experiment]) -> tuple[tuple[Ke
     )
 
 
-def _adjusted(draft: Draft, options: LoadOptions) -> Draft:
-    """Return the draft with its corners as the caller wants them, and notices of what that changed."""
+def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperiment:
+    """Return the parsed with its variants as the caller wants them, and notices of what that changed."""
     if options.adjust is None:
-        return draft
-    adjusted = [options.adjust(corner) for corner in draft.corners]
+        return parsed
+    adjusted = [options.adjust(variant) for variant in parsed.variants]
     changes = dict.fromkeys(change for _, said in adjusted for change in said)
-    notices = (*draft.notices, *(Finding(draft.place, f"{draft.name}: {change}") for change in changes))
-    return replace(draft, corners=tuple(experiment for experiment, _ in adjusted), notices=notices)
+    notices = (*parsed.notices, *(Finding(parsed.place, f"{parsed.name}: {change}") for change in changes))
+    return replace(parsed, variants=tuple(experiment for experiment, _ in adjusted), notices=notices)
 
 
-def _unused_resources(draft: Draft) -> Iterator[Finding]:
-    """Yield what a corner would reserve, but its agent cannot use, each once."""
+def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
+    """Yield what a variant would reserve, but its agent cannot use, each once."""
     yield from dict.fromkeys(
         finding
-        for experiment, written in zip(draft.corners, draft.written, strict=True)
+        for experiment, written in zip(parsed.variants, parsed.written, strict=True)
         for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
     )
 
 
-def _without_repetitions(draft: Draft) -> Draft:
-    """Return the draft without the values of its grids that change nothing, and notices of them."""
-    kept, notices = kept_choices(draft.axes, draft.corners)
-    are_left = [is_left(axis, choices, draft.corners[0]) for axis, choices in zip(draft.axes, kept, strict=True)]
+def _without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
+    """Return the parsed without the values of its grids that change nothing, and notices of them."""
+    kept, notices = kept_choices(parsed.axes, parsed.variants)
+    are_left = [is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
     if not notices and all(are_left):
-        return draft
+        return parsed
 
     def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
         left = zip(axes, kept, are_left, strict=True)
         return tuple(cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
 
     space = replace(
-        draft.space,
-        node=cut_node(draft.space.node, draft.space.axes, kept, are_left),
-        axes=cut(draft.space.axes),
-        located=cut(draft.axes),
+        parsed.space,
+        node=cut_node(parsed.space.node, parsed.space.axes, kept, are_left),
+        axes=cut(parsed.space.axes),
+        located=cut(parsed.axes),
     )
     return replace(
-        draft,
+        parsed,
         axes=space.located,
-        corners=tuple(cut_corners(draft.axes, kept, draft.corners)),
-        written=tuple(cut_corners(draft.axes, kept, draft.written)),
+        variants=tuple(cut_corners(parsed.axes, kept, parsed.variants)),
+        written=tuple(cut_corners(parsed.axes, kept, parsed.written)),
         space=space,
-        notices=(*draft.notices, *notices),
+        notices=(*parsed.notices, *notices),
     )
 
 
@@ -187,7 +189,7 @@ def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
     axes, malformed = find_axes(translation.experiment)
     if malformed:
         return malformed
-    nodes = corners(translation.experiment, axes)
+    nodes = variants(translation.experiment, axes)
     return tuple(wrong for node in nodes for wrong in validated(name, node, translation.run)[1])
 
 

@@ -11,8 +11,8 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import RUNNABLE, Experiment
 from rlexp.config.keys.trial import Trial, sample_seed, trial_name
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
-from rlexp.config.parsed_experiment import Draft
-from rlexp.config.space.grid import SEARCH, corner_indices, line_of
+from rlexp.config.parsed_experiment import ParsedExperiment
+from rlexp.config.space.grid import SEARCH, line_of, variant_indices
 from rlexp.config.variants.axis_paths import at, data_of, value_on, with_axis, without_section
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import Finding, Node
@@ -53,32 +53,35 @@ class Plan:
     def everything(self) -> tuple[Trial, ...]:
         """The trials, and for a sweep that decides on its way, one at each end of its space."""
         ends = (
-            Trial(index, sweep.name, corner, {}, 0)
+            Trial(index, sweep.name, variant, {}, 0)
             for sweep in self.sweeps
             if sweep.planned_points() is None
-            for index, corner in enumerate(sweep.corners)
+            for index, variant in enumerate(sweep.variants)
         )
         return (*self.trials, *ends)
 
 
 def planned(
-    drafts: Sequence[Draft], sources: tuple[Path, ...], modules: UserModules, fresh_seed: Callable[[], int]
+    parsed_experiments: Sequence[ParsedExperiment],
+    sources: tuple[Path, ...],
+    modules: UserModules,
+    fresh_seed: Callable[[], int],
 ) -> Plan:
     """Give every trial its seed and name; an experiment without a seed gets one from ``fresh_seed``."""
     experiments: list[PlannedExperiment] = []
     trials: list[Trial] = []
     sweeps: list[Sweep] = []
-    for draft in drafts:
-        seeded = _seeded(draft, fresh_seed)
-        experiments.append(PlannedExperiment(draft.name, draft.corners[0].run, _resolved(draft, seeded)))
+    for parsed in parsed_experiments:
+        seeded = _seeded(parsed, fresh_seed)
+        experiments.append(PlannedExperiment(parsed.name, parsed.variants[0].run, _resolved(parsed, seeded)))
         if seeded[0].is_sweep:
-            sweeps.append(_sweep(draft, seeded))
+            sweeps.append(_sweep(parsed, seeded))
             points = sweeps[-1].planned_points() or ()
             trials.extend(trial for number, point in enumerate(points) for trial in sweeps[-1].trials(number, point))
         else:
-            trials.extend(_trials(draft, seeded, len(trials)))
-    notices = tuple(finding.notice() for draft in drafts for finding in dict.fromkeys(_notices(draft)))
-    places = dict(place for draft in drafts for place in _env_places(draft))
+            trials.extend(_trials(parsed, seeded, len(trials)))
+    notices = tuple(finding.notice() for parsed in parsed_experiments for finding in dict.fromkeys(_notices(parsed)))
+    places = dict(place for parsed in parsed_experiments for place in _env_places(parsed))
     return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places)
 
 
@@ -98,7 +101,7 @@ def refuse_sweeps(plan: Plan) -> None:
         raise ConfigError(problems)
 
 
-def the_sweep(plan: Plan) -> Sweep:
+def only_sweep(plan: Plan) -> Sweep:
     """Return the only sweep of a plan; raises UsageError where a file has several experiments."""
     if len(plan.sweeps) == 1:
         return plan.sweeps[0]
@@ -112,29 +115,29 @@ def resolved_yaml(plan: Plan) -> str:
     return to_yaml({experiment.name: experiment.resolved for experiment in plan.experiments})
 
 
-def _notices(draft: Draft) -> Iterable[Finding]:
-    notices = (notice for notice in draft.notices if not notice.is_minor)
+def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
+    notices = (notice for notice in parsed.notices if not notice.is_minor)
     yield from sorted(notices, key=lambda notice: (notice.place.line, notice.place.column))
-    if any(not experiment.stop for experiment in draft.corners):
-        yield Finding(draft.place, f"{draft.name} has no stop, so it runs until it is interrupted")
-    run = draft.corners[0].run
+    if any(not experiment.stop for experiment in parsed.variants):
+        yield Finding(parsed.place, f"{parsed.name} has no stop, so it runs until it is interrupted")
+    run = parsed.variants[0].run
     if run not in RUNNABLE:
-        yield Finding(draft.place, f"{draft.name}: rlexp cannot train {run} yet; it can check and convert the file")
-    for experiment, written in zip(draft.corners, draft.written, strict=True):
+        yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
+    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
-    repeated = 0 if draft.corners[0].is_sweep else len(draft.corners) - len(_distinct(draft))
+    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(_distinct(parsed))
     if repeated:
-        variants = f"{repeated} of {len(draft.corners)} variants"
+        variants = f"{repeated} of {len(parsed.variants)} variants"
         yield Finding(
-            draft.place, f"{draft.name}: {variants} differ from others only in keys without effect and are left out"
+            parsed.place, f"{parsed.name}: {variants} differ from others only in keys without effect and are left out"
         )
 
 
-def _env_places(draft: Draft) -> Iterable[tuple[tuple[str, str], str]]:
-    for experiment, written in zip(draft.corners, draft.written, strict=True):
+def _env_places(parsed: ParsedExperiment) -> Iterable[tuple[tuple[str, str], str]]:
+    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         node = written.child("env")
         if node is not None:
-            yield (draft.name, experiment.env), str(node.place)
+            yield (parsed.name, experiment.env), str(node.place)
 
 
 def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:
@@ -145,14 +148,14 @@ def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:
             yield Finding(node.key_place, f"config.{caution.key} {caution.message}")
 
 
-def _seeded(draft: Draft, fresh_seed: Callable[[], int]) -> tuple[Experiment, ...]:
-    """Return the experiment of every corner with a seed; one fresh seed serves all corners."""
-    if all(experiment.config.seed is not None for experiment in draft.corners):
-        return draft.corners
+def _seeded(parsed: ParsedExperiment, fresh_seed: Callable[[], int]) -> tuple[Experiment, ...]:
+    """Return the experiment of every variant with a seed; one fresh seed serves all variants."""
+    if all(experiment.config.seed is not None for experiment in parsed.variants):
+        return parsed.variants
     fresh = fresh_seed()
     return tuple(
         _with_seed(experiment, fresh if experiment.config.seed is None else experiment.config.seed)
-        for experiment in draft.corners
+        for experiment in parsed.variants
     )
 
 
@@ -160,19 +163,21 @@ def _with_seed(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})
 
 
-def _sweep(draft: Draft, seeded: tuple[Experiment, ...]) -> Sweep:
-    section = draft.space.node.child(SEARCH)
-    corners = tuple(without_section(experiment) for experiment in seeded)
+def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
+    section = parsed.space.node.child(SEARCH)
+    variants = tuple(without_section(experiment) for experiment in seeded)
     seed = seeded[0].config.seed or 0
-    is_seeded = draft.corners[0].config.seed is not None
-    return Sweep(draft.space, seeded[0].search, corners, seed, is_seeded, section.key_place if section else draft.place)
+    is_seeded = parsed.variants[0].config.seed is not None
+    return Sweep(
+        parsed.space, seeded[0].search, variants, seed, is_seeded, section.key_place if section else parsed.place
+    )
 
 
-def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
-    """Yield the draft's trials, numbered from ``start``: the whole grid for one sample after the other."""
+def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
+    """Yield the parsed's trials, numbered from ``start``: the whole grid for one sample after the other."""
     index = start
-    variants = list(_variants(draft, seeded))
-    for sample in range(draft.corners[0].num_samples):
+    variants = list(_variants(parsed, seeded))
+    for sample in range(parsed.variants[0].num_samples):
         for varied, experiment in variants:
             seed = sample_seed(experiment.config.seed or 0, sample)
             concrete = _with_seed(experiment, seed).model_copy(update={"num_samples": 1})
@@ -181,29 +186,29 @@ def _trials(draft: Draft, seeded: Sequence[Experiment], start: int) -> Iterable[
             index += 1
 
 
-def _variants(draft: Draft, seeded: Sequence[Experiment]) -> Iterable[tuple[dict[str, Any], Experiment]]:
-    """Yield the corners that differ in keys with an effect, and what the grid varies with its value in each."""
-    distinct = set(_distinct(draft))
-    for number, (point, experiment) in enumerate(zip(corner_indices(draft.axes), seeded, strict=True)):
+def _variants(parsed: ParsedExperiment, seeded: Sequence[Experiment]) -> Iterable[tuple[dict[str, Any], Experiment]]:
+    """Yield the variants that differ in keys with an effect, and what the grid varies with its value in each."""
+    distinct = set(_distinct(parsed))
+    for number, (point, experiment) in enumerate(zip(variant_indices(parsed.axes), seeded, strict=True)):
         if number in distinct:
-            data, axes = data_of(experiment), zip(draft.axes, point, strict=True)
+            data, axes = data_of(experiment), zip(parsed.axes, point, strict=True)
             yield {axis.key: value_on(axis, data, choice) for axis, choice in axes}, experiment
 
 
-def _distinct(draft: Draft) -> list[int]:
-    """Return the first corner of each kind: others that differ from it only in keys without effect do the same."""
-    if len(draft.corners) == 1:
+def _distinct(parsed: ParsedExperiment) -> list[int]:
+    """Return the first variant of each kind: others that differ from it only in keys without effect do the same."""
+    if len(parsed.variants) == 1:
         return [0]
-    first = {experiment.essence: number for number, experiment in reversed(list(enumerate(draft.corners)))}
+    first = {experiment.essence: number for number, experiment in reversed(list(enumerate(parsed.variants)))}
     return sorted(first.values())
 
 
-def _resolved(draft: Draft, seeded: Sequence[Experiment]) -> dict[str, Any]:
-    """Return the first corner with every key, then each axis put back with its choices, and what depends on them."""
+def _resolved(parsed: ParsedExperiment, seeded: Sequence[Experiment]) -> dict[str, Any]:
+    """Return the first variant with every key, then each axis put back with its choices, and what depends on them."""
     resolved = data_of(seeded[0])
-    for number, axis in enumerate(draft.axes):
-        places = line_of(draft.axes, number)
+    for number, axis in enumerate(parsed.axes):
+        places = line_of(parsed.axes, number)
         with_axis(resolved, axis, [value_on(axis, data_of(seeded[place]), n) for n, place in enumerate(places)])
-    for path, node in draft.computed:
+    for path, node in parsed.computed:
         at(resolved, path[:-1])[path[-1]] = node.plain()
     return resolved

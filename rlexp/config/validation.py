@@ -1,4 +1,4 @@
-"""One corner to an Experiment, or to what is wrong with it: pydantic's errors with their place, in our words."""
+"""One variant to an Experiment, or to what is wrong with it: pydantic's errors with their place, in our words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXAMPLES = {"env": "write env: CartPole-v1, or env: package.module:Class for on
 
 
 def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None, tuple[Finding, ...]]:
-    """Return a corner, arranged and without grids, as an Experiment; or None and everything wrong with it."""
+    """Return a variant, arranged and without grids, as an Experiment; or None and everything wrong with it."""
     data = {**experiment.plain(), "name": name, "run": run}
     try:
         return AGENTS[run].model_validate(data), ()
@@ -62,7 +62,7 @@ def conflict_findings(conflicts: Iterable[Conflict], experiment: Node, group: Ke
 
 
 def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], ...]:
-    """Return the keys of an arranged corner that the agent does not have."""
+    """Return the keys of an arranged variant that the agent does not have."""
     data = {**experiment.plain(), "name": "any", "run": run}
     try:
         AGENTS[run].model_validate(data)

@@ -186,7 +186,7 @@ class AsyncReplayOptimizer:
 
     def _queue_batches(self) -> None:
         for call in self._replay_calls.completed():
-            with self._losses_mended(call.actor):
+            with self._failures_handled(call.actor):
                 batch: SampleBatch | None = self._pool.get(call.ref, GET_TIMEOUT_S)
                 if batch is None:  # still below learning_starts: ask again once the shard was given more
                     self._shards.starve(call.actor)
@@ -241,11 +241,11 @@ class AsyncReplayOptimizer:
     def _check(self, lane: Lane) -> None:
         """Let the error of a call surface whose result nobody needs."""
         for call in lane.completed():
-            with self._losses_mended(call.actor):
+            with self._failures_handled(call.actor):
                 self._pool.get(call.ref, GET_TIMEOUT_S)
 
     @contextmanager
-    def _losses_mended(self, shard: Actor[ReplayShard]) -> Iterator[None]:
+    def _failures_handled(self, shard: Actor[ReplayShard]) -> Iterator[None]:
         """Replace ``shard`` if it turns out to be lost in the ``with`` body, unless it has been already."""
         try:
             yield

@@ -15,7 +15,7 @@ from rlexp.task_pool import Actor, ActorLostError, TaskPool
 R = TypeVar("R")
 
 PlaceShard = Callable[[int, int], Actor[ReplayShard]]
-"""Places the shard of an index anew; its generation, 0 at first, sets its random stream apart."""
+"""Places the shard of an index anew; its attempt, 0 at first, sets its random stream apart."""
 
 MAX_REPLACEMENTS = 10
 """Of all shards together, by one process of the trial; each costs the rows that the shard held."""

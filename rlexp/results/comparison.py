@@ -21,7 +21,7 @@ from rlexp.results.group import Group, groups_of
 from rlexp.results.hyperparameters import Settings, SettingsReader, differing, shared_settings
 from rlexp.results.scoring import Scoring, scoring_of
 from rlexp.results.trial_folder import TrialFolder
-from rlexp.results.warnings import cautions
+from rlexp.results.warnings import warnings_of
 from rlexp.sample_batch import Array
 
 _SEED: Final = 0
@@ -139,7 +139,7 @@ def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: floa
         lower_is_better=scoring.lower_is_better,
         groups=tuple(compared),
         differences=tuple(differing([group.settings for group in compared])),
-        notices=tuple(cautions(groups, curves, axis, reader, scoring)),
+        notices=tuple(warnings_of(groups, curves, axis, reader, scoring)),
     )
 
 

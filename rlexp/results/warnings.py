@@ -19,7 +19,7 @@ _SHORT_SHARE: Final = 0.8
 _NAMES_SHOWN: Final = 4
 
 
-def cautions(
+def warnings_of(
     groups: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader, scoring: Scoring
 ) -> Iterator[Notice]:
     """Yield what was left out, what ends early, which groups mix different settings, and which have a single seed."""

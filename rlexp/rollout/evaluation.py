@@ -15,7 +15,7 @@ from rlexp.rollout.exploration import EpsilonGreedy
 from rlexp.sample_batch import Array
 
 
-class Acting(Protocol):
+class ActingPolicy(Protocol):
     """What an evaluation needs of a policy."""
 
     def compute_actions(self, obs: Array) -> Array:
@@ -26,7 +26,7 @@ class Acting(Protocol):
 class ExploringPolicy:
     """A policy that takes a random action with probability ε: for evaluations that explore."""
 
-    def __init__(self, policy: Acting, epsilons: Array, num_actions: int, rng: np.random.Generator) -> None:
+    def __init__(self, policy: ActingPolicy, epsilons: Array, num_actions: int, rng: np.random.Generator) -> None:
         """Explore in as many envs as there are ``epsilons [M]``."""
         self._policy = policy
         self._epsilons = epsilons
@@ -37,7 +37,7 @@ class ExploringPolicy:
         return self._explore(self._policy.compute_actions(obs), self._epsilons)
 
 
-def film_episode(policy: Acting, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> Iterator[Array]:
+def film_episode(policy: ActingPolicy, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> Iterator[Array]:
     """Yield the pictures ``[H, W, 3]`` of one episode of an env that renders; at most ``max_frames`` of them.
 
     An episode is a whole one, as it is reported: of an Atari game, all lives.
@@ -114,7 +114,7 @@ def ignore_progress(num_ended: int, num_env_steps: int) -> None:
 
 
 def play_episodes(
-    policy: Acting,
+    policy: ActingPolicy,
     env: VectorEnv[Any, Any, Any],
     num_episodes: int,
     seed: int,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.rollout.evaluation import Acting
+from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
 
 LARGEST_DEVIATION = 10.0
@@ -154,7 +154,7 @@ class ObservedMoments:
 class StandardisingPolicy:
     """A policy that sees observations through fixed moments: how evaluations play."""
 
-    def __init__(self, policy: Acting, moments: Moments) -> None:
+    def __init__(self, policy: ActingPolicy, moments: Moments) -> None:
         self._policy = policy
         self._moments = moments
 

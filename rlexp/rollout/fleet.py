@@ -12,7 +12,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, ActorLostError, TaskPool
 
 PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
-"""Places the worker of an index anew; its incarnation, 0 at first, sets its random streams apart."""
+"""Places the worker of an index anew; its attempt, 0 at first, sets its random streams apart."""
 
 FAILURES_IN_A_ROW = 3
 """An env that raises so often without a fragment in between will go on to: the trial fails with its error."""
@@ -45,13 +45,13 @@ class Member:
     """None while it waits for its replacement, and once it is given up."""
     answered_s: float
     """When it delivered last, was asked first or was placed."""
-    incarnation: int = 0
+    attempt: int = 0
     first_delivery_s: float | None = None
     short_lives: int = 0
     """Losses in a row of replacements that had not been steady."""
     failures: int = 0
     """Errors since its last fragment."""
-    losses_s: deque[float] = field(default_factory=deque)
+    failed_at_s: deque[float] = field(default_factory=deque)
     """When it was lost, within the window."""
     lost: str = ""
     """Why, until its replacement delivers."""
@@ -101,7 +101,7 @@ class Fleet:
         if member.first_delivery_s is None:
             member.first_delivery_s = member.answered_s
         if member.lost:
-            took_s = member.answered_s - member.losses_s[-1]
+            took_s = member.answered_s - member.failed_at_s[-1]
             restart = f"restart {member.restart} of at most {self._limits.max_restarts}"
             self._events.append(f"worker {member.index} {member.lost}; replaced in {took_s:.1f} s ({restart})")
             member.lost = ""
@@ -117,7 +117,7 @@ class Fleet:
             raise error
         self._lose(member, f"failed: {_last_line(error)}")
 
-    def lose_who_hangs(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
+    def replace_hung_workers(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
         """Remove workers that were asked for a fragment too long ago, and return them."""
         now, hanging = self._clock(), []
         for member in self._members:
@@ -135,8 +135,8 @@ class Fleet:
         for member in self._members:
             if member.replace_at_s is None or now < member.replace_at_s:
                 continue
-            member.incarnation += 1
-            member.actor = self._place(member.index, member.incarnation)
+            member.attempt += 1
+            member.actor = self._place(member.index, member.attempt)
             member.answered_s, member.first_delivery_s, member.replace_at_s = now, None, None
             placed.append(member.actor)
         return placed
@@ -153,10 +153,10 @@ class Fleet:
         self._pool.remove(member.actor)
         member.actor, member.lost = None, why
         now = self._clock()
-        while member.losses_s and now - member.losses_s[0] > WINDOW_S:
-            member.losses_s.popleft()
-        member.losses_s.append(now)
-        losses = len(member.losses_s)
+        while member.failed_at_s and now - member.failed_at_s[0] > WINDOW_S:
+            member.failed_at_s.popleft()
+        member.failed_at_s.append(now)
+        losses = len(member.failed_at_s)
         if losses > LOSSES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
             self._give_up(member, why)
             return
@@ -175,7 +175,8 @@ class Fleet:
         if not waiting:
             raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
         self._events.append(
-            f"worker {member.index} {why}; removed after {len(member.losses_s)} failures in {WINDOW_S / 60:g} minutes,"
+            f"worker {member.index} {why};"
+            f" removed after {len(member.failed_at_s)} failures in {WINDOW_S / 60:g} minutes,"
             f" {len(waiting)} of {len(self._members)} continue"
         )
 

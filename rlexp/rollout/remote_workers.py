@@ -39,7 +39,7 @@ class RemoteWorkers:
     def poll(self, num_steps_sampled: int) -> list[Sample]:
         samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
         num_steps_sampled += sum(sample.info.num_env_steps for sample in samples)
-        for worker in self._fleet.lose_who_hangs(lambda worker: self._lane.in_flight(worker) > 0):
+        for worker in self._fleet.replace_hung_workers(lambda worker: self._lane.in_flight(worker) > 0):
             self._forget(worker)
         for worker in self._fleet.replace_who_is_due():
             self._welcome(worker)

@@ -104,7 +104,7 @@ class Search:
             self._report(trial, row, True, None)
         self._record.write_when_due(self.standings, self._state.summary)
 
-    def flaw(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
+    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
         """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
         flat = flatten(row)
         looked_at = [_LOSS] + (["episode_reward_mean_all"] if flat.get("episodes_total") else [])

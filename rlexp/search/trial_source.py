@@ -78,7 +78,7 @@ class TrialSource(Protocol):
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Take over a row."""
 
-    def flaw(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
+    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
         """Return why a trial with such a row has failed, None where it has not."""
 
     def drain_notes(self) -> list[str]:
@@ -124,7 +124,7 @@ class FixedTrials:
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         return None
 
-    def flaw(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
+    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
         return None
 
     def drain_notes(self) -> list[str]:

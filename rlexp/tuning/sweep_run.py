@@ -6,7 +6,7 @@ import math
 
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.plan import the_sweep
+from rlexp.config.plan import only_sweep
 from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.machine import Machine
@@ -27,7 +27,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
 
     Raises ResourceError or UsageError, with nothing created, where its trials cannot run here.
     """
-    sweep = the_sweep(plan)
+    sweep = only_sweep(plan)
     require_sweep_extra(sweep)
     display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, options.debug)
@@ -53,7 +53,7 @@ def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> J
     directory.write_experiments(texts, resolved_yaml(plan))
     journal = Journal(directory.path)
     experiment = masked(plan.experiments[0].resolved)
-    journal.head(Heading(list(the_sweep(plan).space.keys), experiment, allow_failures))
+    journal.head(Heading(list(only_sweep(plan).space.keys), experiment, allow_failures))
     directory.start([], plan.modules)
     return journal
 
@@ -62,7 +62,7 @@ def capacity(sweep: Sweep, machine: Machine) -> int:
     """Return how many trials are to run at a time: as many as asked for, or as this machine has room for."""
     if sweep.search.max_concurrent is not None:
         return sweep.search.max_concurrent
-    return max(max(_room(experiment, machine) for experiment in sweep.corners), 1)
+    return max(max(_room(experiment, machine) for experiment in sweep.variants), 1)
 
 
 def _room(experiment: Experiment, machine: Machine) -> int:

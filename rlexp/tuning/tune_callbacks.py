@@ -136,9 +136,9 @@ class TrialEvents(tune.Callback):
         elif result["reason"] is not None:
             self._reasons[ours.name] = result["reason"]
         self._feed.on_result(ours, row)
-        flaw = self._feed.flaw(ours, row)
-        if flaw is not None:
-            self._failures[ours.name] = TrialError(flaw)
+        problem = self._feed.problem(ours, row)
+        if problem is not None:
+            self._failures[ours.name] = TrialError(problem)
         for text in result["events"]:
             self._display.on_note(ours, text)
         self._display.on_result(ours, row)

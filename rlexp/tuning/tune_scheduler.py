@@ -70,7 +70,7 @@ class Referee(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
         self._events.check_not_left()
         ours, row = _ours(trial), _row_of(result)
-        if self._feed.flaw(ours, row) is not None:
+        if self._feed.problem(ours, row) is not None:
             return str(FIFOScheduler.STOP)
         checkpoint = result["checkpoint"] if result["milestone"] else None
         verdict = self._feed.judge(ours, row, None if checkpoint is None else Path(checkpoint))

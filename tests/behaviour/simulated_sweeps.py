@@ -123,8 +123,8 @@ class World:
         done = stopped or steps >= trial.experiment.stop.get("timesteps_total", 1000)
         row = {**_row(steps, self._reward(trial, steps)), "done": done, "trial_name": trial.name}
         checkpoint, is_milestone = self._saved(trial, before, row, stopped)
-        flaw = self._search.flaw(trial, row)
-        judged = not flaw and not done
+        problem = self._search.problem(trial, row)
+        judged = not problem and not done
         verdict = self._search.judge(trial, row, checkpoint if is_milestone else None) if judged else None
         if verdict and verdict.changed:
             self._directory.change(verdict.changed)
@@ -132,7 +132,7 @@ class World:
         self._search.on_result(trial, row)
         self._running[trial.name] = trial, steps
         if not verdict or verdict.action is Action.END:
-            self._end(trial, steps, done and not flaw and not stopped, TrialError(flaw) if flaw else None)
+            self._end(trial, steps, done and not problem and not stopped, TrialError(problem) if problem else None)
         elif verdict.action is Action.PAUSE:
             del self._running[trial.name]
             self._paused[trial.name] = verdict.changed or trial

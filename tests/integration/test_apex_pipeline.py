@@ -156,7 +156,7 @@ class Pipeline:
         )
         self.optimizer.start()
 
-    def place_worker(self, index: int, incarnation: int) -> Actor[RolloutWorker]:
+    def place_worker(self, index: int, attempt: int) -> Actor[RolloutWorker]:
         return self.pool.place(
             f"worker-{index}",
             Resources(0, 0),
@@ -166,7 +166,7 @@ class Pipeline:
             ConstantEpsilon((epsilon_ladder(NUM_WORKERS)[index],) * NUM_ENVS),
             replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA),
             index,
-            SEED + incarnation,
+            SEED + attempt,
             self.shared and self.shared.writer(index, seed=index),
         )
 

@@ -74,7 +74,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 
-    def _place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
+    def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
         seed = derive_seed(self.stream_seed, "replay", index)
         return self.pool.place(
             f"replay-{index}",
@@ -82,7 +82,7 @@ class ApexAgent(DQNAgentBase[ApexConfig]):
             None if self._replays_here() else Resources(cpus=0, gpus=0),
             ReplayShard,
             self.replay_config(self.config.optimizer.num_replay_buffer_shards),
-            derive_seed(seed, "generation", generation) if generation else seed,
+            derive_seed(seed, "attempt", attempt) if attempt else seed,
             None if self._shared is None else self._shared.rows(index),
         )
 

@@ -78,13 +78,13 @@ class DQNAgentBase(Agent[DQNConfigT]):
         fleet = Fleet(self.pool, self._place_worker, config.num_workers, limits, RunningClock())
         return RemoteWorkers(self.pool, fleet, queue_depth, max_weight_sync_delay)
 
-    def _place_worker(self, index: int, incarnation: int) -> Actor[RolloutWorker]:
+    def _place_worker(self, index: int, attempt: int) -> Actor[RolloutWorker]:
         config = self.config
         resources = Resources(
             config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker
         )
         # A worker's replacement does not play its predecessor's episodes again.
-        seed = derive_seed(self.stream_seed, "incarnation", incarnation) if incarnation else self.stream_seed
+        seed = derive_seed(self.stream_seed, "attempt", attempt) if attempt else self.stream_seed
         arguments = self._worker_arguments(index, seed, config.num_threads_per_worker or 1)
         return self.pool.place(f"worker-{index}", resources, RolloutWorker, *arguments)
 

@@ -38,4 +38,4 @@ class LoadOptions:
     flags: tuple[Flag, ...] = ()
     """Laid over every experiment before its other overrides."""
     adjust: Adjust | None = None
-    """Applied to every corner of every experiment once it is valid."""
+    """Applied to every variant of every experiment once it is valid."""

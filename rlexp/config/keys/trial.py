@@ -1,4 +1,4 @@
-"""Trial: one corner of an experiment's grid, with its own name and seed; the unit that is run."""
+"""Trial: one variant of an experiment's grid, with its own name and seed; the unit that is run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trial:
     name: str
     """Its folder: ``00003-APEX-CartPole-v1-lr=0.001-sample=1``."""
     experiment: Experiment
-    """One corner: no grid, ``num_samples`` 1, ``config.seed`` a number."""
+    """One variant: no grid, ``num_samples`` 1, ``config.seed`` a number."""
     varied: Mapping[str, Any]
     """What the grid varies and its value here; keys of ``config`` without that word: ``lr``, ``stop.time_total_s``."""
     sample: int

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 TAILS = 4.0
-"""Standard deviations from its mean beyond which ``randn`` draws anew: 1 in 16,000, and corners can be checked."""
+"""Standard deviations from its mean beyond which ``randn`` draws anew: 1 in 16,000, and variants can be checked."""
 SIGNIFICANT = 4
 """Digits of a drawn number that is no multiple of anything."""
 _DIGITS = 12

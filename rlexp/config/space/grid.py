@@ -1,4 +1,4 @@
-"""``grid_search: [...]``, and in a sweep samplers, anywhere in an experiment: its axes, and the corners they span."""
+"""``grid_search: [...]``, and in a sweep samplers, anywhere in an experiment: its axes, and the variants they span."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlexp.config.space.domains import Domain, Listed
 from rlexp.config.space.samplers import GRID, MalformedError, Sampled, read_sampler, sampler_in
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
 
-__all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "corner_indices", "corners", "find_axes", "line_of", "replaced"]
+__all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "find_axes", "line_of", "replaced", "variant_indices", "variants"]
 
 MAX_TRIALS = 10_000
 """Maximum number of trials; a grid of seven axes reaches it by accident."""
 
 MAX_CORNERS = 1_000
-"""Corners of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
+"""Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
 first end are, which finds what is wrong with any value and any pair of values."""
 
 SEARCH = "search"
@@ -66,8 +66,8 @@ def find_axes(experiment: Node) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
     return (() if findings else tuple(reader.axes(experiment, ()))), tuple(findings)
 
 
-def corner_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Return, for each corner that is looked at, which choice it takes on every axis; the last axis varies fastest."""
+def variant_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """Return, for each variant that is looked at, which choice it takes on every axis; the last axis varies fastest."""
     sizes = [len(axis.choices) for axis in axes]
     if prod(sizes) <= MAX_CORNERS or all(axis.is_grid for axis in axes):
         return list(product(*map(range, sizes)))
@@ -81,21 +81,21 @@ def corner_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
 
 
 def line_of(axes: Sequence[Axis], number: int) -> list[int]:
-    """Return, for each choice of an axis, the place among the corners of the one that differs from the first in it."""
-    places = {indices: place for place, indices in enumerate(corner_indices(axes))}
+    """Return, for each choice of an axis, the place among the variants of the one that differs from the first in it."""
+    places = {indices: place for place, indices in enumerate(variant_indices(axes))}
     return [
         places[tuple(choice if other == number else 0 for other in range(len(axes)))]
         for choice in range(len(axes[number].choices))
     ]
 
 
-def corners(experiment: Node, axes: Sequence[Axis]) -> Iterator[Node]:
-    """Yield every corner in the order of ``corner_indices``."""
-    for indices in corner_indices(axes):
-        corner = experiment
+def variants(experiment: Node, axes: Sequence[Axis]) -> Iterator[Node]:
+    """Yield every variant in the order of ``variant_indices``."""
+    for indices in variant_indices(axes):
+        variant = experiment
         for axis, index in zip(axes, indices, strict=True):
-            corner = replaced(corner, axis.path, axis.choices[index])
-        yield corner
+            variant = replaced(variant, axis.path, axis.choices[index])
+        yield variant
 
 
 def replaced(node: Node, path: KeyPath, value: Node) -> Node:
@@ -155,8 +155,10 @@ class _Reader:
                 yield from self.axes(child, (*path, key))
 
     def _expanded(self, values: Node) -> tuple[Node, ...]:
-        """Return the values of a list: themselves, or the corners of the grids inside them."""
-        return tuple(corner for _, child in _children(values) for corner in corners(child, tuple(self.axes(child, ()))))
+        """Return the values of a list: themselves, or the variants of the grids inside them."""
+        return tuple(
+            variant for _, child in _children(values) for variant in variants(child, tuple(self.axes(child, ())))
+        )
 
     def _sampler(self, node: Node, path: KeyPath) -> Sampled | MalformedError | None:
         named = sampler_in(node, path) if self._sampling else None

@@ -1,4 +1,4 @@
-"""Where the axes of a grid are once every corner is in today's spelling; some old keys set other ones."""
+"""Where the axes of a grid are once every variant is in today's spelling; some old keys set other ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MISSING = object()
 
 
 def located(
-    axes: Sequence[Axis], corners: Sequence[Experiment], computed: Collection[KeyPath]
+    axes: Sequence[Axis], variants: Sequence[Experiment], computed: Collection[KeyPath]
 ) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
-    """Return the axes with the paths at which the corners differ, and what is wrong with ranges that change nothing.
+    """Return the axes with the paths at which the variants differ, and what is wrong with ranges that change nothing.
 
     Values at the paths ``computed`` are expected to follow from others.
     """
-    data = [data_of(corner) for corner in corners]
+    data = [data_of(variant) for variant in variants]
     found: list[Axis] = []
     lost: list[Finding] = []
     for number, axis in enumerate(axes):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.space.domains import Listed
-from rlexp.config.space.grid import GRID, Axis, corner_indices, replaced
+from rlexp.config.space.grid import GRID, Axis, replaced, variant_indices
 from rlexp.config.variants.axis_paths import is_at_a_key
 from rlexp.config.yaml.nodes import Finding, Node, written
 
@@ -22,9 +22,9 @@ Kept = tuple[tuple[int, ...], ...]
 def kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tuple[Kept, tuple[Finding, ...]]:
     """Return the choices on each axis without those of grids that change nothing, and a notice of each of these.
 
-    ``experiments`` are those of all corners, in the order of ``corner_indices``.
+    ``experiments`` are those of all variants, in the order of ``variant_indices``.
     """
-    indices = corner_indices(axes)
+    indices = variant_indices(axes)
     if len(indices) != prod(len(axis.choices) for axis in axes):
         return tuple(tuple(range(len(axis.choices))) for axis in axes), ()
     kept: list[tuple[int, ...]] = []
@@ -77,7 +77,7 @@ def cut_node(experiment: Node, axes: Sequence[Axis], kept: Kept, are_left: Seque
     return experiment
 
 
-def cut_corners(axes: Sequence[Axis], kept: Kept, corners: Sequence[T]) -> Iterator[T]:
-    """Yield those of the corners of all axes that have kept choices only, in their order."""
+def cut_corners(axes: Sequence[Axis], kept: Kept, variants: Sequence[T]) -> Iterator[T]:
+    """Yield those of the variants of all axes that have kept choices only, in their order."""
     points = set(product(*kept))
-    yield from (corner for point, corner in zip(corner_indices(axes), corners, strict=True) if point in points)
+    yield from (variant for point, variant in zip(variant_indices(axes), variants, strict=True) if point in points)

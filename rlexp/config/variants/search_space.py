@@ -15,7 +15,7 @@ from rlexp.config.rllib_compat.releases import Age
 from rlexp.config.space.domains import Listed, Normal
 from rlexp.config.space.grid import SEARCH, Axis, replaced
 from rlexp.config.translation import node_of
-from rlexp.config.variants.variant import Corner, corner_of
+from rlexp.config.variants.variant import Variant, variant_of
 from rlexp.config.yaml.nodes import Finding, Node
 
 Point = Mapping[str, Any]
@@ -31,7 +31,7 @@ _KEEP_THE_NETWORK = (
 
 @dataclass(frozen=True)
 class Space:
-    """The axes of one experiment, all of whose corners are right."""
+    """The axes of one experiment, all of whose variants are right."""
 
     name: str
     run: str
@@ -95,12 +95,12 @@ class Space:
             for axis, key in zip(self.axes, self.keys, strict=True)
         }
 
-    def corner(self, point: Point) -> Corner:
+    def variant(self, point: Point) -> Variant:
         """Return the experiment at a point, without its ``search`` section, or what is wrong with it there."""
         node = self.node.without(SEARCH)
         for axis, key in zip(self.axes, self.keys, strict=True):
             node = replaced(node, axis.path, node_of(point[key], axis.choices[0]))
-        return corner_of(self.name, node, self.run, self.age, self.options)
+        return variant_of(self.name, node, self.run, self.age, self.options)
 
     @property
     def _section(self) -> Node:

@@ -24,7 +24,7 @@ class Sweep:
 
     space: Space
     search: SearchConfig
-    corners: tuple[Experiment, ...]
+    variants: tuple[Experiment, ...]
     """Experiments at the ends of the space: a machine that can hold them can hold every trial."""
     seed: int
     """Of the search, and of the first trial of configurations that name none."""
@@ -51,7 +51,7 @@ class Sweep:
     @property
     def stop_interval(self) -> float:
         """The first rung, grace period or perturbation interval of the scheduler; 0 where it has none."""
-        stop = self.corners[0].stop.get(self.search.time_attr)
+        stop = self.variants[0].stop.get(self.search.time_attr)
         return self.search.interval(stop) or 0.0
 
     def with_axes_in_order(self, keys: Sequence[str]) -> Sweep:
@@ -98,16 +98,16 @@ class Sweep:
 
     def best_yaml(self, point: Point, comment: str) -> str:
         """Return the file with its axes at a point: an experiment for ``rlexp run``, without the section."""
-        written = self.space.corner(point).written.plain()
+        written = self.space.variant(point).written.plain()
         entry = {"run": self.space.run, **written}
         return f"# {comment}\n{to_yaml({self.name: entry})}"
 
     def _experiment(self, point: Point) -> Experiment:
-        corner = self.space.corner(point)
-        if corner.experiment is None:
-            raise ConfigError([finding.problem() for finding in corner.problems])
+        variant = self.space.variant(point)
+        if variant.experiment is None:
+            raise ConfigError([finding.problem() for finding in variant.problems])
         adjust = self.space.options.adjust
-        return corner.experiment if adjust is None else adjust(corner.experiment)[0]
+        return variant.experiment if adjust is None else adjust(variant.experiment)[0]
 
     def _trial(self, index: int, sample: int, experiment: Experiment, point: Point) -> Trial:
         own = experiment.config.seed

@@ -1,4 +1,4 @@
-"""Corner: one point of an experiment's grid, where every value is known and validated."""
+"""Variant: one point of an experiment's grid, where every value is known and validated."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rlexp.config.yaml.nodes import Finding, Node, shown_key
 
 
 @dataclass(frozen=True)
-class Corner:
-    """What became of one corner."""
+class Variant:
+    """What became of one variant."""
 
     experiment: Experiment | None
     """None where anything is wrong with it."""
@@ -33,8 +33,8 @@ class Corner:
     notices: tuple[Finding, ...]
 
 
-def corner_of(name: str, node: Node, run: str, age: Age | None, options: LoadOptions) -> Corner:
-    """Return a corner, or everything that is wrong with it."""
+def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOptions) -> Variant:
+    """Return a variant, or everything that is wrong with it."""
     translation = Translation(node, run)
     _use_names_of_chosen_groups(translation, age)
     compute(translation)
@@ -46,8 +46,8 @@ def corner_of(name: str, node: Node, run: str, age: Age | None, options: LoadOpt
     experiment, wrong = validated(name, translation.experiment, run)
     problems = (*translation.problems, *wrong)
     if experiment is None or problems:
-        return Corner(None, translation.experiment, problems, tuple(translation.notices))
-    return Corner(experiment, translation.experiment, (), tuple(translation.notices))
+        return Variant(None, translation.experiment, problems, tuple(translation.notices))
+    return Variant(experiment, translation.experiment, (), tuple(translation.notices))
 
 
 def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> None:
@@ -82,19 +82,19 @@ def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
 
 
 def without_idle_keys(
-    name: str, corners: Sequence[Corner], run: str, defaults: Collection[KeyName]
-) -> tuple[Corner, ...]:
-    """Return valid corners without the keys that do nothing in any of them and are not at their default.
+    name: str, variants: Sequence[Variant], run: str, defaults: Collection[KeyName]
+) -> tuple[Variant, ...]:
+    """Return valid variants without the keys that do nothing in any of them and are not at their default.
 
     A notice names each of them but ``defaults``, which the file does not give.
     """
-    idle = [dict(corner.experiment.config.ineffective_keys()) for corner in corners if corner.experiment]
+    idle = [dict(variant.experiment.config.ineffective_keys()) for variant in variants if variant.experiment]
     everywhere = {key: reason for key, reason in idle[0].items() if all(key in other for other in idle)}
-    return tuple(_without(name, corner, run, everywhere, defaults) for corner in corners)
+    return tuple(_without(name, variant, run, everywhere, defaults) for variant in variants)
 
 
-def _without(name: str, corner: Corner, run: str, idle: Mapping[str, str], defaults: Collection[KeyName]) -> Corner:
-    translation = Translation(corner.written, run)
+def _without(name: str, variant: Variant, run: str, idle: Mapping[str, str], defaults: Collection[KeyName]) -> Variant:
+    translation = Translation(variant.written, run)
     for key, reason in idle.items():
         node = translation.find(f"config.{key}")
         if node is None or node.plain() == key_table(run)["config", key].default:
@@ -102,7 +102,7 @@ def _without(name: str, corner: Corner, run: str, idle: Mapping[str, str], defau
         translation.take(f"config.{key}")
         if ("config", key) not in defaults:
             translation.notice(node, f"config.{key} has no effect: {reason}")
-    if translation.experiment is corner.written:
-        return corner
+    if translation.experiment is variant.written:
+        return variant
     experiment, _ = validated(name, translation.experiment, run)
-    return Corner(experiment, translation.experiment, (), (*corner.notices, *translation.notices))
+    return Variant(experiment, translation.experiment, (), (*variant.notices, *translation.notices))

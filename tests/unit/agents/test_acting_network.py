@@ -1,4 +1,4 @@
-"""Acting networks of every kind agree with the Q-network whose weights they have."""
+"""ActingPolicy networks of every kind agree with the Q-network whose weights they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grids to trials: every corner once, with a safe name and its seed."""
+"""Grids to trials: every variant once, with a safe name and its seed."""
 
 import re
 from collections.abc import Callable

@@ -28,9 +28,9 @@ WORKS = "works"
 class FakeWorker:
     """What was placed at an index, and how its calls end from now on."""
 
-    def __init__(self, index: int, incarnation: int, fate: Any) -> None:
+    def __init__(self, index: int, attempt: int, fate: Any) -> None:
         self.index = index
-        self.incarnation = incarnation
+        self.attempt = attempt
         self.fate = fate
         self.told: list[tuple[str, Any]] = []
 
@@ -45,7 +45,7 @@ class FragilePool(InlineTaskPool):
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         worker = actor.handle
         nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
-        info: Any = FragmentInfo(worker.index, STEPS, STEPS, nothing, np.zeros(1), worker.incarnation, 0.0)
+        info: Any = FragmentInfo(worker.index, STEPS, STEPS, nothing, np.zeros(1), worker.attempt, 0.0)
         answer = Completed(actor, (Ref("rows"), Ref(worker.fate if isinstance(worker.fate, Exception) else info)))
         if worker.fate == HANGS:
             self._late.append(lambda: lane.deliver(answer))
@@ -82,8 +82,8 @@ class Bench:
         self.fleet = Fleet(self.pool, self.place, num_workers, limits, lambda: self.now_s)
         self.source = RemoteWorkers(self.pool, self.fleet, queue_depth=1, max_weight_sync_delay=1)
 
-    def place(self, index: int, incarnation: int) -> Actor[Any]:
-        self.workers[index] = FakeWorker(index, incarnation, self.next_fate)
+    def place(self, index: int, attempt: int) -> Actor[Any]:
+        self.workers[index] = FakeWorker(index, attempt, self.next_fate)
         return Actor(f"worker-{index}", self.workers[index])
 
     def poll(self) -> list[int]:
@@ -104,7 +104,7 @@ def test_a_lost_worker_is_replaced_at_once_while_the_others_go_on(fate: Exceptio
     assert bench.poll() == []
     assert bench.poll() == [0]
     assert bench.pool.removed == [lost]
-    assert bench.workers[1].incarnation == 1
+    assert bench.workers[1].attempt == 1
     bench.now_s += 1.8
     assert bench.poll() == [0, 1]
     (event,) = bench.source.drain_events()
@@ -123,7 +123,7 @@ def test_a_replacement_gets_the_newest_weights_and_the_filter_before_it_samples(
     bench.workers[0].fate = DIES
     for _ in range(3):
         bench.poll()
-    assert bench.workers[0].incarnation == 1
+    assert bench.workers[0].attempt == 1
     assert bench.workers[0].told == [("set_filter", moments), ("set_weights", 7)]
 
 
@@ -142,7 +142,7 @@ def test_a_worker_that_hangs_is_removed_and_what_it_says_later_is_not_heard() ->
     bench.pool.wake_zombies()
     assert bench.poll() == [0, 1]
     versions = [sample.info.weights_version for sample in bench.source.poll(0) if sample.info.worker_index == 0]
-    assert versions == [1]  # the replacement's, which tells its incarnation
+    assert versions == [1]  # the replacement's, which tells its attempt
 
 
 def test_a_worker_has_more_time_for_its_first_fragment() -> None:
@@ -154,7 +154,7 @@ def test_a_worker_has_more_time_for_its_first_fragment() -> None:
     assert bench.pool.removed == []
     bench.now_s = TIMEOUT_S + START_S + 1
     bench.poll()
-    assert bench.workers[0].incarnation == 1
+    assert bench.workers[0].attempt == 1
 
 
 def test_a_worker_is_not_blamed_for_the_time_in_which_nobody_asked() -> None:
@@ -191,11 +191,11 @@ def test_a_worker_that_dies_again_and_again_waits_longer_each_time_and_is_given_
     bench.next_fate = DIES
     bench.workers[0].fate = DIES
     placed_s = []
-    incarnation = 0
+    attempt = 0
     while bench.now_s < WINDOW_S:
         bench.poll()
-        if bench.workers[0].incarnation != incarnation:
-            incarnation = bench.workers[0].incarnation
+        if bench.workers[0].attempt != attempt:
+            attempt = bench.workers[0].attempt
             placed_s.append(bench.now_s)
         bench.now_s += 0.25
     gaps = np.diff(placed_s)
@@ -213,7 +213,7 @@ def test_a_worker_that_delivered_for_a_while_is_replaced_at_once_however_often()
         bench.workers[0].fate = DIES
         bench.poll()  # takes what had been asked before
         bench.poll()
-        assert bench.workers[0].incarnation == loss + 1
+        assert bench.workers[0].attempt == loss + 1
 
 
 def test_each_replacement_has_a_number_of_its_own() -> None:

@@ -334,7 +334,7 @@ def test_a_second_ctrl_c_says_what_is_kept_and_leaves_run_and_trials_stopped(
         assert interrupted(run, stdout) == 130
     record = read_run_record(run.path)
     assert (record.status, record.trials[0].status) == (Status.STOPPED, Status.STOPPED)
-    assert "stopped: iteration 3, resume continues from checkpoint_000002" in stdout.getvalue()
+    assert "stopped: resume continues from checkpoint_000002" in stdout.getvalue()
     assert f"next: rlexp resume {run.path}" in stdout.getvalue()
     assert [trial.status for trial in found_at(run.path)] == [found_at(tmp_path)[0].status] == ["STOPPED"]
 
