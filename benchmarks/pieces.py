@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
 from rlexp.agents.dqn.acting_network import PolicyExploration
@@ -113,11 +114,14 @@ def learning(learner: DQNLearner, batch: SampleBatch) -> Work:
 def stepping(vector: VectorEnv, num_steps: int, policy: DQNPolicy | None) -> Work:
     """Return what takes ``num_steps`` random steps in every env; ``policy`` looks at each observation, to no effect."""
     rng = np.random.default_rng(SEED)
+    space = vector.single_action_space
+    assert isinstance(space, Discrete)
+    num_actions = int(space.n)
     obs, _ = vector.reset(seed=SEED)
 
     def step() -> int:
         nonlocal obs
-        actions = rng.integers(vector.single_action_space.n, size=(num_steps, vector.num_envs))
+        actions = rng.integers(num_actions, size=(num_steps, vector.num_envs))
         num_ended = 0
         for actions_now in actions:
             if policy is not None:

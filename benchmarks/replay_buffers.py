@@ -60,7 +60,7 @@ COLUMNS = (
 
 def serve(connection: Connection, name: str, kind: Kind) -> None:
     """Fill a buffer, say what its rows take or why it cannot, and then answer what is to be measured how often."""
-    batches = kind.batches()
+    batches: Iterator[Any] = kind.batches()
     if name in PEERS:
         batches = map(whole_columns, batches)
     first = next(batches)

@@ -32,8 +32,10 @@ Columns = dict[str, Array]
 class Buffer(Protocol):
     """A prioritized replay buffer."""
 
-    nbytes: int
-    """Bytes of its rows when it is full."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows when it is full."""
+        ...
 
     def add(self, rows: Any) -> None:
         """Add copies of a batch, in the form that the buffer was made for, with its TD_ERRORS where it takes them."""

@@ -13,9 +13,10 @@ from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.rollout.worker import FragmentInfo
-from rlexp.sample_batch import OBS, Array, SampleBatch
+from rlexp.sample_batch import OBS, Array, SampleBatch, SentRows
 from rlexp.task_pool import Actor, InlineTaskPool, Resources, TaskPool
 from tests.envs import COUNTING_ENV
+from tests.sent_rows import whole
 
 NUM_ENVS = 2
 SMALL: Mapping[str, Any] = {
@@ -50,7 +51,12 @@ def make_agent(
 
 
 def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:
-    """Return the next sample of each of the agent's workers."""
+    """Return the next sample of each of the agent's workers, which send whole observations."""
+    return [(whole(sent), info) for sent, info in poll_sent(agent, num_steps_sampled)]
+
+
+def poll_sent(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SentRows, FragmentInfo]]:
+    """Return the next sample of each of the agent's workers, in the form in which it was sent."""
     samples = agent.source.poll(num_steps_sampled) or agent.source.poll(num_steps_sampled)
     return [(agent.pool.get(sample.batch, 1.0), sample.info) for sample in samples]
 

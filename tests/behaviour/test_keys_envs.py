@@ -28,6 +28,7 @@ from rlexp.sample_batch import OBS
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning.resume import resume_run
 from tests.envs import ENDLESS_ENV, PIXEL_ENV
+from tests.sent_rows import whole
 
 REPOSITORY = Path(__file__).parents[2]
 TINY: Mapping[str, Any] = {
@@ -96,7 +97,7 @@ def test_memory_of_a_game_reaches_the_network_around_zero(observation_filter: st
         lambda layer, given, gives: saturated.append((gives.abs() > 0.99).float().mean().item())
     )
     (sample,) = agent.source.poll(0)
-    obs = torch.from_numpy(agent.pool.get(sample.batch, 1.0)[OBS])
+    obs = torch.from_numpy(whole(agent.pool.get(sample.batch, 1.0))[OBS])
     network(obs)
     agent.stop()
     assert agent.network_config().sees_byte_vectors is centered

@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.agents.dqn.agent import DQNAgentBase
 from rlexp.checkpoint import read_checkpoint
-from rlexp.replay.ring import STORAGE_PREFIX
+from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, WEIGHTS, Array, SampleBatch
 from tests.behaviour.learning_agents import (
     MAKERS,

@@ -18,7 +18,7 @@ from rlexp.replay import ShardStats
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
 from rlexp.task_pool import InlineTaskPool, Resources
-from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll
+from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll_sent
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 from tests.replay_states import in_memory
 
@@ -67,9 +67,8 @@ def test_replay_shards_have_processes_of_their_own_or_the_learners(
     replay_storage: str, cpus: int, own_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: cpus)
-    config = ApexConfig(
-        **{**SMALL, "num_workers": 2, "optimizer": {"num_replay_buffer_shards": 2}}, replay_storage=replay_storage
-    )
+    changes = {"num_workers": 2, "optimizer": {"num_replay_buffer_shards": 2}, "replay_storage": replay_storage}
+    config = ApexConfig(**{**SMALL, **changes})
     pool = PlacementPool()
     ApexAgent(COUNTING_ENV, config, pool, seed=0).stop()
     expected = Resources(cpus=0, gpus=0) if own_processes else None
@@ -97,7 +96,7 @@ def held_rows(agent: ApexAgent) -> list[tuple[float, ...]]:
 @pytest.mark.parametrize("changes", [{}, {"sample_async": True}, {"observation_filter": "MeanStdFilter"}])
 def test_in_shared_memory_workers_write_their_rows_themselves(changes: dict[str, Any]) -> None:
     agent = shared_agent(**changes)
-    samples = poll(agent)
+    samples = poll_sent(agent)
     assert {info.worker_index for _, info in samples} == {0, 1}
     for sent, info in samples:
         assert isinstance(sent, WrittenRows)
@@ -130,7 +129,7 @@ def test_in_shared_memory_no_image_is_compressed() -> None:
 @pytest.mark.key("replay_storage")
 def test_without_other_processes_there_is_nothing_to_share() -> None:
     agent = shared_agent(num_workers=0)
-    assert all(isinstance(sent, SampleBatch) for sent, _ in poll(agent))
+    assert all(isinstance(sent, SampleBatch) for sent, _ in poll_sent(agent))
     agent.train()
     agent.stop()
 

@@ -205,7 +205,7 @@ def test_requested_stop_ends_an_evaluation_and_leaves_out_its_figures(monkeypatc
 @pytest.mark.key("evaluation_config.explore", "evaluation_config.env_config", "evaluation_num_episodes")
 def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> None:
     evaluation = {"explore": True, "exploration_final_eps": 0.6, "env_config": {"pay": 7.0}}
-    keys = {"evaluation_interval": 1, "evaluation_num_episodes": 13, "evaluation_config": evaluation}
+    keys: dict[str, Any] = {"evaluation_interval": 1, "evaluation_num_episodes": 13, "evaluation_config": evaluation}
     agent = make_dqn(PAID_IDENTITY_ENV, seed=3, **keys)
     agent.train()
     row = agent.train()

@@ -16,6 +16,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display.summary import summary_lines
 from rlexp.json_file import to_json
 from rlexp.runs.run_record import read_run_record
+from rlexp.search.searchers import OptunaSearcher
 from rlexp.seeding import derive_seed
 from tests.behaviour.rehearsed_sweeps import (
     ASHA,
@@ -128,15 +129,16 @@ def test_optuna_knows_each_point_once(tmp_path: Path) -> None:
         points = [event["point"] for event in journal(path) if event["event"] == "configured"]
         assert points[: len(tried)] == tried
         assert len(points) == len({to_json(point) for point in points}) == 8
-        (study,) = (searcher._study for searcher in [played.search._state.searcher])
-        known = [(float(f"{trial.params['lr']:.4g}"), trial.state.name) for trial in study.trials]
+        searcher = played.search._state.searcher
+        assert isinstance(searcher, OptunaSearcher)
+        known = [(float(f"{trial.params['lr']:.4g}"), trial.state.name) for trial in searcher._study.trials]
         fates = {each["point"]["lr"]: each["status"] for each in saved(path)["configurations"]}
         assert [rate for rate, _ in known] == [point["lr"] for point in points]
         assert {rate for rate, state in known if state == "COMPLETE"} == {
             rate for rate, status in fates.items() if status == "TERMINATED"
         }
         assert {state for _, state in known} == {"COMPLETE", "PRUNED"}
-        values = [trial.value for trial in study.trials if trial.state.name == "COMPLETE"]
+        values = [trial.value for trial in searcher._study.trials if trial.state.name == "COMPLETE"]
         assert all(value is not None for value in values)
 
 

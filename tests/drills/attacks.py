@@ -1,4 +1,4 @@
-"""What a run directory can try on whoever reads it or goes on with it; each attack yields once for every command."""
+"""What a run directory can try on whoever reads it or goes on with it; each attack yields what every command said."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def names_own(run: Path, module: str | None, env: str | None) -> None:
         (run / "resolved.yaml").write_text(text.replace("CartPole-v1", env), encoding="utf-8")
 
 
-def modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def modules(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """The run names a module beside it, and somebody else can write there."""
 
     def names_module(copy: Path) -> None:
@@ -96,7 +96,7 @@ def modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
             yield check_refused(command, 3, reason)
 
 
-def own_modules(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def own_modules(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """The run names a module that lies in it, which is found from the folder around it."""
     for name, env in (("handed_over.evil", None), (None, "handed_over.evil:Env")):
         copy = copied(scene, run, lambda copy: names_own(copy, name, env))  # noqa: B023
@@ -112,14 +112,16 @@ def at_once(scene: Scene, *commands: tuple[object, ...], **environment: str) -> 
     return started
 
 
-def check_refused(command: Command, code: int, reason: str) -> None:
-    """Check that a command has ended with a code and a reason."""
+def check_refused(command: Command, code: int, reason: str) -> str:
+    """Check that a command has ended with a code and a reason; return what it said."""
     ended = command.process.returncode
     check(ended == code, f"exit {ended}, not {code}: {command.stderr[-300:]}")
-    check(reason in check_clean(command), f"{reason!r} is not in {command.stderr[-300:]!r}")
+    said = check_clean(command)
+    check(reason in said, f"{reason!r} is not in {command.stderr[-300:]!r}")
+    return said
 
 
-def elsewhere(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def elsewhere(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """Names of trials, checkpoints and their files lead out of the run."""
     directory = f"../{outside.name}"
     best = f"{directory}/{checkpoints_of(run)[-1].name}"
@@ -133,7 +135,7 @@ def elsewhere(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     yield refused(scene, 3, "is not a file of a checkpoint", "evaluate", copy)
 
 
-def links(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def links(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """Links stand where a resumed run writes."""
     trial = trial_of(run).name
     targets = {
@@ -154,13 +156,18 @@ def replaced(path: Path) -> Path:
     return path
 
 
-def pipes(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def pipes(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """Pipes that nobody writes to, and devices that never end, stand in the place of files."""
     trial = trial_of(run)
     (events,) = trial.glob("events.out.*")
     names = ["resolved.yaml", "search.jsonl", "sweep.json"]
     names += [f"{trial.name}/{name}" for name in ("params.json", "result.json", events.name)]
-    copy = copied(scene, run, lambda copy: [os.mkfifo(replaced(copy / name)) for name in names])
+
+    def with_pipes(copy: Path) -> None:
+        for name in names:
+            os.mkfifo(replaced(copy / name))
+
+    copy = copied(scene, run, with_pipes)
     words = ("ls", "logs", "compare", "resume")
     for command, code in zip(at_once(scene, *((word, copy) for word in words)), (0, 2, 2, 3), strict=True):
         yield check_refused(command, code, "")
@@ -169,10 +176,12 @@ def pipes(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     yield refused(scene, 3, "is damaged", "evaluate", copy)
     for replace in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         copy = copied(scene, run, lambda copy: replace(replaced(copy / "run.json")))  # noqa: B023
-        yield check("DAMAGED" in "".join(scene.run("ls", copy).output), "ls takes it for good")
+        said = "".join(scene.run("ls", copy).output)
+        check("DAMAGED" in said, "ls takes it for good")
+        yield said
 
 
-def nonsense(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def nonsense(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """What would be objects, is nested beyond all bounds, or is not what should stand there."""
     touch = f"e: !!python/object/apply:os.system ['touch {scene.folder / 'sentinel'}']\n"
     copy = copied(scene, run, lambda copy: (copy / "resolved.yaml").write_text(touch, encoding="utf-8"))
@@ -191,7 +200,7 @@ def nonsense(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     yield check_refused(scene.run("evaluate", copy), 3, "does not say how it was trained")
 
 
-def shown(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def shown(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """Names, notes and numbers that a terminal or a browser would obey, or that no column can hold."""
     name = f"00000-{ESCAPES}{MARKUP.replace('/', '')}"
 
@@ -223,7 +232,7 @@ def shown(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     yield check_clean(scene.run("ls", numbers))
 
 
-def tampered(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
+def tampered(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     """Manifests and states have giant numbers, keys that are given twice, deep nesting, or are links."""
     (original,) = run.glob("*/checkpoint_*")
     manifest, state = ((original / name).read_text(encoding="utf-8") for name in ("manifest.json", "state.json"))
@@ -243,7 +252,8 @@ def tampered(scene: Scene, run: Path, outside: Path) -> Iterator[object]:
     for name in ("manifest.json", "state.json"):
         copy = copied(scene, run, lambda copy: replaced(checkpoint_in(copy) / name).symlink_to(original / name))  # noqa: B023
         yield check_refused(scene.run("resume", copy), 3, "is a link")
-    for metrics in ({"training_iteration": 10**300}, {"timesteps_total": -1}, []):
+    rows: tuple[object, ...] = ({"training_iteration": 10**300}, {"timesteps_total": -1}, [])
+    for metrics in rows:
         copy = copied(scene, run, lambda copy: manifest_changed(copy, metrics=metrics))  # noqa: B023
         yield check_refused(scene.run("resume", copy), 3, "not a row of results")
 

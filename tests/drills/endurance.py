@@ -145,7 +145,7 @@ class Soak:
 
     def victims(self) -> list[tuple[str, psutil.Process]]:
         """Return the processes of the run that are ours; Ray's own are the drill ray-gone's."""
-        kinds = {"trial": TRIAL, "worker": WORKER, "shard": SHARD}
+        kinds: dict[str, str | tuple[str, ...]] = {"trial": TRIAL, "worker": WORKER, "shard": SHARD}
         found = [(name, process) for name, kind in kinds.items() for process in self.scene.processes(kind)]
         return [(COMMAND, psutil.Process(self.command.process.pid)), *found]
 

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,6 +28,12 @@ SHORT_PAUSE_S = 8.0
 PROMPT = "ready>"
 
 
+def is_well_after(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Return whether a row of results is more than three iterations after an older one."""
+    went_on: bool = new["training_iteration"] > old["training_iteration"] + 3
+    return went_on
+
+
 @drill(71, "sigstop-all")
 def sigstop_all(scene: Scene) -> str:
     """All processes of a run are stopped by a signal for 30 seconds, then the command alone for 8."""
@@ -38,7 +46,7 @@ def sigstop_all(scene: Scene) -> str:
                 process.send_signal(number)
             if number == signal.SIGSTOP:
                 time.sleep(pause_s)  # the pause is what is drilled
-        row = command.wait_for_result(lambda new, old=row: new["training_iteration"] > old["training_iteration"] + 3)
+        row = command.wait_for_result(partial(is_well_after, row))
     goes_on_and_stops(command, row)
     check_no_step_twice(scene.out / "drill")
     notes = [event["text"] for event in command.events if event["event"] == "note"]

@@ -167,12 +167,12 @@ class Pipeline:
             replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA),
             index,
             SEED + attempt,
-            self.shared and self.shared.writer(index, seed=index),
+            self.shared.writer(index, seed=index) if self.shared else None,
         )
 
     def place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
         resources = None if self.shared else Resources(0, 0)
-        rows = self.shared and self.shared.rows(index)
+        rows = self.shared.rows(index) if self.shared else None
         return self.pool.place(f"replay-{index}", resources, ReplayShard, self.replay, index, rows)
 
     def run(self, num_steps: int, num_updates: int) -> None:

@@ -68,8 +68,8 @@ def rows(trial: Path) -> list[dict[str, Any]]:
 def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
     file = tmp_path / "nine.yaml"
     file.write_text(NINE_TRIALS)
-    no_cluster = {"RAY_ADDRESS": "127.0.0.1:1", "RLEXP_ADDRESS": "local"}  # nothing may try to join the first
-    done = rlexp("run", file, "--out", tmp_path / "out", "--json", **no_cluster)
+    arguments = ("run", file, "--out", tmp_path / "out", "--json")
+    done = rlexp(*arguments, RAY_ADDRESS="127.0.0.1:1", RLEXP_ADDRESS="local")  # nothing may try to join the first
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert sum(event["event"] == "result" for event in events) == 18

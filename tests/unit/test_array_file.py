@@ -123,7 +123,11 @@ def test_what_is_no_such_file_is_a_value_error(content: bytes, tmp_path: Path) -
 
 
 def test_a_state_is_taken_apart_and_put_together() -> None:
-    state = {"a": np.arange(3), "b": {"c": [1, None, np.ones((2, 2), np.float32)], "d": "text"}, "e": (0.1, True)}
+    state: dict[str, Any] = {
+        "a": np.arange(3),
+        "b": {"c": [1, None, np.ones((2, 2), np.float32)], "d": "text"},
+        "e": (0.1, True),
+    }
     arrays, rest = taken_apart(state)
     assert set(arrays) == {"a", "b.c.2"}
     together = put_together(arrays, json.loads(json.dumps(rest)))

@@ -47,8 +47,9 @@ class YieldingPool(InlineTaskPool):
     def __init__(self) -> None:
         self._never = threading.Event()
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float) -> bool:
         self._never.wait(min(timeout, 0.002))
+        return False
 
 
 def make_agent(env: str = IDENTITY_ENV, **changes: Any) -> ApexAgent:

@@ -119,7 +119,8 @@ def make_perturbed(weights: Weights, stddev: float, seed: int = 0) -> DQNPolicy:
 
 
 def explored(policy: DQNPolicy, obs: Array, resetting: Array = NONE_RESETTING) -> list[int]:
-    return policy.sample_actions(obs, SOME_EPSILON, resetting, RNG)[0].tolist()
+    actions: list[int] = policy.sample_actions(obs, SOME_EPSILON, resetting, RNG)[0].tolist()
+    return actions
 
 
 def test_without_noise_it_explores_greedily(weights: Weights) -> None:

@@ -54,7 +54,8 @@ def age(text: str, run: str = "DQN") -> Age | None:
 
 class TestTable:
     def test_releases_of_a_spelling_are_in_order(self) -> None:
-        assert not [key for key, known in {**spellings(), **dated_values()}.items() if known.is_empty]
+        known = (*spellings().items(), *dated_values().items())
+        assert not [key for key, releases in known if releases.is_empty]
 
     def test_keys_of_rlexp_have_no_release_and_exist(self) -> None:
         assert not keys_of_rlexp() & spellings().keys()

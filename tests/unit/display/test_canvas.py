@@ -10,6 +10,18 @@ from rlexp.display.canvas import Canvas
 from tests.terminals import Window
 
 
+class RememberingWindow(Window):
+    """Remembers what was written to it, as it was written."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.written: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.written.append(text)
+        return super().write(text)
+
+
 def canvas_on(window: Window) -> tuple[Canvas, Console]:
     console = Console(file=window, force_terminal=True, width=window.width, height=24, highlight=False, _environ={})
     return Canvas(console), console
@@ -60,13 +72,10 @@ def test_what_the_terminal_echoes_wraps_no_line_of_the_picture() -> None:
 
 
 def test_a_canvas_that_was_never_opened_keeps_the_cursor_and_erases_its_line() -> None:
-    window = Window(40)
-    written: list[str] = []
-    canvas, console = canvas_on(window)
-    window.write = lambda text: written.append(text) or Window.write(window, text)  # type: ignore[method-assign]
-    console.file = window
+    window = RememberingWindow(40)
+    canvas, _ = canvas_on(window)
     canvas.draw(Text("checking  0:00:01"))
     assert window.shown == ["checking  0:00:01"]
     canvas.close()
     assert window.shown == [""]
-    assert "\x1b[?25l" not in "".join(written)
+    assert "\x1b[?25l" not in "".join(window.written)

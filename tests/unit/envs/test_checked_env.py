@@ -73,7 +73,7 @@ class OldResetEnv(CountingEnv):
 class PartsEnv(CountingEnv):
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space = Dict({"a": Box(0, 1, (2,), np.float32), "b": Discrete(3)})  # type: ignore[assignment]
+        self.observation_space = Dict({"a": Box(0, 1, (2,), np.float32), "b": Discrete(3)})
 
     def _observation(self) -> Any:
         return {"a": np.zeros(2, np.float32), "b": 1} if self._step == 0 else {"a": np.zeros(2, np.float32)}

@@ -57,7 +57,7 @@ def test_makes_a_class_of_the_users_own() -> None:
 )
 def test_what_is_no_class_of_envs_is_not_called(name: str, tmp_path: Path) -> None:
     touch = f"touch {tmp_path / 'file'}"
-    arguments = {
+    arguments: dict[str, dict[str, Any]] = {
         "os:system": {"command": touch},
         "subprocess:run": {"args": touch, "shell": True},
         "builtins:open": {"file": str(tmp_path / "file"), "mode": "w"},

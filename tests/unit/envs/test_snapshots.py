@@ -47,9 +47,11 @@ def stored(snapshot: dict[str, Any] | None) -> dict[str, Any]:
 def played(env: Vector, steps: int, seed: int) -> list[bytes]:
     """Return all that an env says in so many steps of random actions."""
     rng = np.random.default_rng(seed)
+    actions = env.single_action_space
+    assert isinstance(actions, Discrete)
     said = []
     for _ in range(steps):
-        obs, rewards, terminated, truncated, _ = env.step(rng.integers(env.single_action_space.n, size=env.num_envs))
+        obs, rewards, terminated, truncated, _ = env.step(rng.integers(actions.n, size=env.num_envs))
         said.append(b"".join(np.asarray(part).tobytes() for part in (obs, rewards, terminated, truncated)))
     return said
 

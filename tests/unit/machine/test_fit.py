@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.experiment import AGENTS, required_cpus, required_gpus
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import AGENTS, Experiment, required_cpus, required_gpus
 from rlexp.machine import Machine, fitted
 
 GIB = 2**30
@@ -17,6 +18,11 @@ def machine(cpus: int = 2, gpus: int = 0, memory: int = 8 * GIB) -> Machine:
 
 def experiment(env: str = "CartPole-v1", run: str = "APEX", **config: Any) -> Any:
     return AGENTS[run].model_validate({"name": "a", "run": run, "env": env, "config": config})
+
+
+def buffer_size_of(experiment: Experiment) -> int:
+    assert isinstance(experiment.config, DQNConfig)
+    return experiment.config.buffer_size
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 3, 4, 8, 64])
@@ -62,8 +68,8 @@ def test_replay_of_games_is_cut_to_the_memory() -> None:
     keys = {"buffer_size": 1_000_000, "learning_starts": 900_000}  # counts rows added, so it may be more than fit
     game = experiment("PongNoFrameskip-v4", run="DQN", compress_observations=False, **keys)
     after, changes = fitted(game, machine(memory=4 * GIB))
-    assert 1.8 * GIB < after.config.buffer_size * 84 * 84 < 2 * GIB
+    assert 1.8 * GIB < buffer_size_of(after) * 84 * 84 < 2 * GIB
     assert [change.split(":")[0] for change in changes] == ["buffer_size"]
-    assert fitted(game, machine(memory=64 * GIB))[0].config.buffer_size == 1_000_000
+    assert buffer_size_of(fitted(game, machine(memory=64 * GIB))[0]) == 1_000_000
     compressed = experiment("PongNoFrameskip-v4", run="DQN", **keys)
-    assert fitted(compressed, machine(memory=4 * GIB))[0].config.buffer_size == 1_000_000
+    assert buffer_size_of(fitted(compressed, machine(memory=4 * GIB))[0]) == 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.machine.replay_memory import bytes_per_transition, replay_bytes
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, FrameRows, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 
 N_STEP, STACKED, DIM, FRAGMENT = 3, 4, 84, 50
 NUM_FRAGMENTS = 64
@@ -26,7 +26,7 @@ def pong(run: str = "APEX", **config: Any) -> Experiment:
 def fragment(first: int, game: np.ndarray) -> FrameRows:
     """The rows of one env from its step ``first`` on; its frames are one after another of ``game``'s."""
     steps, ages = np.arange(FRAGMENT)[:, None], np.arange(STACKED)
-    columns = {
+    columns: dict[str, Array] = {
         OBS: (steps + ages).astype(np.int32),
         ACTIONS: np.zeros(FRAGMENT, np.int64),
         REWARDS: np.zeros(FRAGMENT, np.float32),

@@ -12,6 +12,7 @@ from rlexp.policy import LearnResult, Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
+from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, SampleBatch
@@ -80,7 +81,9 @@ class ScriptedSource:
         """Let the next poll deliver ``batch``; by default, each row took one env step and may go to any shard."""
         nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
         steps = batch.count if num_env_steps is None else num_env_steps
-        info = FragmentInfo(0, batch.count, steps, nothing, np.zeros(1), weights_version, 0.001, shard=shard)
+        info = FragmentInfo(
+            0, batch.count, steps, nothing, np.zeros(1), weights_version, SampleTime(0.001), shard=shard
+        )
         self._samples.append(Sample(Ref(batch), info))
 
     def poll(self, num_steps_sampled: int) -> list[Sample]:
@@ -96,6 +99,12 @@ class ScriptedSource:
 
     def set_filter(self, moments: Moments) -> None:
         raise AssertionError("an optimizer knows of no filters")
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        return None
 
     def drain_events(self) -> list[str]:
         return []

@@ -107,7 +107,12 @@ def trained_weights(seed: int) -> Weights:
     optimizer = make_optimizer(IDENTITY_ENV, seed)
     published: list[Weights] = []
     publish = optimizer._source.publish
-    optimizer._source.publish = lambda version, weights: (published.append(weights), publish(version, weights))  # type: ignore
+
+    def remember(version: int, weights: Weights) -> None:
+        published.append(weights)
+        publish(version, weights)
+
+    optimizer._source.publish = remember  # type: ignore[method-assign]
     for _ in range(30):
         optimizer.step()
     return published[-1]

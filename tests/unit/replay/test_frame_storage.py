@@ -38,7 +38,7 @@ def sent(first: int, obs: Sequence[Sequence[int]], new_obs: Sequence[Sequence[in
     """Rows ``first``, ``first`` + 1, ... whose observations are made of frames of these numbers; read-only."""
     numbers = np.unique(np.array([*obs, *new_obs], np.int64))
     actions = np.arange(first, first + len(obs))
-    columns = {
+    columns: dict[str, Array] = {
         OBS: numbers.searchsorted(np.reshape(obs, (len(obs), STACKED))),
         ACTIONS: actions,
         REWARDS: actions.astype(np.float32),

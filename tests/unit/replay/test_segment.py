@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_pages_take_memory_once_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"name": "rlexp-other"}, {"pid": 2**22 + 1}, {"fd": 0}])
-def test_a_stranger_is_never_taken_for_the_segment(wrong: dict[str, int]) -> None:
+def test_a_stranger_is_never_taken_for_the_segment(wrong: dict[str, Any]) -> None:
     segment = Segment.create()
     with pytest.raises(ResourceError, match="learner's machine") as error:
         replace(segment.handle, **wrong).open()

@@ -19,7 +19,7 @@ from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.shared.writer import RingWriter, SharedRowWriter
 from rlexp.replay.storage import ArrayStorage
-from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, SampleBatch
+from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, Array, SampleBatch
 from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(
@@ -39,7 +39,7 @@ WIDE = 40
 def numbered(first: int, count: int, td_error: float | None = 0.0) -> SampleBatch:
     """Rows that say in every column which one they are; the reward is 10 for those that are not held yet."""
     numbers = np.arange(first, first + count)
-    columns = {OBS: np.repeat(numbers[:, None], WIDE, axis=1).astype(np.float32), ACTIONS: numbers}
+    columns: dict[str, Array] = {OBS: np.repeat(numbers[:, None], WIDE, axis=1).astype(np.float32), ACTIONS: numbers}
     if td_error is not None:
         columns[TD_ERRORS] = np.full(count, td_error, np.float32)
     return SampleBatch(columns)
@@ -144,7 +144,6 @@ def test_a_td_error_that_is_not_finite_changes_nothing() -> None:
 
 def test_keys_of_overwritten_rows_are_stale() -> None:
     bench = Bench(RingSizes(capacity=8, num_rings=2, headroom=4))
-    old = []
     for turn in range(2):
         bench.shard.add_batch(bench.writers[turn].write(numbered(4 * turn, 4, td_error=9.0)))
     old = bench.sampled()[KEYS]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import UsageError
+from rlexp.results.alignment import Window
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
 from tests.unit.results.run_folders import MadeTrial, make_run
@@ -43,7 +44,7 @@ def test_scores_are_means_over_the_last_tenth(two: tuple[Path, Path]) -> None:
     comparison = compared(*two)
     worse, better = comparison.groups
     assert (worse.name, worse.mark, better.name, better.mark) == ("worse", "A", "better", "B")
-    assert (comparison.window.start, comparison.window.end) == (1800.0, 2000.0)
+    assert comparison.window == Window(1800.0, 2000.0)
     assert [trial.score for trial in worse.trials] == [19.5, 29.5, 39.5, 49.5]  # the last two of twenty rows
     assert (worse.mean, worse.iqm.value, better.iqm.value) == (34.5, 34.5, 59.5)
     assert (
@@ -90,7 +91,7 @@ def test_when_a_goal_was_reached(two: tuple[Path, Path]) -> None:
 
 def test_by_time(two: tuple[Path, Path]) -> None:
     comparison = compared(*two, axis=Axis.TIME)
-    assert (comparison.window.start, comparison.window.end) == (36.0, 40.0)
+    assert comparison.window == Window(36.0, 40.0)
     assert comparison.groups[0].band.x[-1] == 40.0
 
 
@@ -131,6 +132,7 @@ def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
 def test_a_short_trial_is_named(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(20), 2), MadeTrial([5.0, 6.0], 3)])
     comparison = compared(run)
+    assert comparison.window is not None
     assert comparison.window.end == 200.0
     assert "00002-DQN-CartPole-v1 ends at 200 (TERMINATED) of 2,000 env steps" in warnings(comparison)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from rlexp.policy import Weights
@@ -37,6 +40,12 @@ class StepPolicy:
     def set_weights(self, weights: Weights) -> None:
         self.weights_given.append(weights)
 
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        return None
+
 
 class ZeroPolicy:
     """Acts with 0, whatever it sees."""
@@ -56,4 +65,10 @@ class ZeroPolicy:
         return batch
 
     def set_weights(self, weights: Weights) -> None:
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
         return None

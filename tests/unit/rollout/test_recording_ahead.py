@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from rlexp.policy import Weights
@@ -21,6 +24,12 @@ class FailingRecorder:
 
     def set_filter(self, moments: Moments) -> None:
         raise ValueError("not of this shape")
+
+    def state(self) -> dict[str, Any] | None:
+        return None
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        return False
 
     def stop(self) -> None:
         return None

@@ -29,6 +29,7 @@ from rlexp.sample_batch import (
 from rlexp.schedules import LinearSchedule
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
 from tests.rollout_settings import PLAIN
+from tests.sent_rows import whole
 from tests.unit.rollout.policies import StepPolicy
 
 NUM_ENVS = 2
@@ -62,7 +63,7 @@ def make_worker(
 def sample(worker: RolloutWorker, calls: int) -> tuple[SampleBatch, list[FragmentInfo]]:
     """Sample so often; return all rows, and what was told about each fragment."""
     samples = [worker.sample(0) for _ in range(calls)]
-    return SampleBatch.concat([batch for batch, _ in samples]), [info for _, info in samples]
+    return SampleBatch.concat([whole(batch) for batch, _ in samples]), [info for _, info in samples]
 
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
@@ -222,7 +223,7 @@ def test_the_same_seed_explores_the_same_way_and_another_one_does_not() -> None:
 
 def test_batches_stay_as_they_were_when_the_worker_goes_on() -> None:
     worker = make_worker()
-    batch, _ = worker.sample(0)
+    batch = whole(worker.sample(0)[0])
     before = {name: column.copy() for name, column in batch.columns.items()}
     sample(worker, calls=3)
     assert all((batch[name] == column).all() for name, column in before.items())

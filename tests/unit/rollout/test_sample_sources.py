@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 from tests.envs import ENDLESS_ENV
 from tests.rollout_settings import PLAIN, fleet_of
+from tests.sent_rows import whole
 from tests.unit.optimizers.scripted import HeldPool
 from tests.unit.rollout.policies import StepPolicy
 
@@ -31,19 +33,19 @@ class RecordingPool(InlineTaskPool):
 
     def __init__(self) -> None:
         self.values_put: list[object] = []
-        self.versions: list[tuple[Actor[object], object]] = []
+        self.versions: list[tuple[Actor[Any], object]] = []
         self.clocks: list[object] = []
 
     def put(self, value: R) -> Ref[R]:
         self.values_put.append(value)
         return super().put(value)
 
-    def call(self, actor, method, *args):  # type: ignore[no-untyped-def]
+    def call(self, actor: Actor[Any], method: Callable[..., R], *args: object) -> Ref[R]:
         assert method is RolloutWorker.set_weights
         self.versions.append((actor, args[0]))
         return super().call(actor, method, *args)
 
-    def start(self, lane: Lane, actor, method, args) -> None:  # type: ignore[no-untyped-def]
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         assert method is RolloutWorker.sample
         self.clocks.append(args[0])
         super().start(lane, actor, method, args)
@@ -111,7 +113,7 @@ def test_a_stopped_source_delivers_no_new_batches_and_stops_twice(source: Sample
 
 def test_a_fleet_delivers_each_batch_once_in_the_order_sampled(pool: RecordingPool) -> None:
     source = remote(pool, num_workers=1, queue_depth=3)
-    batches = [pool.get(sample.batch, 1.0) for _ in range(4) for sample in source.poll(0)]
+    batches = [whole(pool.get(sample.batch, 1.0)) for _ in range(4) for sample in source.poll(0)]
     first_steps = [int(batch["obs"][0, 2]) for batch in batches]
     assert first_steps == [call * FRAGMENT_LENGTH for call in range(9)]
 

@@ -24,7 +24,8 @@ SIZE = 20
 
 def brightness(observations: Array) -> Array:
     """A number that tells the two pictures of a PixelEnv apart."""
-    return observations[:, 0, 0].sum(axis=1).astype(np.float32)
+    sums: Array = observations[:, 0, 0].sum(axis=1).astype(np.float32)
+    return sums
 
 
 class LookingPolicy(ZeroPolicy):

@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def recorded(out: Path, **trial: Any) -> Path:
-    known = {"name": TRIAL, "directory": TRIAL, "seed": 0, "varied": {}} | trial
+    known: dict[str, Any] = {"name": TRIAL, "directory": TRIAL, "seed": 0, "varied": {}} | trial
     record = RunRecord("run", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00", trials=[TrialRecord(**known)])
     record.write(out / "run")
     return out / "run"

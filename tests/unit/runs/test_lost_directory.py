@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_command_that_lost_its_directory_says_so_and_leaves_the_next_run_alone(
     fails: type[BaseException], run: RunDirectory
 ) -> None:
     class Session(RaySession):
-        def __enter__(self) -> RaySession:
+        def __enter__(self) -> Self:
             replaced(run.path)
             (run.path / "of the next run").touch()
             raise fails

@@ -57,6 +57,7 @@ def test_video_extra_films_cartpole(capfd: pytest.CaptureFixture[str]) -> None:
     vector = make_filmed_env(EnvConfig("CartPole-v1", {}, None))
     (picture,) = vector.render() or ()
     vector.close()
+    assert isinstance(picture, np.ndarray)
     assert picture.shape == (400, 600, 3)
     assert capfd.readouterr() == ("", ""), "pygame greets whoever imports it"
 

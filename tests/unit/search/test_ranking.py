@@ -24,7 +24,7 @@ def standings_of(
 ) -> tuple[Standings, list[Trial]]:
     """Return standings after ten rows of each trial; ``rewards`` are those of each configuration's seeds."""
     standings = Standings(SearchConfig(num_seeds=len(rewards[0]), **search), len(rewards))
-    trials = []
+    trials: list[Trial] = []
     for configuration, seeds in enumerate(rewards):
         for reward in seeds:
             trial = make_trial(len(trials))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
 from rlexp.search.searchers import Fate, OptunaSearcher, Outcome, make_searcher, require_sweep_extra
 from tests.behaviour.simulated_sweeps import sweep_of
@@ -28,9 +29,11 @@ def test_points_of_optuna_lie_in_the_space(tmp_path: Path) -> None:
         point = searcher.suggest(configuration)
         assert point is not None
         (trial,) = sweep.trials(configuration, point)
-        assert trial.experiment.config.n_step in range(1, 9)
-        assert trial.experiment.config.train_batch_size % 8 == 0
-        assert round(trial.experiment.config.gamma * 100, 6).is_integer()
+        config = trial.experiment.config
+        assert isinstance(config, DQNConfig)
+        assert config.n_step in range(1, 9)
+        assert config.train_batch_size % 8 == 0
+        assert round(config.gamma * 100, 6).is_integer()
         searcher.tell(configuration, Outcome(Fate.FINISHED, 1.0, 10))
     assert searcher.suggest(30) is None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from ray.core.generated.common_pb2 import JobConfig
+from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined]  # made when it is imported
 
 from rlexp.sessions import ray_thread
 from rlexp.sessions.ray_session import RaySession, RayStoppedError, job_without_folders
@@ -42,7 +42,7 @@ def test_end_of_a_server_is_reported_and_ray_is_not_called_again(servers: dict[s
     session.call(lambda: None)
     session.leave()
     assert not session.is_abandoned
-    kills = iter([lambda: None, lambda: killed(servers[name])])
+    kills: Iterator[Callable[[], None]] = iter([lambda: None, lambda: killed(servers[name])])
     with pytest.raises(RayStoppedError, match=rf"process {name} \(pid {servers[name].pid}\) ended unexpectedly"):
         session.call(lambda: unblocked.wait(TIMEOUT_S), lambda: next(kills)())
     assert session.is_abandoned

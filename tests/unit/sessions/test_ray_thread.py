@@ -45,7 +45,8 @@ def test_failed_check_ends_the_wait_for_a_function_that_is_blocked(
     thread: RayThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_thread, "LEAVE_TIMEOUT_S", 0.01)
-    unblocked, looks = threading.Event(), []
+    unblocked = threading.Event()
+    looks: list[int] = []
 
     def check() -> None:
         looks.append(len(looks))
