@@ -132,8 +132,16 @@ class RaisingEnv(CountingEnv):
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self._steps_left -= 1
         if self._steps_left == 0:
-            raise RuntimeError("this env raises at its fifth step")
+            raise RuntimeError("this env raises")
         return super().step(action)
+
+
+class LateRaisingEnv(RaisingEnv):
+    """Raises at its fiftieth step: after those that are tried before a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps_left = 50
 
 
 class ContinuousEnv(CountingEnv):

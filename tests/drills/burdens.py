@@ -51,7 +51,7 @@ def env_crowd(scene: Scene) -> str:
     command = started(scene, "Crowded")
     row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
     scene.one(WORKER).send_signal(signal.SIGKILL)
-    command.wait_for_note(r"^worker \d was lost.*replaced in")
+    command.wait_for_note(r"^worker \d failed.*replaced in")
     goes_on_and_stops(command, row)
     check(not scene.lingering(), f"still there: {scene.lingering()}")
     return "a worker replaced; no process left"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from pathlib import Path
 
+from rlexp.number_format import MOST_LINES
 from tests.drills.attacks import ATTACKS, check_clean, record_changed
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
@@ -69,9 +71,15 @@ def evil_yaml(scene: Scene) -> str:
         check(
             command.process.returncode == 2, f"{words[0]}: exit {command.process.returncode}: {command.stderr[-300:]}"
         )
-        passed = [name for name, line in lines.items() if f"error: {file}:{line}:" not in command.stderr]
+        first = dict(sorted(lines.items(), key=lambda item: item[1])[: MOST_LINES // 2])
+        passed = [name for name, line in first.items() if f"error: {file}:{line}:" not in command.stderr]
         check(not passed, f"{words[0]} says nothing of {passed}: {command.stderr[-500:]}")
+        check(" more errors; rlexp check --json prints all" in command.stderr, command.stderr[-300:])
         check_clean(command)
+    problems = json.loads("".join(scene.run("check", file, "--json").output))["problems"]
+    places = [problem["where"] for problem in problems]
+    passed = [name for name, line in lines.items() if not any(place.startswith(f"{file}:{line}:") for place in places)]
+    check(not passed, f"check --json says nothing of {passed}")
     for name, content in {
         "tag": f"!!python/object/apply:os.system ['touch {sentinel}']\n",
         "raw": "a: \x1b[2J\n",

@@ -93,17 +93,17 @@ def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
 def test_a_failing_trial_is_named_and_the_others_finish(tmp_path: Path) -> None:
     file = tmp_path / "failing.yaml"
     file.write_text(
-        f"bad:\n  run: DQN\n  env: tests.envs:RaisingEnv\n{TINY.replace('&config', '')}"
+        f"bad:\n  run: DQN\n  env: tests.envs:LateRaisingEnv\n{TINY.replace('&config', '')}"
         f"good:\n  run: DQN\n  env: CartPole-v1\n{TINY.replace('&config', '')}"
     )
     done = rlexp("run", file, "--out", tmp_path)
     assert done.returncode == 1, done.stderr
     statuses = [trial["status"] for trial in json.loads((tmp_path / "failing/run.json").read_text())["trials"]]
     assert statuses == ["ERROR", "TERMINATED"]
-    assert "raises at its fifth step" in done.stdout
+    assert "this env raises" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     traceback = next((tmp_path / "failing").glob("00000*/error.txt")).read_text()
-    assert "RaisingEnv" in traceback or "envs.py" in traceback
+    assert "LateRaisingEnv" in traceback or "envs.py" in traceback
 
 
 def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on(tmp_path: Path) -> None:
