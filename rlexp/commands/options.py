@@ -21,6 +21,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 Out = Annotated[
     Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created.")
 ]
+Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the directory in OUT.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished run or sweep of the same name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, create nothing.")]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, one per event.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors and the summary.")]
 Imports = Annotated[
