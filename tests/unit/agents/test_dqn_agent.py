@@ -187,7 +187,7 @@ def test_an_env_that_it_cannot_play_is_refused() -> None:
 
 def test_the_error_of_an_env_surfaces() -> None:
     agent = make_agent(RAISING_ENV)
-    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env this env raises"):
+    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env raises"):
         agent.train()
     agent.stop()
 

@@ -298,7 +298,7 @@ def test_epsilon_goes_by_the_steps_ahead() -> None:
 
 
 def test_the_error_of_an_env_surfaces() -> None:
-    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env this env raises"):
+    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env raises"):
         make_worker(fragment_length=10, env=RAISING_ENV).sample(0)
 
 
