@@ -83,7 +83,7 @@ def parsed_experiment_of(
 def _drafted(
     name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Variant], options: LoadOptions
 ) -> tuple[ParsedExperiment, tuple[Finding, ...]]:
-    """Return the parsed of an entry that is right in all its variants, and the axes that cannot be searched."""
+    """Return the experiment of an entry that is right in all its variants, and the axes that cannot be searched."""
     experiment, run = assembly.translation.experiment, assembly.translation.run
     made = without_idle_keys(name, made, run, assembly.defaults)
     valid = tuple(variant.experiment for variant in made if variant.experiment)
@@ -115,7 +115,7 @@ def _computed(experiment: Node, variants: Sequence[Experiment]) -> tuple[tuple[K
 
 
 def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperiment:
-    """Return the parsed with its variants as the caller wants them, and notices of what that changed."""
+    """Return the experiment with its variants as the caller wants them, and notices of what that changed."""
     if options.adjust is None:
         return parsed
     adjusted = [options.adjust(variant) for variant in parsed.variants]
@@ -134,7 +134,7 @@ def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
 
 
 def _without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
-    """Return the parsed without the values of its grids that change nothing, and notices of them."""
+    """Return the experiment without the values of its grids that change nothing, and notices of them."""
     kept, notices = kept_choices(parsed.axes, parsed.variants)
     are_left = [is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
     if not notices and all(are_left):

@@ -174,7 +174,7 @@ def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
 
 
 def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
-    """Yield the parsed's trials, numbered from ``start``: the whole grid for one sample after the other."""
+    """Yield the experiment's trials, numbered from ``start``: the whole grid for one sample after the other."""
     index = start
     variants = list(_variants(parsed, seeded))
     for sample in range(parsed.variants[0].num_samples):

@@ -5,35 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import standings_as_json
+from rlexp.display.quiet import QuietDisplay
 from rlexp.json_file import to_json
 from rlexp.runs.run_record import RunRecord, Status
-from rlexp.search.standings import Standings
 
 
-class JsonDisplay:
-    """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``note``, ``stopping`` and ``end``."""
+class JsonDisplay(QuietDisplay):
+    """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``note``, ``stopping`` and ``end``.
 
-    def __init__(self, stdout: TextIO) -> None:
-        self._stdout = stdout
-        self._run_directory = Path()
-        self._stop_requested = False
-        self._standings: Standings | None = None
-
-    def follow(self, standings: Standings) -> None:
-        """Remember the sweep."""
-        self._standings = standings
-
-    def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Print nothing: the events say what a program has to know."""
+    Phases are no events: a program needs to know none.
+    """
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Print ``start`` with the run directory and the names of the trials."""
-        self._run_directory = run_directory
+        super().start(run_directory, trials)
         self._print("start", directory=run_directory, trials=[trial.name for trial in trials])
 
     def on_trial_start(self, trial: Trial) -> None:
@@ -52,10 +41,6 @@ class JsonDisplay:
         """Print ``trial_end`` with the status and the message or null."""
         self._print("trial_end", trial=trial.name, status=status, message=message)
 
-    def on_stop_request(self) -> None:
-        """Remember it."""
-        self._stop_requested = True
-
     def tick(self) -> None:
         """Print ``stopping``, once, when the run was asked to end."""
         if self._stop_requested:
@@ -66,14 +51,6 @@ class JsonDisplay:
         """Print ``end`` with the run as it stands in ``run.json``, and the configurations of a sweep as they stand."""
         sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
         self._print("end", directory=self._run_directory, run=asdict(run), **sweep)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave nothing to restore."""
 
     def _print(self, event: str, **fields: Any) -> None:
         print(to_json({"event": event, **fields}), file=self._stdout, flush=True)

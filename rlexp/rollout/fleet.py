@@ -16,8 +16,8 @@ PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
 
 FAILURES_IN_A_ROW = 3
 """An env that raises so often without a fragment in between will go on to: the trial fails with its error."""
-WINDOW_S, LOSSES_IN_WINDOW = 300.0, 10
-"""A worker that is lost so often within so long is given up."""
+WINDOW_S, FAILURES_IN_WINDOW = 300.0, 10
+"""A worker that fails more often within so long is removed."""
 START_S = 60.0
 """What a worker has beyond the time for a fragment before its first one: its process starts and makes the envs."""
 STEADY_S = 10.0
@@ -28,7 +28,7 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 
 @dataclass(frozen=True)
 class FleetLimits:
-    """What is borne before a worker, or all of them, are given up."""
+    """What is borne before a worker, or all of them, are removed."""
 
     max_restarts: int
     """Of all workers together, by one process of the trial."""
@@ -42,7 +42,7 @@ class Member:
 
     index: int
     actor: Actor[RolloutWorker] | None
-    """None while it waits for its replacement, and once it is given up."""
+    """None while it waits for its replacement, and once it is removed."""
     answered_s: float
     """When it delivered last, was asked first or was placed."""
     attempt: int = 0
@@ -110,12 +110,12 @@ class Fleet:
         """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row."""
         member = self._member(worker)
         if isinstance(error, ActorLostError):
-            self._lose(member, f"failed: {error.message}")
+            self._handle_failure(member, f"failed: {error.message}")
             return
         member.failures += 1
         if member.failures >= FAILURES_IN_A_ROW:
             raise error
-        self._lose(member, f"failed: {_last_line(error)}")
+        self._handle_failure(member, f"failed: {_last_line(error)}")
 
     def replace_hung_workers(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
         """Remove workers that were asked for a fragment too long ago, and return them."""
@@ -126,7 +126,7 @@ class Fleet:
                 member.answered_s = now
             elif now - member.answered_s > timeout_s:
                 hanging.append(member.actor)
-                self._lose(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)")
+                self._handle_failure(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)")
         return hanging
 
     def replace_who_is_due(self) -> list[Actor[RolloutWorker]]:
@@ -148,7 +148,7 @@ class Fleet:
     def _member(self, worker: Actor[RolloutWorker]) -> Member:
         return next(member for member in self._members if member.actor is worker)
 
-    def _lose(self, member: Member, why: str) -> None:
+    def _handle_failure(self, member: Member, why: str) -> None:
         assert member.actor is not None
         self._pool.remove(member.actor)
         member.actor, member.lost = None, why
@@ -156,9 +156,9 @@ class Fleet:
         while member.failed_at_s and now - member.failed_at_s[0] > WINDOW_S:
             member.failed_at_s.popleft()
         member.failed_at_s.append(now)
-        losses = len(member.failed_at_s)
-        if losses > LOSSES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
-            self._give_up(member, why)
+        failures = len(member.failed_at_s)
+        if failures > FAILURES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
+            self._remove(member, why)
             return
         self.num_restarts += 1
         member.restart = self.num_restarts
@@ -170,7 +170,7 @@ class Fleet:
         member.short_lives += 1
         return 0.0 if member.short_lives == 1 else min(FIRST_DELAY_S * 2.0 ** (member.short_lives - 2), LONGEST_DELAY_S)
 
-    def _give_up(self, member: Member, why: str) -> None:
+    def _remove(self, member: Member, why: str) -> None:
         waiting = [each for each in self._members if each.actor is not None or each.replace_at_s is not None]
         if not waiting:
             raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
@@ -182,7 +182,7 @@ class Fleet:
 
     def _limits_hint(self) -> str:
         return (
-            f"a worker is removed after {LOSSES_IN_WINDOW} failures in {WINDOW_S / 60:g} minutes,"
+            f"a worker is removed after more than {FAILURES_IN_WINDOW} failures in {WINDOW_S / 60:g} minutes,"
             f" all after {self._limits.max_restarts} restarts (max_num_worker_restarts)"
         )
 

@@ -44,7 +44,7 @@ class TrialEvents(tune.Callback):
         self._without_result: set[str] = set()
         """Names of the trials whose process trains, but has not reported yet."""
         self.training: set[str] = set()
-        """Names of the trials whose process trains, so that it can save."""
+        """Names of the trials whose process trains and has reported."""
         self._feed = feed
         self._directory = directory
         self._display = display
@@ -104,6 +104,7 @@ class TrialEvents(tune.Callback):
         self._heard_s[ours.name] = self._clock()
         self._failures.pop(ours.name, None)
         self._paused.discard(ours.name)
+        self._without_result.discard(ours.name)
         if ours.name in self._changed:
             self._changed.remove(ours.name)
             self._recorders.pop(ours.name).close()

@@ -11,7 +11,7 @@ import pytest
 from rlexp.errors import TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import FAILURES_IN_A_ROW, LOSSES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
+from rlexp.rollout.fleet import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.sample_time import SampleTime
 from rlexp.rollout.worker import FragmentInfo
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_again_and_again_waits_longer_each_time_and_is_given_
             placed_s.append(bench.now_s)
         bench.now_s += 0.25
     gaps = np.diff(placed_s)
-    assert len(placed_s) == LOSSES_IN_WINDOW
+    assert len(placed_s) == FAILURES_IN_WINDOW
     assert (np.diff(gaps) >= -0.3).all()
     assert gaps[0] < 2 < 25 < gaps[-1]
     assert "removed" in bench.source.drain_events()[-1]
@@ -210,7 +210,7 @@ def test_a_worker_that_dies_again_and_again_waits_longer_each_time_and_is_given_
 
 def test_a_worker_that_delivered_for_a_while_is_replaced_at_once_however_often() -> None:
     bench = Bench()
-    for loss in range(LOSSES_IN_WINDOW):
+    for loss in range(FAILURES_IN_WINDOW):
         bench.poll_often(4, STEADY_S / 2)
         bench.workers[0].fate = DIES
         bench.poll()  # takes what had been asked before
