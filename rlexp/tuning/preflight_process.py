@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from rlexp.agents.replay_memory_probe import check_replay_fits
+from rlexp.agents.replay_memory_probe import NUM_STEPS, check_replay_fits
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
@@ -68,7 +68,7 @@ def try_experiments(request: dict[str, Any], tell: Tell) -> None:
             report, size = try_env(experiment, env_config, begin)
             sizes.append((env_config, size))
             tell("report", **asdict(report))
-        begin("256 random steps, which measure the memory of replay,")
+        begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
         check_replay_fits(experiment, env_config, size, machine)
 
 
