@@ -1,16 +1,15 @@
-"""TensorBoard's event files, whoever wrote them: read completely, fast, and in bounded memory.
+"""TensorBoard's event files from any writer: read completely, fast, and in bounded memory.
 
-The path of a scalar, a file a step: its record is found (``framing``), checked and understood (``shapes``
-for thousands at a time, ``messages`` for one), handed on in batches (``event_file``), a run's files
-after one another (``runs``), to what keeps of it what is to be shown (``gathering``).
+The path of a scalar, one module per step: its record is found (``framing``) and decoded, alone (``messages``)
+or with thousands of the same form (``shapes``); a file returns its scalars in batches (``event_file``). The files
+of a run are read in order (``runs``), without the points that a restart replaced (``restarts``), and what is to
+be shown of each tag is kept (``gathering``).
 """
 
-from rlexp.results.event_files.event_file import EventFile
-from rlexp.results.event_files.follow import Follower
+from rlexp.results.event_files.event_file import Batch, EventFile
 from rlexp.results.event_files.gathering import AtStep, Figures, Gatherer, Series, Summary
-from rlexp.results.event_files.points import POINT, Batch
-from rlexp.results.event_files.runs import Run, RunContents, find_runs, read_run
-from rlexp.results.event_files.tag_globs import TagGlobs
+from rlexp.results.event_files.runs import Follower, Run, RunContents, TagGlobs, find_runs, read_run
+from rlexp.results.event_files.shapes import POINT
 
 __all__ = [
     "POINT",

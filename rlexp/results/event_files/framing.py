@@ -1,34 +1,41 @@
-"""Where the records of an event file lie: TFRecord's frames, found without touching what is inside them.
+"""The records of an event file: TFRecord frames and their checksums, found without decoding the data inside.
 
 A frame is the length (uint64), the length's masked CRC (uint32), the data, and the data's masked CRC
-(uint32), all little-endian. A loop has to visit frame after frame, for each is found by the length of
-the one before. But writers repeat themselves: the same tags come in the same order, so the same
-lengths do. Where they have repeated, thousands of frames are guessed and checked in one stroke.
+(uint32), all little-endian. The start of each frame follows from the length of the previous one, so a loop
+has to visit them one by one. But writers write the same tags in the same order, so the lengths repeat
+with a period. Where they have repeated, thousands of lengths are predicted and checked at once.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
 
-from rlexp.results.event_files.checksums import crc32c, masked
 from rlexp.sample_batch import Array
 
 HEADER_BYTES: Final = 12
 FRAME_BYTES: Final = 16
-"""What a frame has beyond its data."""
+"""The bytes of a frame without its data."""
+CHECKSUM_BYTES: Final = 4
+BLOCK: Final = 4096
+"""Bytes that one pass over the CRC table covers; the table has 1 KiB for each."""
 
 _WALKED = 256
-"""Frames visited one by one before a guess."""
+"""Frames visited one by one before a prediction."""
 _LONGEST_PERIOD = _WALKED // 2
 _KNOWN_LENGTHS = 1 << 16
-"""Lengths whose checksum is remembered: a file with more different ones must not fill the memory."""
+"""Lengths with a cached checksum: a file with more different lengths must not fill the memory."""
 
 _HEADER = np.dtype([("length", "<u8"), ("checksum", "<u4")])
 _unpack_header = struct.Struct("<QI").unpack_from
+
+_POLYNOMIAL = 0x82F63B78
+_MASK_DELTA = 0xA282EAD8
+_ONES = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -38,11 +45,11 @@ class Frames:
     lengths: Array
     """``[N]``, int64: bytes of data in each."""
     end: int
-    """Where the first frame begins that is incomplete or damaged; the buffer's size where none is."""
+    """Start of the first incomplete or damaged frame; the buffer's size if there is none."""
     damaged: bool
-    """Whether the frame at ``end`` has a length that its checksum denies."""
+    """Whether the length of the frame at ``end`` does not match its checksum."""
     wanted: int
-    """How many bytes the frame at ``end`` claims; 0 where its header is incomplete or damaged."""
+    """Size in bytes of the frame at ``end`` according to its header; 0 if the header is incomplete or damaged."""
 
     @property
     def starts(self) -> Array:
@@ -51,7 +58,7 @@ class Frames:
 
 
 class Framing:
-    """Finds the frames in the buffers of one file; remembers the checksums of lengths that it has met."""
+    """Finds the frames in the buffers of one file; caches the checksums of their lengths."""
 
     def __init__(self) -> None:
         self._checksums: dict[int, int] = {}
@@ -59,21 +66,21 @@ class Framing:
     def frames(self, buffer: memoryview) -> Frames:
         """Return the complete frames at the start of ``buffer``, which begins with a frame."""
         pieces: list[Array] = []
-        position, guess = 0, 4 * _WALKED
+        position, count = 0, 4 * _WALKED
         while True:
             walked, position, damaged, wanted = self._walk(buffer, position)
             pieces.append(np.array(walked, np.int64))
             if len(walked) < _WALKED:
                 return Frames(np.concatenate(pieces), position, damaged, wanted)
-            guessed = self._guess(buffer, position, walked, guess)
-            pieces.append(guessed)
-            position += _bytes_of(guessed)
-            guess = 2 * guess if len(guessed) >= guess else 4 * _WALKED
+            predicted = self._predict(buffer, position, walked, count)
+            pieces.append(predicted)
+            position += int((predicted + FRAME_BYTES).sum())
+            count = 2 * count if len(predicted) >= count else 4 * _WALKED
 
     def _walk(self, buffer: memoryview, position: int) -> tuple[list[int], int, bool, int]:
-        """Visit frames one by one; return their lengths, where the next one is, if it is damaged, and what it claims.
+        """Visit frames one by one; return their lengths, and of the next frame its start, ``damaged`` and ``wanted``.
 
-        There are fewer than ``_WALKED`` only where the next one is incomplete or damaged.
+        There are fewer than ``_WALKED`` only if the next one is incomplete or damaged.
         """
         lengths: list[int] = []
         size, checksums = len(buffer), self._checksums
@@ -88,8 +95,8 @@ class Framing:
             position = after
         return lengths, position, False, 0
 
-    def _guess(self, buffer: memoryview, position: int, walked: list[int], count: int) -> Array:
-        """Return the lengths of at least ``count`` frames at ``position``, fewer where they do not go on as before."""
+    def _predict(self, buffer: memoryview, position: int, walked: list[int], count: int) -> Array:
+        """Return the lengths of at least ``count`` frames at ``position``; fewer if they stop repeating ``walked``."""
         period = next(
             (p for p in range(1, _LONGEST_PERIOD + 1) if walked[p] == walked[0] and walked[p:] == walked[:-p]), 0
         )
@@ -114,21 +121,21 @@ class Framing:
         return checksum
 
 
-def length_checksum(length: int) -> int:
-    """Return the masked CRC that stands behind ``length`` in a frame."""
-    return masked(crc32c(np.frombuffer(length.to_bytes(8, "little"), np.uint8)))
-
-
 def begins_with_frame(data: bytes) -> bool:
-    """Tell whether ``data`` can be the beginning of an event file: a right header, or too little to tell."""
+    """Return whether ``data`` can be the beginning of an event file: a valid header, or too few bytes for one."""
     if len(data) < HEADER_BYTES:
         return True
     length, checksum = _unpack_header(data)
     return bool(length_checksum(int(length)) == checksum)
 
 
+def length_checksum(length: int) -> int:
+    """Return the masked CRC that follows ``length`` in a frame."""
+    return masked(crc32c(np.frombuffer(length.to_bytes(8, "little"), np.uint8)))
+
+
 def _headers(buffer: memoryview) -> Array:
-    """Return the header that would stand at each byte of ``buffer``."""
+    """Return a view of ``buffer`` with a header at every byte."""
     headers: Array = np.ndarray((len(buffer) - HEADER_BYTES + 1,), _HEADER, buffer, strides=(1,))
     return headers
 
@@ -138,5 +145,62 @@ def _before_each(lengths: Array) -> Array:
     return before
 
 
-def _bytes_of(lengths: Array) -> int:
-    return int((lengths + FRAME_BYTES).sum())
+# CRC-32C (Castagnoli, RFC 3720) is linear: over a message of n bytes it is the exclusive or of what each byte
+# contributes at its distance from the end. One table of these contributions replaces the loop over bytes by
+# gathers, and records that differ in a few bytes need only the gathers of those bytes.
+
+
+def crc32c(data: Array) -> int:
+    """Return the CRC of ``data [N]``, uint8."""
+    state = _ONES
+    for start in range(0, len(data), BLOCK):
+        block = data[start : start + BLOCK]
+        table = _table(_rows_for(len(block) - 1))
+        contributed = np.bitwise_xor.reduce(table[np.arange(len(block) - 1, -1, -1), block])
+        state = int(contributed) ^ _carried(state, len(block))
+    return state ^ _ONES
+
+
+def masked(crc: int) -> int:
+    """Return ``crc`` as a TFRecord stores it: the CRC of data that contains CRCs would detect few errors."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ONES
+
+
+def masked_array(crcs: Array) -> Array:
+    """Return ``masked`` of each of ``crcs [N]``, uint32."""
+    return (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(_MASK_DELTA)
+
+
+def contributions(distances: Array) -> Array:
+    """Return ``[D, 256]``, uint32: what each value of a byte adds to the CRC, ``distances [D]`` bytes from the end.
+
+    Distances are less than BLOCK.
+    """
+    return _table(_rows_for(int(distances.max(initial=0))))[distances]
+
+
+def _carried(state: int, length: int) -> int:
+    """Return what ``state`` becomes after ``length`` bytes: it is xored onto the first four of them."""
+    table = _table(_rows_for(length - 1))
+    crc = state >> 8 * length if length < 4 else 0
+    for index in range(min(length, 4)):
+        crc ^= int(table[length - 1 - index, state >> 8 * index & 0xFF])
+    return crc
+
+
+def _rows_for(distance: int) -> int:
+    """Return how large a table to build: most records are short, and a table for those is built fast."""
+    return 256 if distance < 256 else BLOCK
+
+
+@cache
+def _table(rows: int) -> Array:
+    """Return ``[rows, 256]``, uint32: the CRC, from a state of zero, of each byte followed by ``row`` zero bytes."""
+    crc = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        crc = crc >> np.uint32(1) ^ np.where(crc & np.uint32(1), np.uint32(_POLYNOMIAL), np.uint32(0))
+    table = np.empty((rows, 256), np.uint32)
+    table[0] = crc
+    for row in range(1, rows):
+        table[row] = table[row - 1] >> np.uint32(8) ^ crc[table[row - 1] & np.uint32(0xFF)]
+    return table

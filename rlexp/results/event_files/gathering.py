@@ -1,4 +1,4 @@
-"""What is kept of a tag's points as they pass: figures in bounded memory, one point, or all of them."""
+"""What is kept of a tag's points: figures and a curve in bounded memory, one point, or all of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from rlexp.results.event_files.curve import Curve
 from rlexp.sample_batch import Array
 
 SERIES: Final = np.dtype([("step", "<i8"), ("wall_time", "<f8"), ("value", "<f8")])
 
+CELLS: Final = 512
+"""Most stretches in a curve. At least half of them are in use, so its last tenth is exact to 0.4 % of the points."""
+
+FEWEST_FOR_SLOPE: Final = 10
+
 _FOLDED_AT_ONCE: Final = 512
 """Points that wait to be folded together: with many tags a batch has few of each."""
+
+# Moments of a stretch, a row each: the number of finite points, their mean step and value, and the sums of
+# squared deviations of steps, and of deviations of steps times deviations of values.
+_COUNT, _STEP, _VALUE, _STEP_STEP, _STEP_VALUE = range(5)
 
 
 class Gatherer(Protocol):
@@ -25,7 +33,7 @@ class Gatherer(Protocol):
 
 @dataclass(frozen=True)
 class Figures:
-    """A tag in a few numbers; NaN has no part in the highest and the lowest value, which are None where all are NaN."""
+    """A tag in a few numbers; the highest and the lowest value ignore NaN, and are None if all values are NaN."""
 
     points: int
     first_step: int
@@ -33,18 +41,18 @@ class Figures:
     last: float
     max: float | None
     max_step: int | None
-    """The step that reached ``max`` first."""
+    """The first step with ``max``."""
     min: float | None
     min_step: int | None
     slope: float | None
-    """By how much the value grows a step, by least squares over the last tenth of the points, 10 of them at least."""
+    """The growth of the value per step, by least squares over the last tenth of the points, at least 10 of them."""
     first_wall_time: float
     last_wall_time: float
     """Seconds since 1970 of the points written first and last."""
 
 
 class Summary:
-    """Gathers the figures of a tag and its curve; the memory it takes does not depend on how many points there are."""
+    """Gathers the figures of a tag and its curve, in memory that does not depend on the number of points."""
 
     def __init__(self) -> None:
         self.curve = Curve()
@@ -56,7 +64,7 @@ class Summary:
 
     def take(self, points: Array) -> None:
         """Take points ``[N]`` of POINT."""
-        self._waiting.append(points.copy())  # a part of a batch would keep all of it
+        self._waiting.append(points.copy())  # a view would keep the whole batch in memory
         self._waiting_points += len(points)
         if self._waiting_points >= _FOLDED_AT_ONCE:
             self._fold()
@@ -95,7 +103,7 @@ class Summary:
 
 
 class _Extreme:
-    """The highest value, or the lowest, and the step that reached it first."""
+    """The highest or the lowest value, and the first step with it."""
 
     def __init__(self, sign: int) -> None:
         self.value: float | None = None
@@ -132,7 +140,7 @@ class Series:
 
 
 class AtStep:
-    """Gathers the point with the last step up to ``step``; of points with one step, the one written last."""
+    """Gathers the point with the last step up to ``step``; of points with the same step, the one written last."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -148,8 +156,105 @@ class AtStep:
             self._found = newest.copy()
 
     def points(self) -> Array:
-        """Return the point, ``[1]`` of SERIES, or ``[0]`` where the tag begins later."""
+        """Return the point, ``[1]`` of SERIES, or ``[0]`` if the tag begins later."""
         found = np.empty(0 if self._found is None else 1, SERIES)
         if self._found is not None:
             found[0] = tuple(self._found[name] for name in SERIES.names or ())
         return found
+
+
+class Curve:
+    """A curve of any length in bounded memory: moments of its finite points, in stretches of 1, 2, 4, 8 … points."""
+
+    def __init__(self) -> None:
+        self.points = 0
+        self._width = 1
+        """Points in each stretch but the last."""
+        self._moments = np.empty((5, 0))
+
+    def add(self, steps: Array, values: Array) -> None:
+        """Append points: ``steps [N]``, int64, and ``values [N]``, float64."""
+        while self.points + len(steps) > self._width * CELLS:
+            self._width *= 2
+            self._moments = _halved(self._moments)
+        cells = (self.points + np.arange(len(steps))) // self._width
+        firsts = np.flatnonzero(np.diff(cells, prepend=-1))
+        new = _moments(steps.astype(float), values, firsts)
+        if self.points % self._width:  # the last stretch is not full
+            new[:, :1] = _joined(self._moments[:, -1:], new[:, :1])
+            self._moments = self._moments[:, :-1]
+        self._moments = np.concatenate([self._moments, new], axis=1)
+        self.points += len(steps)
+
+    def slope(self) -> tuple[float | None, int]:
+        """Return the least-squares slope of value over step for the last tenth of the points, and how many these are.
+
+        They are at least ``FEWEST_FOR_SLOPE`` points, or all there are. None if they have only one step.
+        """
+        cells = self._moments.shape[1]
+        tail = max(-(-self.points // 10), FEWEST_FOR_SLOPE)
+        taken = self.points - self._width * (cells - 1)  # in the last stretch
+        first = cells - 1
+        while first > 0 and taken < tail:
+            first, taken = first - 1, taken + self._width
+        count, step, value, step_step, step_value = self._moments[:, first:]
+        total = count.sum()
+        with np.errstate(all="ignore"):
+            step_from, value_from = step - (count * step).sum() / total, value - (count * value).sum() / total
+            spread = (step_step + count * step_from**2).sum()
+            slope = (step_value + count * step_from * value_from).sum() / spread
+        return (float(slope) if np.isfinite(slope) else None), int(total)
+
+    def means(self, width: int) -> list[float]:
+        """Return the mean values of at most ``width`` stretches of equal length; NaN for one without finite points."""
+        cells = self._moments.shape[1]
+        edges = np.arange(min(width, cells)) * cells // max(min(width, cells), 1)
+        if not len(edges):
+            return []
+        counts = np.add.reduceat(self._moments[_COUNT], edges)
+        with np.errstate(all="ignore"):
+            sums = np.add.reduceat(self._moments[_COUNT] * self._moments[_VALUE], edges)
+            means: list[float] = (sums / counts).tolist()
+        return means
+
+
+def _moments(steps: Array, values: Array, firsts: Array) -> Array:
+    """Return the moments ``[5, S]`` of the stretches that begin at ``firsts [S]``."""
+    known = np.isfinite(values)
+    values = np.where(known, values, 0.0)
+    weights = known.astype(float)
+    counts = np.add.reduceat(weights, firsts)
+    lengths = np.diff(firsts, append=len(steps))
+    with np.errstate(all="ignore"):
+        step = np.where(counts > 0, np.add.reduceat(steps * weights, firsts) / counts, 0.0)
+        value = np.where(counts > 0, np.add.reduceat(values, firsts) / counts, 0.0)
+        step_from = (steps - np.repeat(step, lengths)) * weights
+        value_from = values - np.repeat(value, lengths)
+        squares = np.add.reduceat(step_from**2, firsts)
+        products = np.add.reduceat(step_from * value_from, firsts)
+    return np.stack([counts, step, value, squares, products])
+
+
+def _joined(first: Array, second: Array) -> Array:
+    """Return the moments ``[5, S]`` of stretches that join one of each (Chan, Golub and LeVeque 1979)."""
+    count = first[_COUNT] + second[_COUNT]
+    with np.errstate(all="ignore"):
+        share = np.where(count > 0, second[_COUNT] / count, 0.0)
+        step_by, value_by = second[_STEP] - first[_STEP], second[_VALUE] - first[_VALUE]
+        weight = first[_COUNT] * share
+        return np.stack(
+            [
+                count,
+                first[_STEP] + step_by * share,
+                first[_VALUE] + value_by * share,
+                first[_STEP_STEP] + second[_STEP_STEP] + step_by**2 * weight,
+                first[_STEP_VALUE] + second[_STEP_VALUE] + step_by * value_by * weight,
+            ]
+        )
+
+
+def _halved(moments: Array) -> Array:
+    """Return the moments of stretches twice as long."""
+    paired = moments.shape[1] // 2 * 2
+    joined = _joined(moments[:, 0:paired:2], moments[:, 1:paired:2])
+    return np.concatenate([joined, moments[:, paired:]], axis=1)

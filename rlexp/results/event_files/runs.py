@@ -1,27 +1,28 @@
-"""Runs: the event files of a directory, read as one stream in the order of their names, as TensorBoard does."""
+"""Runs: the event files of a directory, found, read as one stream in the order of their names, and followed."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from rlexp.errors import UsageError
-from rlexp.results.event_files.event_file import EventFile
+from rlexp.results.event_files.event_file import Batch, EventFile
 from rlexp.results.event_files.framing import HEADER_BYTES, begins_with_frame
 from rlexp.results.event_files.gathering import Gatherer
-from rlexp.results.event_files.points import Batch
 from rlexp.results.event_files.restarts import Restarts
 from rlexp.sample_batch import Array
 
 _MARK: Final = "tfevents"
 _EMPTY_SUFFIX: Final = ".profile-empty"
-"""TensorBoard's profiler leaves such files; they hold nothing."""
+"""TensorBoard's profiler writes such files; they are empty."""
 
 Kept = TypeVar("Kept", bound=Gatherer)
 
@@ -35,23 +36,62 @@ class Run:
     files: tuple[Path, ...]
 
 
+def find_runs(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs at and below ``paths``, each once; raises UsageError for a path without event files."""
+    runs: dict[str, Run] = {}
+    for path in paths:
+        if path.is_file():
+            _refuse_other_file(path)
+        found = _runs_at(path)
+        if not found:
+            what = f"{path} contains no event files" if path.exists() else f"path {path} does not exist"
+            raise UsageError(what, "name event files (*tfevents*), or directories that contain some")
+        runs |= {run.name: run for run in found if run.name not in runs}
+    return list(runs.values())
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Raise UsageError if ``path`` is not an event file or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not begins_with_frame(header):
+        raise UsageError(f"{path} is not an event file", "event files are called events.out.tfevents.…")
+
+
+def _runs_at(path: Path) -> list[Run]:
+    """Return the file ``path`` as a run, or the runs below the directory ``path``."""
+    return [Run(str(path), (path,))] if path.is_file() else list(_runs_below(path))
+
+
+def _runs_below(directory: Path) -> Iterator[Run]:
+    for folder, subfolders, names in os.walk(directory):
+        subfolders.sort()
+        marked = sorted(name for name in names if _MARK in name and not name.endswith(_EMPTY_SUFFIX))
+        files = tuple(Path(folder, name) for name in marked if Path(folder, name).is_file())
+        if files:
+            yield Run(str(Path(folder)), files)
+
+
 @dataclass
 class RunContents(Generic[Kept]):
-    """What the files of a run say."""
+    """The contents of a run's files."""
 
     run: Run
     files: list[EventFile]
-    """Each knows where it was left, so that a follower goes on from there, and what is wrong with it."""
+    """Each knows how far it has been read, for a follower to continue there, and what is wrong with it."""
     scalars: dict[str, Kept] = field(default_factory=dict)
     """What was kept of each scalar, by tag."""
     others: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many values that are no scalars there are, by tag and kind."""
+    """The number of values that are not scalars, by tag and kind."""
     tags: set[str] = field(default_factory=set)
-    """Every tag there is, wanted or not."""
+    """Every tag in the files, wanted or not."""
     goes_back: int = 0
-    """How often a tag's step is lower than the one before, in what is kept."""
+    """How often a tag's step is lower than the previous one, in what is kept."""
     taken_back: int = 0
-    """Points left out, because the run went on from an earlier step."""
+    """Points that were discarded because the run continued from an earlier step."""
     _last_steps: dict[str, int] = field(default_factory=dict)
 
     def take(
@@ -61,7 +101,7 @@ class RunContents(Generic[Kept]):
         wanted: Callable[[str], bool],
         restarts: Restarts | None = None,
     ) -> None:
-        """Take the next batch, without the points that ``restarts`` take back."""
+        """Take the next batch, without the points that ``restarts`` discards."""
         self.tags |= batch.points.keys() | {tag for tag, _ in batch.others}
         for key, count in batch.others.items():
             if wanted(key[0]):
@@ -82,46 +122,19 @@ class RunContents(Generic[Kept]):
         self.scalars[tag].take(points)
 
 
-def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs at and below ``paths``, each once; raises UsageError for a path without event files."""
-    runs: dict[str, Run] = {}
-    for path in paths:
-        if path.is_file():
-            _refuse_other_file(path)
-        found = runs_at(path)
-        if not found:
-            what = f"{path} contains no event files" if path.exists() else f"path {path} does not exist"
-            raise UsageError(what, "name event files (*tfevents*), or directories that contain some")
-        runs |= {run.name: run for run in found if run.name not in runs}
-    return list(runs.values())
-
-
-def runs_at(path: Path) -> list[Run]:
-    """Return the file ``path`` as a run, or the runs below the directory ``path``."""
-    return [Run(str(path), (path,))] if path.is_file() else list(_runs_below(path))
-
-
-def size_now(path: Path) -> int:
-    """Return how long a file is; 0 where it is gone, which reading it will tell."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def read_run(run: Run, keep: Callable[[], Kept], wanted: Callable[[str], bool]) -> RunContents[Kept]:
-    """Read all files of ``run``, as long as they are now; ``keep()`` gathers the points of a tag that is ``wanted``.
+    """Read all files of ``run`` up to their present size; ``keep()`` gathers the points of a tag that is ``wanted``.
 
-    Where points were taken back, the files are read again without them: which these are is known at the
-    end only, and what is kept in bounded memory cannot forget them.
+    If points were discarded, the files are read again without them: which points these are is known only at the
+    end, and what is kept in bounded memory cannot be undone.
     """
-    sizes = [size_now(path) for path in run.files]
+    sizes = [_size_now(path) for path in run.files]
     restarts = Restarts()
     contents = RunContents[Kept](run, [EventFile(path) for path in run.files])
     for file, batch in _batches(contents.files, sizes):
         restarts.learn(file, {tag: points for tag, points in batch.points.items() if wanted(tag)}, batch.restarts)
         contents.take(batch, keep, wanted)
-    if not restarts.take_back:
+    if not restarts.discard_points:
         return contents
     again = RunContents[Kept](run, [EventFile(path) for path in run.files])
     for _, batch in _batches(again.files, sizes):
@@ -138,21 +151,68 @@ def _batches(files: Sequence[EventFile], sizes: Sequence[int]) -> Iterator[tuple
         records += file.records
 
 
-def _runs_below(directory: Path) -> Iterator[Run]:
-    for folder, subfolders, names in os.walk(directory):
-        subfolders.sort()
-        marked = sorted(name for name in names if _MARK in name and not name.endswith(_EMPTY_SUFFIX))
-        files = tuple(Path(folder, name) for name in marked if Path(folder, name).is_file())
-        if files:
-            yield Run(str(Path(folder)), files)
-
-
-def _refuse_other_file(path: Path) -> None:
-    """Raise UsageError where ``path`` is not an event file or cannot be read."""
+def _size_now(path: Path) -> int:
+    """Return the size of a file; 0 if it was removed, which reading it will report."""
     try:
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not begins_with_frame(header):
-        raise UsageError(f"{path} is not an event file", "event files are called events.out.tfevents.…")
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+class Follower:
+    """Owns the event files at some paths while they grow, and those that appear there later."""
+
+    def __init__(self, paths: Sequence[Path], files: Iterable[EventFile]) -> None:
+        """Continue where reading ``files`` ended; all other files at ``paths`` are new from their start."""
+        self._paths = paths
+        self._files = {file.path: file for file in files}
+        self._reported = {fault for file in self._files.values() for fault in _faults(file)}
+
+    def poll(self) -> Iterator[tuple[Run, Batch]]:
+        """Yield what was written since the last call, up to the present end of each file."""
+        for run in {run.name: run for path in self._paths for run in _runs_at(path)}.values():
+            for path in run.files:
+                if path not in self._files:
+                    self._files[path] = EventFile(path)
+                for batch in self._files[path].batches(_size_now(path)):
+                    yield run, batch
+
+    def new_faults(self) -> list[str]:
+        """Return what has been found wrong since the last call; a half-written record is not a fault."""
+        faults = [fault for file in self._files.values() for fault in _faults(file) if fault not in self._reported]
+        self._reported.update(faults)
+        return faults
+
+
+def _faults(file: EventFile) -> list[str]:
+    return [f"{file.path} {fault}" for fault in file.faults()]
+
+
+class TagGlobs:
+    """Shell patterns, each for whole tags or for what follows a slash in them; none means all tags."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = patterns
+
+    def match(self, tag: str) -> bool:
+        """Tell whether ``tag`` is wanted."""
+        return not self._patterns or any(_matches(tag, pattern) for pattern in self._patterns)
+
+    def refuse_unmatched(self, tags: Iterable[str]) -> None:
+        """Raise UsageError for a pattern that matches none of ``tags``."""
+        tags = sorted(tags)
+        for pattern in self._patterns:
+            if not any(_matches(tag, pattern) for tag in tags):
+                raise UsageError(f"no tag matches {pattern}", _hint(pattern, tags))
+
+
+def _matches(tag: str, pattern: str) -> bool:
+    return fnmatchcase(tag, pattern) or fnmatchcase(tag, f"*/{pattern}")
+
+
+def _hint(pattern: str, tags: Sequence[str]) -> str:
+    endings = {tag.rsplit("/", 1)[-1]: tag for tag in tags}
+    near = get_close_matches(pattern, [*tags, *endings], n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"the tags are {', '.join(tags[:5])}{' …' if len(tags) > 5 else ''}" if tags else "there are no tags"

@@ -1,9 +1,9 @@
-"""Records of one shape: alike in every byte but the time, the step, the letters of their tags and the numbers.
+"""Records of one shape, read together: they differ only in time, step, numbers and the letters of their tags.
 
-Whoever writes scalars writes thousands of such records. The first one is parsed. Where the bytes that
-make its structure (field numbers, lengths, the bits that tell where a varint ends) stand at the same
-places in another record, that one means the same. So the records of a whole chunk are read by
-comparing 64-bit words and slicing columns; a row is a record, its checksum and padding.
+Writers of scalars write thousands of such records. The first one is parsed. If the bytes that make its
+structure (field numbers, lengths, the bits that mark the end of a varint) are the same in another record,
+the other bytes have the same meaning there. So the records of a whole chunk are read by comparing 64-bit
+words and slicing columns; a row is a record, its checksum and padding.
 """
 
 from __future__ import annotations
@@ -12,43 +12,56 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.results.event_files.checksums import BLOCK, contributions, crc32c, masked_array
-from rlexp.results.event_files.messages import SCALAR, Event
-from rlexp.results.event_files.numbers import Number, decoded
-from rlexp.results.event_files.points import POINT, TagNumbers
+from rlexp.results.event_files.framing import BLOCK, CHECKSUM_BYTES, contributions, crc32c, masked_array
+from rlexp.results.event_files.messages import SCALAR, Event, decoded
 from rlexp.sample_batch import Array
 
-LONGEST: Final = BLOCK
-"""Bytes that a record with a shape may have: further from their end, contributions to a checksum are not tabled."""
+POINT: Final = np.dtype([("tag", "<i8"), ("record", "<i8"), ("step", "<i8"), ("wall_time", "<f8"), ("value", "<f8")])
+"""A scalar: ``tag`` is the number of its tag, ``record`` that of its record, ``wall_time`` in seconds since 1970."""
 
-CHECKSUM_BYTES: Final = 4
+MOST_TAGS: Final = 100_000
+"""A file with a new tag in every record must not fill the memory: further tags are skipped, and a fault says so."""
+
+LONGEST: Final = BLOCK
+"""Bytes of the longest record that has a shape: further from its end, the CRC table has no contributions."""
+
 _WALL_TIME_BYTES = 8
 _CONTINUES = 0x80
 _MOST_SPELLINGS = 1 << 16
 _GOLDEN = 0x9E3779B97F4A7C15
-"""2⁶⁴ over the golden ratio: its odd multiples make sums of words that are hardly ever equal by chance."""
+"""2⁶⁴ over the golden ratio: sums of words times its odd multiples are hardly ever equal by chance."""
 
 
-def row_bytes(length: int) -> int:
-    """Return how wide the row of a record of ``length`` bytes is: whole words."""
-    return -(-(length + CHECKSUM_BYTES) // 8) * 8
+class TagNumbers:
+    """Numbers the tags of a file from 0, so that a column of tags is an array."""
 
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.left_out = False
+        """Whether there were more than MOST_TAGS tags."""
+        self._numbers: dict[bytes, int] = {}
 
-def has_shape(event: Event) -> bool:
-    """Tell whether ``event`` is made of scalars whose bytes lie in it as they are."""
-    numbers = [value.number for value in event.values if value.kind == SCALAR]
-    plain = all(number is not None and number.at is not None for number in numbers)
-    return bool(numbers) and plain and len(numbers) == len(event.values) and not event.starts_session
+    def number(self, tag: bytes) -> int:
+        """Return the number of ``tag``, -1 if there are too many already."""
+        number = self._numbers.get(tag)
+        if number is None:
+            if len(self.names) >= MOST_TAGS:
+                self.left_out = True
+                return -1
+            number = self._numbers[tag] = len(self.names)
+            self.names.append(tag.decode(errors="backslashreplace"))
+        return number
 
 
 class Shape:
-    """One shape of records, and the tags ("a spelling" is one of each value) that were met in it."""
+    """One shape of records, and the spellings found in it: a spelling is one tag for each value."""
 
     def __init__(self, record: bytes, event: Event, tags: TagNumbers) -> None:
-        """Take the shape of ``record``, which says ``event``; ``tags`` numbers the tags."""
+        """Take the shape of ``record``, which contains ``event`` and has a shape; ``tags`` numbers the tags."""
         self._event, self._tags = event, tags
         self._length = len(record)
-        self._varying, spelt = _masks(len(record), event)
+        self._numbers = _numbers(event)
+        self._varying, spelt = _masks(len(record), event, [span for span, _ in self._numbers])
         fixed = spelt.copy()
         for value in event.values:
             fixed[slice(*value.tag_at)] = 0
@@ -62,7 +75,7 @@ class Shape:
         self._checksums: list[int] = []
 
     def fits(self, words: Array) -> Array:
-        """Tell which of the rows ``words [N, W]``, uint64, have this shape."""
+        """Return which of the rows ``words [N, W]``, uint64, have this shape."""
         fits: Array = ((words & self._fixed) == self._first).all(axis=1)
         return fits
 
@@ -84,8 +97,8 @@ class Shape:
             return np.full(len(spelt), self._spelling(spelt[0]))
         _, firsts, groups = np.unique((spelt * self._weights).sum(axis=1), return_index=True, return_inverse=True)
         spellings = np.array([self._spelling(row) for row in spelt[firsts]])[groups]
-        for stray in np.flatnonzero((spelt != spelt[firsts][groups]).any(axis=1)):  # two spellings had the same sum
-            spellings[stray] = self._spelling(spelt[stray])
+        for collision in np.flatnonzero((spelt != spelt[firsts][groups]).any(axis=1)):  # equal sums by chance
+            spellings[collision] = self._spelling(spelt[collision])
         return spellings
 
     def _spelling(self, row: Array) -> int:
@@ -107,7 +120,7 @@ class Shape:
         self._checksums.clear()
 
     def _are_right(self, rows: Array, spellings: Array) -> Array:
-        """Tell of each row whether its checksum is that of its data."""
+        """Return for each row whether its checksum is that of its data."""
         checksums = np.array(self._checksums, np.uint32)[spellings]
         for contribution, at in zip(self._contributions, self._varying.tolist(), strict=True):
             checksums ^= contribution[rows[:, at]]
@@ -123,12 +136,10 @@ class Shape:
         at = self._event.wall_time_at
         points["wall_time"] = 0.0 if at is None else decoded(rows[:, at : at + _WALL_TIME_BYTES], "<f8")
         pieces = []
-        for index, value in enumerate(self._event.values):
-            assert value.number is not None
-            begin, end = _span(value.number)
+        for index, (span, number_format) in enumerate(self._numbers):
             points["tag"] = tags[:, index]
-            points["value"] = decoded(rows[:, begin:end], value.number.format)
-            pieces.append(points if len(self._event.values) == 1 else points.copy())
+            points["value"] = decoded(rows[:, span], number_format)
+            pieces.append(points if len(self._numbers) == 1 else points.copy())
         return pieces
 
     def _steps(self, rows: Array) -> Array:
@@ -138,21 +149,32 @@ class Shape:
         return steps.view(np.int64)
 
 
-def _masks(length: int, event: Event) -> tuple[Array, Array]:
-    """Return where the bytes lie that vary, and a mask of the others: tags, and what makes the structure."""
-    varying = [*range(*event.step_at)]
-    if event.wall_time_at is not None:
-        varying += range(event.wall_time_at, event.wall_time_at + _WALL_TIME_BYTES)
-    for value in event.values:
-        assert value.number is not None
-        varying += range(*_span(value.number))
+def has_shape(event: Event) -> bool:
+    """Return whether ``event`` consists of scalars with numbers that need no unpacking."""
+    scalars = all(value.kind == SCALAR for value in event.values)
+    return scalars and 0 < len(event.values) == len(_numbers(event)) and not event.starts_session
+
+
+def row_bytes(length: int) -> int:
+    """Return the width of the row of a record of ``length`` bytes: whole words."""
+    return -(-(length + CHECKSUM_BYTES) // 8) * 8
+
+
+def _numbers(event: Event) -> list[tuple[slice, str]]:
+    """Return where the bytes of each number are, and their format; without those that had to be unpacked."""
+    numbers = [value.number for value in event.values if value.number is not None]
+    return [(slice(each.at, each.at + len(each.raw)), each.format) for each in numbers if each.at is not None]
+
+
+def _masks(length: int, event: Event, numbers: list[slice]) -> tuple[Array, Array]:
+    """Return where the bytes are that vary, and a mask of the others: tags, and what makes the structure."""
     mask = np.zeros(row_bytes(length), np.uint8)
     mask[:length] = 0xFF
-    mask[varying] = 0
+    spans = [slice(*event.step_at), *numbers]
+    if event.wall_time_at is not None:
+        spans.append(slice(event.wall_time_at, event.wall_time_at + _WALL_TIME_BYTES))
+    for span in spans:
+        mask[span] = 0
+    varying = np.flatnonzero(mask[:length] == 0)
     mask[slice(*event.step_at)] = _CONTINUES
-    return np.array(varying, np.int64), mask
-
-
-def _span(number: Number) -> tuple[int, int]:
-    assert number.at is not None
-    return number.at, number.at + len(number.raw)
+    return varying, mask

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.results.event_files import POINT, AtStep, Series, Summary
-from rlexp.results.event_files.curve import CELLS, FEWEST_FOR_SLOPE, Curve
+from rlexp.results.event_files.gathering import CELLS, FEWEST_FOR_SLOPE, Curve
 from rlexp.sample_batch import Array
 
 VALUES = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf]))

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
 
-from rlexp.results.event_files import EventFile, Summary, event_file
-from rlexp.results.event_files import points as points_module
+from rlexp.results.event_files import EventFile, Summary, event_file, shapes
 from rlexp.results.event_files.framing import length_checksum
 from tests.unit.results.event_writing import VERSION, frame, frames, points, read, scalar, write
 
@@ -189,7 +188,7 @@ def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pyt
 
 
 def test_tags_without_end_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points_module, "MOST_TAGS", 7)
+    monkeypatch.setattr(shapes, "MOST_TAGS", 7)
     path = write(tmp_path, [scalar(f"tag{index:03}", index, 1.0) for index in range(50)] + EVENTS)
     assert len(points(path)) == 7
     assert "the others are skipped" in faults(path)[0]

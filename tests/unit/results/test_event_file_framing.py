@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as slow_crc32c
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from rlexp.results.event_files.checksums import BLOCK, contributions, crc32c, masked, masked_array
-from rlexp.results.event_files.framing import Framing, begins_with_frame, length_checksum
+from rlexp.results.event_files.framing import (
+    BLOCK,
+    Framing,
+    begins_with_frame,
+    contributions,
+    crc32c,
+    length_checksum,
+    masked,
+    masked_array,
+)
 from tests.unit.results.event_writing import frame
 
 
