@@ -113,7 +113,7 @@ def test_only_what_a_command_needs_is_imported(run: Path) -> None:
         "assert 'rlexp.results.comparison' not in sys.modules\n"
         "try:\n    rlexp.cli.main()\n"
         "except SystemExit:\n    pass\n"
-        "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'matplotlib', 'jinja2'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
     )
     for arguments in (["compare", str(run)], ["ls", str(run)], ["compare", "--help"]):
