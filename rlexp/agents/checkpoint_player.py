@@ -21,7 +21,7 @@ from rlexp.config.keys.user_modules import UserModules, modules_of, with_current
 from rlexp.config.rllib_compat.table import renamed_keys
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
-from rlexp.metrics.bootstrap import bootstrap_interval
+from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rlexp.metrics.episodes import EpisodeSummary, EpisodeWindow
+from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow
 from rlexp.rollout.episodes import Episodes
 
 

@@ -1,1 +1,1 @@
-"""Numbers about a run: they are gathered here and judged elsewhere."""
+"""Numbers about a run: scores over seeds, recent episodes and times."""

@@ -1,4 +1,4 @@
-"""How sure a comparison over few seeds can be: interquartile means and bootstrap intervals, as rliable computes them.
+"""Scores of trials and how sure they are over few seeds: interquartile means and bootstrap intervals as in rliable.
 
 Agarwal, Schwarzer, Castro, Courville, Bellemare, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice", NeurIPS 2021.
@@ -14,20 +14,38 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.metrics.bootstrap import RESAMPLES
 from rlexp.sample_batch import Array
 
-CONFIDENCE: Final = 0.95
+FINAL_SHARE: Final = 0.1
+"""The last part of a budget: the mean over it is a trial's final score."""
+RESAMPLES: Final = 10_000
+_CONFIDENCE: Final = 0.95
+_TAILS: Final = ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2)
 _TRIMMED: Final = 0.25
-_TAILS: Final = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its percentile bootstrap interval; without one where a single seed gives nothing to draw from."""
+    """A number and its percentile bootstrap interval; None for a single seed."""
 
     value: float
     interval: tuple[float, float] | None
+
+
+def final_score(x: Array, values: Array, start: float, end: float) -> float:
+    """Return the mean of ``values [N]`` where ``x [N]`` is in (start, end], each counting once; with none, the nearest.
+
+    N is at least 1.
+    """
+    inside = (x > start) & (x <= end)
+    if inside.any():
+        return float(values[inside].mean())
+    return float(values[np.abs(x - end).argmin()])
+
+
+def bootstrap_interval(values: Array, rng: np.random.Generator) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of the mean of ``values [N]`` (Efron 1979)."""
+    return _percentiles(_resampled(values, rng).mean(axis=1))
 
 
 def interquartile_mean(scores: Array) -> Array:

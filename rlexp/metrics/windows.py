@@ -1,6 +1,57 @@
-"""Means over what happened since somebody last asked."""
+"""Statistics over the most recent episodes, and over the values since the last report."""
 
 from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlexp.sample_batch import Array
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """Statistics over the window; NaN while it is empty."""
+
+    reward_mean: float
+    reward_min: float
+    reward_max: float
+    len_mean: float
+
+
+class EpisodeWindow:
+    """The last ``size`` episodes that ended."""
+
+    def __init__(self, size: int) -> None:
+        self._returns: deque[float] = deque(maxlen=size)
+        self._lengths: deque[int] = deque(maxlen=size)
+
+    def extend(self, returns: Array, lengths: Array) -> None:
+        """Add episodes: returns ``[E]`` and lengths ``[E]``, oldest first."""
+        self._returns.extend(returns.tolist())
+        self._lengths.extend(lengths.tolist())
+
+    def state(self) -> dict[str, list[Any]]:
+        """Return the episodes' returns and lengths."""
+        return {"returns": list(self._returns), "lengths": list(self._lengths)}
+
+    def load(self, state: Mapping[str, Sequence[Any]]) -> None:
+        """Go on from what ``state`` returned, as a new window, which may be smaller."""
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])
+
+    def summary(self) -> EpisodeSummary:
+        """Return the statistics of the episodes in the window."""
+        if not self._returns:
+            return EpisodeSummary(math.nan, math.nan, math.nan, math.nan)
+        returns = np.fromiter(self._returns, float)
+        return EpisodeSummary(
+            float(returns.mean()), float(returns.min()), float(returns.max()), float(np.mean(self._lengths))
+        )
 
 
 class Mean:

@@ -9,9 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.metrics.final_score import FINAL_SHARE
-from rlexp.metrics.final_score import final_score as score_within
-from rlexp.metrics.statistics import interquartile_band
+from rlexp.metrics.statistics import FINAL_SHARE, interquartile_band
+from rlexp.metrics.statistics import final_score as score_within
 from rlexp.results.axis import Axis
 from rlexp.results.curve import Curve
 from rlexp.sample_batch import Array

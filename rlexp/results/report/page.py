@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rlexp import __version__
 from rlexp.errors import UsageError
 from rlexp.json_file import replace_text
-from rlexp.metrics.bootstrap import RESAMPLES
-from rlexp.number_format import count, decimal, duration, exact
+from rlexp.metrics.statistics import RESAMPLES
+from rlexp.number_format import MISSING, count, decimal, duration, exact
 from rlexp.results.comparison import Comparison
-from rlexp.results.hyperparameters import MISSING
 from rlexp.results.report.charts import colour_class, curves_chart, scores_chart
 from rlexp.results.report.videos import videos_of
 from rlexp.runs.run_record import RunRecord

@@ -11,7 +11,7 @@ import pytest
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
-from rlexp.metrics.bootstrap import bootstrap_interval
+from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.runs.run_record import Status, TrialError
 from rlexp.search.standings import Standings
 

@@ -34,7 +34,7 @@ def lap_that_raises(stopwatch: Stopwatch, clock: Clock) -> None:
         raise KeyError
 
 
-def test_laps_of_a_part_add_up(clock: Clock) -> None:
+def test_stopwatch_adds_laps_of_a_part(clock: Clock) -> None:
     stopwatch = Stopwatch()
     lap(stopwatch, clock, "wait", 2.0)
     lap(stopwatch, clock, "learn", 3.0)
@@ -43,7 +43,7 @@ def test_laps_of_a_part_add_up(clock: Clock) -> None:
     assert stopwatch.drain() == Laps(elapsed_s=10.0, parts_s={"wait": 3.0, "learn": 3.0})
 
 
-def test_draining_begins_anew(clock: Clock) -> None:
+def test_stopwatch_drain_resets(clock: Clock) -> None:
     stopwatch = Stopwatch()
     lap(stopwatch, clock, "wait", 2.0)
     first = stopwatch.drain()
@@ -52,14 +52,14 @@ def test_draining_begins_anew(clock: Clock) -> None:
     assert first.parts_s == {"wait": 2.0}
 
 
-def test_a_lap_that_raises_counts_too(clock: Clock) -> None:
+def test_stopwatch_counts_lap_that_raises(clock: Clock) -> None:
     stopwatch = Stopwatch()
     with pytest.raises(KeyError):
         lap_that_raises(stopwatch, clock)
     assert stopwatch.drain().parts_s == {"wait": 2.0}
 
 
-def test_running_clock_counts_little_of_the_time_in_which_nobody_looked(clock: Clock) -> None:
+def test_running_clock_limits_time_between_calls(clock: Clock) -> None:
     running = RunningClock(clock.perf_counter)
     seen = []
     for seconds in (0.0, 1.0, 2.0, 3600.0, 1.0):

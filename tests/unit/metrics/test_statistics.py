@@ -1,8 +1,9 @@
-"""The statistics over seeds: worked by hand, as rliable gives them, and against slow obvious models."""
+"""Statistics over seeds: worked by hand, compared with rliable, and with slow simple models."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 from statistics import fmean
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from rlexp.metrics.statistics import (
     Estimate,
+    bootstrap_interval,
+    final_score,
     improvement_probability,
     interquartile_band,
     interquartile_mean,
@@ -59,16 +62,16 @@ def slow_probability(mine: Scores, theirs: Scores) -> float:
         ([0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 9.0, 9.0], 2.5),
     ],
 )
-def test_the_interquartile_mean_by_hand(scores: list[float], expected: float) -> None:
+def test_interquartile_mean_by_hand(scores: list[float], expected: float) -> None:
     assert iqm([scores]).value == pytest.approx(expected)
 
 
-def test_it_is_taken_along_the_last_axis() -> None:
+def test_interquartile_mean_along_last_axis() -> None:
     table = np.array([[0.0, 1, 2, 90], [-90.0, 5, 7, 9]])
     assert interquartile_mean(table).tolist() == [1.5, 6.0]
 
 
-def test_rliable_gives_the_same_numbers() -> None:
+def test_estimates_match_rliable() -> None:
     # rliable 1.2.0: aggregate_iqm with 100 000 resamples, probability_of_improvement with 30 000.
     aggregate, improvement = iqm(MINE), better(MINE, THEIRS)
     assert aggregate.value == pytest.approx(34.75, abs=1e-6)
@@ -79,24 +82,24 @@ def test_rliable_gives_the_same_numbers() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(STRATA)
-def test_the_point_is_that_of_the_slow_model(strata: list[list[float]]) -> None:
+def test_interquartile_mean_matches_slow_model(strata: list[list[float]]) -> None:
     expected = slow_iqm([score for scores in strata for score in scores])
     assert iqm(strata).value == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
 @settings(max_examples=50, deadline=None)
 @given(SCORES, SCORES)
-def test_the_probability_is_that_of_the_slow_model(mine: list[float], theirs: list[float]) -> None:
+def test_improvement_probability_matches_slow_model(mine: list[float], theirs: list[float]) -> None:
     assert better([mine], [theirs]).value == pytest.approx(slow_probability(mine, theirs))
     assert better([theirs], [mine]).value == pytest.approx(1 - slow_probability(mine, theirs))
 
 
-def test_the_probability_is_the_mean_over_environments() -> None:
+def test_improvement_probability_averages_envs() -> None:
     assert better([[2.0], [2.0, 2.0]], [[1.0], [2.0, 3.0]]).value == pytest.approx((1.0 + 0.25) / 2)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_intervals_are_those_of_a_slow_bootstrap(seed: int) -> None:
+def test_intervals_match_slow_bootstrap(seed: int) -> None:
     generator = random.Random(seed)
     means, shares = [], []
     for _ in range(4000):
@@ -114,7 +117,7 @@ def percentiles(values: list[float]) -> tuple[float, float]:
 
 @settings(max_examples=30, deadline=None)
 @given(STRATA, st.integers(0, 100), st.randoms(use_true_random=False))
-def test_an_interval_holds_its_point_and_forgets_the_order(
+def test_interval_contains_mean_and_ignores_order(
     strata: list[list[float]], seed: int, generator: random.Random
 ) -> None:
     estimate = iqm(strata, seed)
@@ -130,7 +133,7 @@ def test_an_interval_holds_its_point_and_forgets_the_order(
 
 @settings(max_examples=30, deadline=None)
 @given(SCORES, SCORES, st.randoms(use_true_random=False))
-def test_a_probabilitys_interval_holds_it_and_forgets_the_order(
+def test_probability_interval_contains_it_and_ignores_order(
     mine: list[float], theirs: list[float], generator: random.Random
 ) -> None:
     estimate = better([mine], [theirs])
@@ -142,22 +145,22 @@ def test_a_probabilitys_interval_holds_it_and_forgets_the_order(
         assert estimate.value - 1e-9 <= estimate.interval[1] <= 1.0
 
 
-def test_the_seed_decides_the_interval() -> None:
+def test_interval_depends_on_seed() -> None:
     intervals = [iqm(MINE, seed).interval for seed in (3, 3, 4)]
     assert intervals[0] == intervals[1] != intervals[2]
 
 
-def test_seeds_are_drawn_within_their_environment() -> None:
+def test_bootstrap_draws_seeds_within_env() -> None:
     # Equal scores within each: however seeds are drawn, the same scores come out.
     assert iqm([[0.0] * 4, [100.0] * 4]).interval == (50.0, 50.0)
 
 
-def test_one_seed_gives_no_interval() -> None:
+def test_single_seed_has_no_interval() -> None:
     assert iqm([[5.0]]) == Estimate(5.0, None)
     assert better([[5.0]], [[1.0, 9.0]]) == Estimate(0.5, None)
 
 
-def test_a_band_is_the_interquartile_mean_of_each_point() -> None:
+def test_band_is_interquartile_mean_of_each_point() -> None:
     curves = np.array([[0.0, 10.0, 5.0], [1.0, 20.0, 5.0], [2.0, 30.0, 5.0], [9.0, 99.0, 5.0]])
     middle, low, high = interquartile_band(curves, np.random.default_rng(0), resamples=500)
     assert middle.tolist() == [1.5, 25.0, 5.0]
@@ -166,6 +169,34 @@ def test_a_band_is_the_interquartile_mean_of_each_point() -> None:
     assert (high[:2] > middle[:2]).all()
 
 
-def test_the_band_of_one_curve_is_that_curve() -> None:
+def test_band_of_one_curve_is_the_curve() -> None:
     middle, low, high = interquartile_band(np.array([[1.0, 2.0]]), np.random.default_rng(0), resamples=10)
     assert middle.tolist() == low.tolist() == high.tolist() == [1.0, 2.0]
+
+
+def test_bootstrap_interval_of_equal_values() -> None:
+    assert bootstrap_interval(np.full(10, 3.0), np.random.default_rng(0)) == (3.0, 3.0)
+
+
+def test_bootstrap_interval_of_normal_values_is_1_96_standard_errors() -> None:
+    values = np.random.default_rng(1).normal(10.0, 2.0, size=400)
+    low, high = bootstrap_interval(values, np.random.default_rng(2))
+    half = 1.96 * values.std() / math.sqrt(400)
+    assert low == pytest.approx(values.mean() - half, abs=0.15 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.15 * half)
+
+
+def test_bootstrap_interval_is_reproducible() -> None:
+    values = np.arange(20.0)
+    first, again = (bootstrap_interval(values, np.random.default_rng(5)) for _ in range(2))
+    assert first == again
+
+
+def test_final_score_averages_rows_in_window() -> None:
+    steps, values = np.array([800, 900, 950, 1000, 1100]), np.array([1.0, 2.0, 4.0, 6.0, 100.0])
+    assert final_score(steps, values, 900.0, 1000.0) == pytest.approx(5.0)
+
+
+def test_final_score_without_row_in_window_is_nearest() -> None:
+    assert final_score(np.array([100, 800, 1300]), np.array([1.0, 2.0, 3.0]), 900.0, 1000.0) == 2.0
+    assert final_score(np.array([1300, 1400]), np.array([3.0, 4.0]), 900.0, 1000.0) == 3.0
