@@ -14,12 +14,10 @@ from rlexp.config.keys.metric_names import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.number_format import digits_for
-from rlexp.results.alignment import Band, Reached, Window, band, reached
 from rlexp.results.axis import Axis
-from rlexp.results.curve import Curve, read_curve
-from rlexp.results.group import Group, groups_of
-from rlexp.results.hyperparameters import Settings, SettingsReader, differing, shared_settings
-from rlexp.results.scoring import Scoring, scoring_of
+from rlexp.results.curve import Band, Curve, Reached, band, reached, read_curve
+from rlexp.results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
+from rlexp.results.scoring import Scoring, Window, scoring_of
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.results.warnings import warnings_of
 from rlexp.sample_batch import Array

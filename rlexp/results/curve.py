@@ -1,9 +1,9 @@
-"""``result.json`` to curves: one metric of one trial over env steps and wall time, without what a crash cut."""
+"""Curves: one metric of one trial over env steps and wall time, read from ``result.json``, and the band of a group."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +11,13 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.json_file import parse_json
+from rlexp.metrics.statistics import interquartile_band
 from rlexp.results.axis import Axis
 from rlexp.sample_batch import Array
 
 RESULT_FILE: Final = "result.json"
+_POINTS: Final = 200
+_BAND_RESAMPLES: Final = 2_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,24 @@ class Curve:
     def along(self, axis: Axis) -> Array:
         """Return what the curve is drawn over ``[N]``."""
         return self.steps if axis is Axis.STEPS else self.seconds
+
+
+@dataclass(frozen=True)
+class Band:
+    """A group's curve: the IQM over its seeds and its pointwise 95 % interval, ``[G]`` each."""
+
+    x: Array
+    middle: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When a trial's metric first was at a goal; infinite where it never was."""
+
+    steps: float
+    seconds: float
 
 
 def read_curve(trial_directory: Path, metric: str) -> Curve:
@@ -112,3 +133,20 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from _flat(value, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", value
+
+
+def band(curves: Sequence[Curve], axis: Axis, rng: np.random.Generator) -> Band:
+    """Return the curve of a group where all of its seeds have one, values between rows interpolated."""
+    start = max(float(curve.along(axis)[0]) for curve in curves)
+    end = min(float(curve.along(axis)[-1]) for curve in curves)
+    x = np.linspace(min(start, end), end, _POINTS)
+    values = np.array([np.interp(x, curve.along(axis), curve.values) for curve in curves])
+    return Band(x, *interquartile_band(values, rng, _BAND_RESAMPLES))
+
+
+def reached(curve: Curve, goal: float) -> Reached:
+    """Return the first row whose value is ``goal`` or higher, over all that the trial ran."""
+    there = np.flatnonzero(curve.values >= goal)
+    if not there.size:
+        return Reached(math.inf, math.inf)
+    return Reached(float(curve.steps[there[0]]), float(curve.seconds[there[0]]))

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlexp.results.alignment import Window, final_score, final_window
-from rlexp.results.axis import Axis
+from rlexp.metrics.statistics import FINAL_SHARE, final_score
+from rlexp.results.axis import Axis, amount, unit_of
 from rlexp.results.curve import Curve, number
 from rlexp.results.group import Group
-from rlexp.results.ticks import amount, unit_of
 from rlexp.results.trial_folder import TrialFolder, read_mapping
 from rlexp.runs.run_record import Status
 from rlexp.search.ranking import RULE, SWEEP_FILE
 
 Curves = Mapping[TrialFolder, Curve]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last part of what all trials have: from ``start``, not counted, to ``end``, counted."""
+
+    start: float
+    end: float
 
 
 class Scoring(Protocol):
@@ -65,7 +72,8 @@ class FinalWindow:
         return False
 
     def score(self, trial: TrialFolder) -> float | None:
-        return final_score(self.curves[trial], self.axis, self.window)
+        curve = self.curves[trial]
+        return final_score(curve.along(self.axis), curve.values, self.window.start, self.window.end)
 
     def in_order(self, groups: Sequence[Group]) -> list[Group]:
         return list(groups)
@@ -107,6 +115,12 @@ def scoring_of(arguments: Sequence[str], groups: Sequence[Group], curves: Curves
         if sweep is not None and any(sweep.score(trial) is not None for trial in trials):
             return sweep
     return FinalWindow(final_window([curves[trial] for trial in trials], axis), curves, axis, len(trials))
+
+
+def final_window(curves: Sequence[Curve], axis: Axis) -> Window:
+    """Return the last tenth of the budget that every curve has, counted from 0: the shortest one decides."""
+    end = min(float(curve.along(axis)[-1]) for curve in curves)
+    return Window(end * (1 - FINAL_SHARE), end)
 
 
 def _sweep_scoring(content: Mapping[str, Any], metric: str) -> SweepScoring | None:

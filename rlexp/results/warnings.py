@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rlexp.errors import Notice
-from rlexp.results.axis import Axis
+from rlexp.results.axis import Axis, amount
 from rlexp.results.curve import RESULT_FILE
-from rlexp.results.group import Group
-from rlexp.results.hyperparameters import SettingsReader, differing
+from rlexp.results.group import Group, SettingsReader, differing
 from rlexp.results.scoring import Curves, Scoring
-from rlexp.results.ticks import amount
 from rlexp.runs.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8

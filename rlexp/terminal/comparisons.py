@@ -14,10 +14,9 @@ from rlexp.errors import Notice
 from rlexp.json_file import plain, to_json
 from rlexp.metrics.statistics import Estimate
 from rlexp.number_format import count, decimal, distinct_cuts, duration, exact, one_line
+from rlexp.results.axis import unit_of
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
-from rlexp.results.figure import write_picture
-from rlexp.results.report import write_report
-from rlexp.results.ticks import unit_of
+from rlexp.results.report import write_picture, write_report
 from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 from rlexp.terminal.problems import print_notice_list

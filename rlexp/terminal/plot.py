@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from rlexp.results.ticks import tick_label, ticks
+from rlexp.results.axis import tick_label, ticks
 from rlexp.sample_batch import Array
 from rlexp.terminal.paint import painted
 

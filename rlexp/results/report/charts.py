@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from rlexp.number_format import score
+from rlexp.results.axis import Unit, amount, tick_label, ticks, unit_of
 from rlexp.results.comparison import ComparedGroup, Comparison
-from rlexp.results.ticks import Unit, amount, tick_label, ticks, unit_of
 from rlexp.sample_batch import Array
 
 _COLOURS: Final = 8

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from rlexp.results.alignment import Reached, Window, band, final_score, final_window, reached
 from rlexp.results.axis import Axis
-from rlexp.results.curve import Curve
+from rlexp.results.curve import Curve, Reached, band, reached
+from rlexp.results.scoring import Window, final_window
 
 
 def curve(steps: list[float], values: list[float], seconds: list[float] | None = None) -> Curve:
@@ -20,17 +20,6 @@ def test_the_shortest_trial_decides_where_scores_are_taken() -> None:
     curves = [curve([100, 1000], [0, 1], [5, 60]), curve([100, 2000], [0, 1], [4, 50])]
     assert final_window(curves, Axis.STEPS) == Window(900.0, 1000.0)
     assert final_window(curves, Axis.TIME) == Window(45.0, 50.0)
-
-
-def test_a_final_score_is_the_mean_of_the_rows_in_the_window() -> None:
-    long = curve([800, 900, 950, 1000, 1100], [1.0, 2.0, 4.0, 6.0, 100.0])
-    assert final_score(long, Axis.STEPS, Window(900.0, 1000.0)) == pytest.approx(5.0)
-
-
-def test_a_trial_without_a_row_in_the_window_gives_its_nearest() -> None:
-    sparse = curve([100, 800, 1300], [1.0, 2.0, 3.0])
-    assert final_score(sparse, Axis.STEPS, Window(900.0, 1000.0)) == 2.0
-    assert final_score(curve([1300, 1400], [3.0, 4.0]), Axis.STEPS, Window(900.0, 1000.0)) == 3.0
 
 
 def test_a_group_is_drawn_where_all_of_its_seeds_are_and_between_their_rows() -> None:

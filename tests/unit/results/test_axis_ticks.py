@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.results.axis import Axis
-from rlexp.results.ticks import Unit, amount, tick_label, ticks, unit_of
+from rlexp.results.axis import Axis, Unit, amount, tick_label, ticks, unit_of
 
 
 @pytest.mark.parametrize(

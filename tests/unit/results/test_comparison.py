@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.results.alignment import Window
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.results.scoring import Window
 from tests.unit.results.run_folders import MadeTrial, make_run
 
 REWARD = "episode_reward_mean"

@@ -10,7 +10,7 @@ import pytest
 from rlexp.errors import UsageError
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
-from rlexp.results.figure import write_picture
+from rlexp.results.report import write_picture
 from tests.unit.results.run_folders import MadeTrial, make_run
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.results.group import groups_of
-from rlexp.results.hyperparameters import SettingsReader, differing, shared_settings
+from rlexp.results.group import SettingsReader, differing, groups_of, shared_settings
 from tests.unit.results.run_folders import MadeTrial, make_run, row, write_resolved
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rlexp.errors import UsageError
 from rlexp.json_file import replace_bytes
+from rlexp.results.axis import unit_of
 from rlexp.results.comparison import Comparison
-from rlexp.results.ticks import unit_of
 
 _COLOURS: Final = ("#0072b2", "#c65a00", "#00805a", "#b0428a", "#8a6d00", "#3d8fc4", "#b3261e", "#5c5c5c")
 _DASHES: Final = ("-", "--", ":", "-.")
@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 12
 """More groups than these have no legend: it would cover their curves."""
 
 
-def require_plot_extra() -> None:
+def _require_plot_extra() -> None:
     """Raise UsageError where pictures cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         hint = "pip install 'rlexp[plot]'; --html draws the same curves without it"
@@ -29,7 +29,7 @@ def require_plot_extra() -> None:
 
 def write_picture(comparison: Comparison, path: Path) -> None:
     """Write the IQM of each group along the axis, with its interval; raises UsageError where that cannot be."""
-    require_plot_extra()
+    _require_plot_extra()
     from matplotlib.figure import Figure  # its object interface: no display, no state
 
     figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
