@@ -1,4 +1,4 @@
-"""Where a thread's time goes, and time that only counts while it runs."""
+"""How much of a thread's time each part takes, and a clock that does not count while the process is stopped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 LONGEST_GAP_S: Final = 2.0
-"""Of the time between two looks at a RunningClock, so much counts at most."""
+"""Most seconds that a RunningClock counts between two calls."""
 
 
 @dataclass(frozen=True)
 class Laps:
-    """Seconds by part, out of the seconds that passed."""
+    """Seconds by part, and the seconds that passed."""
 
     elapsed_s: float
     parts_s: dict[str, float]
@@ -38,7 +38,7 @@ class Stopwatch:
             self._parts_s[part] += time.perf_counter() - started
 
     def drain(self) -> Laps:
-        """Return the laps since the last call and begin anew."""
+        """Return the laps since the last call and reset them."""
         now = time.perf_counter()
         laps = Laps(now - self._since, dict(self._parts_s))
         self._since = now
@@ -47,14 +47,14 @@ class Stopwatch:
 
 
 class RunningClock:
-    """Seconds in which this process could have noticed an answer; looked at every few seconds, by one thread.
+    """The seconds in which this process was running; called every few seconds, by one thread.
 
-    A process that was stopped (Ctrl-Z, SIGSTOP, a machine that slept) must not take all others for hung when it
-    continues: they were stopped too, or it has not looked for what they have delivered since.
+    A process that was stopped (Ctrl-Z, SIGSTOP, a machine that slept) must not regard all others as hung when it
+    continues: they were stopped too, or have delivered results that it has not received yet.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds that only grow."""
+        """``clock`` returns seconds that never decrease."""
         self._clock = clock
         self._looked_s = clock()
         self._counted_s = 0.0

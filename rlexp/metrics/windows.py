@@ -40,7 +40,7 @@ class EpisodeWindow:
         return {"returns": list(self._returns), "lengths": list(self._lengths)}
 
     def load(self, state: Mapping[str, Sequence[Any]]) -> None:
-        """Go on from what ``state`` returned, as a new window, which may be smaller."""
+        """Add the episodes that ``state`` returned; the window may be smaller than theirs."""
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
 
@@ -62,12 +62,12 @@ class Mean:
         self._count = 0
 
     def add(self, value: float) -> None:
-        """Take one value."""
+        """Add one value."""
         self._sum += value
         self._count += 1
 
     def drain(self) -> float:
-        """Return the mean, 0 if nothing was added, and begin anew."""
+        """Return the mean, 0 if nothing was added, and reset it."""
         mean = self._sum / self._count if self._count else 0.0
         self._sum, self._count = 0.0, 0
         return mean

@@ -1,4 +1,4 @@
-"""What runs are aligned by, env steps or time, and the round numbers along a plot; the command line imports it."""
+"""The axis along which runs are compared, env steps or time, its units, and its ticks in a plot."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Final
 _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _UNITS: Final = (("hours", 3600.0), ("minutes", 60.0))
 _UNITS_SHOWN: Final = 3.0
-"""A unit of time is used where the plot spans at least this many of it."""
+"""A unit of time is used if the plot spans at least this many of it."""
 _SUFFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Axis(StrEnum):
-    """The quantity at whose equal values runs are compared."""
+    """The quantity by which runs are aligned."""
 
     STEPS = "steps"
     TIME = "time"
 
     @property
     def label(self) -> str:
-        """How people call it, with its unit."""
+        """Its name with its unit."""
         return "env steps" if self is Axis.STEPS else "seconds"
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What an axis counts, and how many of the curve's numbers make one."""
+    """The unit of an axis, and its size in env steps or seconds."""
 
     label: str
     size: float
@@ -44,7 +44,7 @@ def unit_of(axis: Axis, end: float) -> Unit:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most ``most`` round numbers from ``low`` to ``high``, evenly spaced; ``low`` where they are equal."""
+    """Return at most ``most`` round numbers from ``low`` to ``high``, evenly spaced; ``low`` if both are equal."""
     if not high > low:
         return [low]
     rough = (high - low) / (2 * most)
@@ -62,7 +62,7 @@ def tick_label(value: float) -> str:
 
 
 def amount(value: float, axis: Axis) -> str:
-    """Return a number of an axis in a sentence: env steps are whole, ``12,345``, times are not, ``17.2``."""
+    """Return a number of an axis for a sentence: env steps are whole, ``12,345``, times are not, ``17.2``."""
     return f"{value:,.0f}" if axis is Axis.STEPS or abs(value) >= 100 else f"{value:.3g}"
 
 

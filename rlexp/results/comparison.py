@@ -1,4 +1,4 @@
-"""Comparison: groups of trials over their seeds, with how sure the difference is. Numbers only; others show them."""
+"""Comparison: the scores of groups over their seeds, with intervals; ``terminal`` and ``report`` show it."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class ComparedTrial:
     score: float
     """Its final score."""
     reached: Reached | None
-    """None where no goal was asked for."""
+    """None without a goal."""
 
 
 @dataclass(frozen=True)
 class GoalReached:
-    """How soon the seeds of a group were at the goal; one that never was counts as infinitely late."""
+    """How soon the seeds of a group reached the goal; a seed that never did counts as infinite."""
 
     seeds: int
-    """How many were."""
+    """How many reached it."""
     median_steps: float
     median_seconds: float
 
 
 @dataclass(frozen=True, eq=False)
 class ComparedGroup:
-    """A group and what its seeds say together."""
+    """A group and its scores over all seeds."""
 
     mark: str
-    """The letter that stands for it in plots."""
+    """Its letter in plots."""
     name: str
     trials: tuple[ComparedTrial, ...]
     mean: float
@@ -67,20 +67,20 @@ class ComparedGroup:
     the two has a single seed or was ended earlier than the other, and where they share no environment."""
     band: Band
     goal: GoalReached | None
-    """None where no goal was asked for."""
+    """None without a goal."""
     settings: Settings
     """Of its trials; where these differ, all of their values."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What ``rlexp compare`` found out."""
+    """The result of ``rlexp compare``."""
 
     metric: str
     axis: Axis
     goal: float | None
     window: Window | None
-    """Where final scores are taken, on the axis; None where a sweep has scored the trials."""
+    """Where final scores are taken, on the axis; None if a sweep has scored the trials."""
     scoring: str
     """How trials are scored, in a sentence."""
     lower_is_better: bool
@@ -91,7 +91,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """What is compared: a run by its name, groups by theirs where these are short; and where it was played."""
+        """What is compared: the name of the only run, or the groups' names if these are short; and the envs."""
         runs = {trial.folder.run.path.resolve().name for group in self.groups for trial in group.trials}
         names = ", ".join(group.name for group in self.groups)
         groups = names if len(names) <= _LONGEST_NAMES else f"{len(self.groups)} groups"
@@ -104,17 +104,17 @@ class Comparison:
 
     @property
     def digits(self) -> int:
-        """How many digits behind the point its scores are shown with."""
+        """The number of decimals with which its scores are shown."""
         return digits_for(max(abs(trial.score) for group in self.groups for trial in group.trials))
 
     @property
     def envs(self) -> tuple[str, ...]:
-        """What is played, in the order of the groups."""
+        """The envs of its trials, in the order of the groups."""
         return tuple(dict.fromkeys(trial.folder.env for group in self.groups for trial in group.trials))
 
 
 def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: float | None) -> Comparison:
-    """Compare what ``arguments`` mean (see ``groups_of``); raises UsageError where nothing can be compared."""
+    """Compare the groups of ``arguments`` (see ``groups_of``); raises UsageError if nothing can be compared."""
     reader = SettingsReader()
     groups, metric = groups_of(arguments, reader), current_metric(metric)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
@@ -143,7 +143,7 @@ def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: floa
 
 def _compared_trial(trial: TrialFolder, curve: Curve, scoring: Scoring, goal: float | None) -> ComparedTrial:
     score = scoring.score(trial)
-    assert score is not None  # of a group that was left with the trials that have one
+    assert score is not None  # the group was reduced to the trials that have one
     return ComparedTrial(trial, curve, score, None if goal is None else reached(curve, goal))
 
 
@@ -177,7 +177,7 @@ def _goal_reached(trials: Sequence[ComparedTrial]) -> GoalReached | None:
 
 
 def _improvement(trials: Sequence[ComparedTrial], first: Sequence[ComparedTrial], scoring: Scoring) -> Estimate | None:
-    """Return how likely one of ``trials`` is better than one of ``first``; None where that cannot be told."""
+    """Return how likely one of ``trials`` is better than one of ``first``; None if that cannot be estimated."""
     folders, others = ([trial.folder for trial in each] for each in (trials, first))
     strata, over = _strata(trials), _strata(first)
     shared = sorted(strata.keys() & over.keys())
@@ -201,7 +201,7 @@ def _scored(group: Group, scoring: Scoring) -> Group:
 
 
 def _with_rows(group: Group, curves: Mapping[TrialFolder, Curve], metric: str) -> Group:
-    """Return the group without the trials that have reported no ``metric``; raises UsageError where that is all."""
+    """Return the group without the trials that have reported no ``metric``; raises UsageError if none is left."""
     trials = tuple(trial for trial in group.trials if len(curves[trial].values))
     if trials:
         return Group(group.name, trials)

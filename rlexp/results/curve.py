@@ -28,12 +28,12 @@ class Curve:
     seconds: Array
     values: Array
     damaged_lines: int = 0
-    """Lines that are no result row; they are left out."""
+    """Lines that are not result rows; they are skipped."""
     metrics: frozenset[str] = frozenset()
-    """Every number that the last row has, by its flat name."""
+    """The flat names of all numbers in the last row."""
 
     def along(self, axis: Axis) -> Array:
-        """Return what the curve is drawn over ``[N]``."""
+        """Return the curve's coordinates ``[N]`` along ``axis``."""
         return self.steps if axis is Axis.STEPS else self.seconds
 
 
@@ -49,16 +49,16 @@ class Band:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a trial's metric first was at a goal; infinite where it never was."""
+    """When a trial's metric first reached a goal; infinite if it never did."""
 
     steps: float
     seconds: float
 
 
 def read_curve(trial_directory: Path, metric: str) -> Curve:
-    """Return ``metric`` (a flat name: ``info/learner/loss``) of the trial; empty where it has reported none yet.
+    """Return ``metric`` (a flat name: ``info/learner/loss``) of the trial; empty if it has reported none yet.
 
-    A resumed trial repeats what its last checkpoint did not hold: rows that later ones overtake are
+    A resumed trial repeats the steps after its last checkpoint: rows that later rows repeat are
     dropped, so steps rise strictly.
     """
     rows, path = _Rows(metric), trial_directory / RESULT_FILE
@@ -72,11 +72,11 @@ def read_curve(trial_directory: Path, metric: str) -> Curve:
 
 @dataclass
 class _Rows:
-    """Gathers the rows of a file that count."""
+    """Gathers the rows of a file, without those that later rows repeat."""
 
     metric: str
     points: list[tuple[float, float, float]] = field(default_factory=list)
-    """Steps, seconds and the metric's value, NaN where it has none."""
+    """Steps, seconds and the metric's value, NaN if the row has none."""
     damaged_lines: int = 0
     last: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,7 +119,7 @@ def _parsed(line: bytes) -> Mapping[str, Any]:
 
 
 def _item(row: Mapping[str, Any], name: str) -> Any:
-    """Return what stands under a flat name; None where nothing does."""
+    """Return the value with a flat name; None if there is none."""
     if name in row:
         return row[name]
     head, _, rest = name.partition("/")
@@ -136,7 +136,7 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def band(curves: Sequence[Curve], axis: Axis, rng: np.random.Generator) -> Band:
-    """Return the curve of a group where all of its seeds have one, values between rows interpolated."""
+    """Return the curve of a group in the range that all its seeds have, with values between rows interpolated."""
     start = max(float(curve.along(axis)[0]) for curve in curves)
     end = min(float(curve.along(axis)[-1]) for curve in curves)
     x = np.linspace(min(start, end), end, _POINTS)
@@ -145,7 +145,7 @@ def band(curves: Sequence[Curve], axis: Axis, rng: np.random.Generator) -> Band:
 
 
 def reached(curve: Curve, goal: float) -> Reached:
-    """Return the first row whose value is ``goal`` or higher, over all that the trial ran."""
+    """Return the first row with a value of ``goal`` or higher, over the whole trial."""
     there = np.flatnonzero(curve.values >= goal)
     if not there.size:
         return Reached(math.inf, math.inf)

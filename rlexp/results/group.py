@@ -24,13 +24,13 @@ from rlexp.runs.secrets import masked
 Settings = Mapping[str, str]
 """Values as JSON by dotted name: ``{"config.lr": "0.001"}``."""
 
-SEED: Final = "config.seed"
+_SEED: Final = "config.seed"
 _APART: Final = frozenset({"run", "env"})
-"""What ``params.json`` has beside the config's keys."""
+"""What ``params.json`` has besides the config's keys."""
 _PER_RUN: Final = frozenset({"config", "run", "env", "num_samples"})
-"""What of an experiment its trials know better, or that is no setting of theirs."""
+"""Keys of an experiment that ``params.json`` has more exactly, or that are not settings of a trial."""
 _MAX_LABELLED = 4
-"""More differing settings than these say less than a directory's name."""
+"""With more differing settings, a directory's name is the better label."""
 _INDEX_AND_SAMPLE = re.compile(r"^\d+-|-sample=\d+$")
 
 
@@ -46,7 +46,7 @@ def groups_of(arguments: Sequence[str], reader: SettingsReader) -> list[Group]:
     """Return the groups that the arguments of ``compare`` mean: ``PATH`` or ``NAME=PATH[,PATH...]``, in their order.
 
     A named group takes all trials of its paths. The trials of a run that is named alone are as many
-    groups as they have different settings, seeds apart. Raises UsageError where a path is wrong, a
+    groups as they have different settings, seeds apart. Raises UsageError if a path is wrong, a
     name is given twice or a trial would count twice.
     """
     gathered: dict[str | Path, list[TrialFolder]] = {}
@@ -75,7 +75,7 @@ def _named(gathered: dict[str | Path, list[TrialFolder]], reader: SettingsReader
 
 
 def _variants(trials: Sequence[TrialFolder], reader: SettingsReader) -> list[tuple[TrialFolder, ...]]:
-    """Return the trials of a run, those with the same settings together; with none, those that are called alike."""
+    """Return the trials of a run by their settings; those without settings by their name."""
     variants: dict[object, list[TrialFolder]] = {}
     for trial in trials:
         settings = sorted(reader.settings(trial).items()) if trial.parameters else None
@@ -85,7 +85,7 @@ def _variants(trials: Sequence[TrialFolder], reader: SettingsReader) -> list[tup
 
 
 def _labels(variants: Sequence[tuple[TrialFolder, ...]], reader: SettingsReader) -> list[str]:
-    """Return what tells the variants of a run apart: what it varied, or in what they differ, or their directories."""
+    """Return different labels for the variants of a run: what it varied, the settings that differ, or directories."""
     firsts = [variant[0] for variant in variants]
     if len(firsts) == 1:
         return [_varied(firsts[0], list(firsts[0].varied)) if _is_part_of_its_run(variants[0]) else ""]
@@ -123,9 +123,9 @@ def _refuse_repeated(trials: Sequence[TrialFolder]) -> None:
 
 
 def _split(argument: str) -> tuple[str | None, list[Path]]:
-    """Return a group's name, None where a path stands alone, and its paths.
+    """Return a group's name, None for a path without one, and its paths.
 
-    What exists is a path, whatever its name; a group's name has no slash.
+    An argument that exists is a path, whatever its name; a group's name has no slash.
     """
     name, equals, paths = argument.partition("=")
     if os.path.exists(argument) or not equals or not name or not paths or "/" in name:
@@ -134,7 +134,7 @@ def _split(argument: str) -> tuple[str | None, list[Path]]:
 
 
 def _paths(text: str) -> Iterator[Path]:
-    """Yield the paths of a list with commas, which directories' names may have too: the longest that exists counts."""
+    """Yield the paths of a list with commas; names may contain commas too: the longest that exists is a path."""
     pieces = text.split(",")
     while pieces:
         taken = next((n for n in range(len(pieces), 1, -1) if os.path.exists(",".join(pieces[:n]))), 1)
@@ -144,7 +144,7 @@ def _paths(text: str) -> Iterator[Path]:
 
 
 def _matches(pattern: Path) -> list[Path]:
-    """Return the directories that a pattern means: no shell expands one behind a name and ``=``."""
+    """Return the directories that match a pattern: a shell does not expand it after a name and ``=``."""
     found = [Path(path) for path in sorted(glob.glob(str(pattern))) if Path(path).is_dir()]
     if not found:
         raise UsageError(f"path {pattern} does not exist", SEE_LS)
@@ -158,10 +158,10 @@ class SettingsReader:
         self._experiments: dict[Path, list[Mapping[str, Any]]] = {}
 
     def settings(self, trial: TrialFolder) -> Settings:
-        """Return a trial's settings, all but its seed, secrets masked; empty where they cannot be read.
+        """Return a trial's settings without its seed, secrets masked; empty if they cannot be read.
 
         Values are those of the trial itself (``params.json``, and what the run varied); ``stop`` and
-        the like come from ``resolved.yaml`` where it says without doubt which experiment is the trial's.
+        the like come from ``resolved.yaml`` if only one of its experiments can be the trial's.
         """
         parameters = trial.parameters
         outside = {key: value for key, value in trial.varied.items() if key.partition(".")[0] not in parameters}
@@ -174,11 +174,11 @@ class SettingsReader:
             "config": {key: value for key, value in parameters.items() if key not in _APART},
         }
         settings = dict(_flat(whole)) | dict(_flat(outside))
-        settings.pop(SEED, None)
+        settings.pop(_SEED, None)
         return settings
 
     def _experiment(self, trial: TrialFolder) -> Mapping[str, Any]:
-        """Return what ``resolved.yaml`` says of the trial's experiment; nothing where several may be meant."""
+        """Return the trial's experiment in ``resolved.yaml``; empty if several are possible."""
         path = trial.run.path
         if path not in self._experiments:
             self._experiments[path] = list(_resolved_experiments(path))
@@ -190,7 +190,7 @@ class SettingsReader:
 
 
 def differing(settings: Sequence[Settings]) -> list[str]:
-    """Return the names, sorted, whose value is not the same in all ``settings``; a name may be missing in some."""
+    """Return the sorted names of values that are not the same in all ``settings``; a name may be missing in some."""
     names = sorted(set().union(*settings))
     return [name for name in names if len({each.get(name) for each in settings}) > 1]
 
@@ -217,7 +217,7 @@ def _choices(experiment: Mapping[str, Any], key: str) -> Sequence[Any]:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted names and values; not the choices of a grid, of which a trial has one."""
+    """Yield dotted names and values, without the choices of a grid: a trial has one of them."""
     for key, value in settings.items():
         if isinstance(value, dict) and value and GRID not in value:
             yield from _flat(value, f"{prefix}{key}.")

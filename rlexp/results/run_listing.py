@@ -17,11 +17,11 @@ from rlexp.runs.run_lock import LOCK_FILE, is_in_use
 from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord, read_run_record
 
 KILLED: Final = "KILLED"
-"""It says that it runs, but no process holds its lock: it can be resumed."""
+"""Its record has the status RUNNING, but no process holds its lock: it can be resumed."""
 DAMAGED: Final = "DAMAGED"
 """Its ``run.json`` cannot be read."""
 _DEPTH: Final = 3
-"""OUT/NAME, and two levels for those who sort their runs into folders."""
+"""OUT/NAME, and two more levels for runs that are sorted into folders."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Found:
 def found_at(path: Path) -> list[Found]:
     """Return the runs below ``path``, newest first; of a run, its trials in their order.
 
-    Raises UsageError where there is no such directory.
+    Raises UsageError if there is no such directory.
     """
     if not os.path.isdir(path):
         what = f"{path} is a file" if os.path.exists(path) else f"path {path} does not exist"
@@ -63,7 +63,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _runs_below(path: Path, depth: int) -> Iterator[Path]:
-    """Yield run directories; neither hidden ones nor what links lead to."""
+    """Yield run directories, without hidden ones and links."""
     for below in _directories(path):
         if _is_run(below):
             yield below
@@ -85,7 +85,7 @@ def _run(path: Path) -> Found:
     try:
         record = read_run_record(path)
     except ResumeError as error:
-        if in_use and not (path / RUN_FILE).exists():  # it has begun this very moment
+        if in_use and not (path / RUN_FILE).exists():  # it has just begun
             return Found(path, Status.RUNNING, started=_changed(path), size_bytes=_size(path))
         return Found(path, DAMAGED, error.message, started=_changed(path), size_bytes=_size(path))
     parameters = [read_mapping(path / name / PARAMETERS_FILE) for name, _ in directories_of(record)]
@@ -172,7 +172,7 @@ def _age_order(found: Found) -> tuple[float, str]:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of all files below ``path``; what vanishes meanwhile, or may not be read, counts nothing."""
+    """Return the bytes of all files below ``path``, without those that are removed meanwhile or cannot be read."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

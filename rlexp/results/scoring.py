@@ -1,4 +1,4 @@
-"""How compared trials are scored: where all of them end, or, for a sweep that is compared alone, as the sweep did."""
+"""How compared trials are scored: over the last tenth of the steps that all have, or as their sweep scored them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scoring(Protocol):
 
     @property
     def window(self) -> Window | None:
-        """Where final scores are taken; None where each trial has its own."""
+        """Where final scores are taken; None if each trial has its own window."""
 
     @property
     def rule(self) -> str:
@@ -42,10 +42,10 @@ class Scoring(Protocol):
         """Whether less of the metric is better."""
 
     def score(self, trial: TrialFolder) -> float | None:
-        """Return a trial's final score, None where it has none and is left out."""
+        """Return a trial's final score, None if it has none and is left out."""
 
     def in_order(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups as they are to be shown; the others are compared with the first."""
+        """Return the groups in the order in which they are shown; the others are compared with the first."""
 
     def comparable(self, trials: Sequence[TrialFolder], others: Sequence[TrialFolder]) -> bool:
         """Return whether the scores of two groups are of the same steps."""
@@ -64,8 +64,8 @@ class FinalWindow:
     def rule(self) -> str:
         unit = unit_of(self.axis, self.window.end)
         start, end = (amount(x / unit.size, self.axis) for x in (self.window.start, self.window.end))
-        whose = "of the trial" if self.num_trials == 1 else f"that all {self.num_trials} trials have"
-        return f"Scores are means over {unit.label} {start} to {end}, the last tenth {whose}."
+        part_of = "of the trial" if self.num_trials == 1 else f"that all {self.num_trials} trials have"
+        return f"Scores are means over {unit.label} {start} to {end}, the last tenth {part_of}."
 
     @property
     def lower_is_better(self) -> bool:
@@ -84,7 +84,7 @@ class FinalWindow:
 
 @dataclass(frozen=True)
 class SweepScoring:
-    """What ``sweep.json`` says, by the names of the trials' directories: the same scores and order as its ranking."""
+    """The scores and the order of the ranking in ``sweep.json``, by the names of the trials' directories."""
 
     rule: str
     lower_is_better: bool
@@ -118,7 +118,7 @@ def scoring_of(arguments: Sequence[str], groups: Sequence[Group], curves: Curves
 
 
 def final_window(curves: Sequence[Curve], axis: Axis) -> Window:
-    """Return the last tenth of the budget that every curve has, counted from 0: the shortest one decides."""
+    """Return the last tenth of the steps or seconds that every curve has: the shortest curve ends it."""
     end = min(float(curve.along(axis)[-1]) for curve in curves)
     return Window(end * (1 - FINAL_SHARE), end)
 

@@ -1,4 +1,4 @@
-"""TensorBoard on a run, within this process: it ends when the command does."""
+"""TensorBoard on a run, in this process: it ends with the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlexp.runs.run_record import SEE_LS
 
 _EVENT_FILES: Final = "*tfevents*"
 _USUAL_PORTS: Final = range(6006, 6106)
-"""TensorBoard's own, and those it tries when that is taken."""
+"""TensorBoard's default port, and those that it tries if that is in use."""
 _REWARD_TAB: Final = "#custom_scalars"
 _LAYOUT_TAG: Final = b"custom_scalars__config__"
 _START_BYTES: Final = 2**16
@@ -29,11 +29,11 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[[str], None]) -> int:
-    """Serve the event files below ``path`` until Ctrl-C or SIGTERM; return the exit code that says which.
+    """Serve the event files below ``path`` until Ctrl-C or SIGTERM; return the exit code of that signal.
 
-    ``announce`` is given the address once it answers: that of the tab with the reward, where the files have one.
-    Without a port it is the first free one of the usual ones. Raises UsageError where there are no event files,
-    TensorBoard is not installed or the address cannot be had.
+    ``announce`` is called with the address as soon as it answers: that of the tab with the reward, if the files have
+    one. Without a port it is the first free one of the usual ports. Raises UsageError if there are no event files,
+    TensorBoard is not installed or the address cannot be used.
     """
     _check(path)
     port = _free_port(host) if port is None else _checked_port(host, port)
@@ -45,7 +45,7 @@ def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[
 
 
 def _has_layout(path: Path) -> bool:
-    """Return whether a run below ``path`` says what the Custom Scalars tab is to show, as ours do at their start."""
+    """Return whether a run below ``path`` has a layout for the Custom Scalars tab; our runs begin with one."""
     for file in islice(path.rglob(_EVENT_FILES), _FILES_LOOKED_AT):
         if file.is_file():
             with file.open("rb") as content:
@@ -59,7 +59,7 @@ def _serve(path: Path, host: str, port: int) -> str:
 
     board = program.TensorBoard()
     try:
-        with redirect_stderr(io.StringIO()):  # what it says of its data server is of no use here
+        with redirect_stderr(io.StringIO()):  # its messages about a data server are of no use here
             board.configure(logdir=str(path), host=host, port=port)
             return str(board.launch())
     except program.TensorBoardServerException as error:
@@ -78,7 +78,7 @@ def _check(path: Path) -> None:
 
 
 def _checked_port(host: str, port: int) -> int:
-    """Return ``port`` if a server can listen there; TensorBoard itself would end the process where none can."""
+    """Return ``port`` if a server can listen there; if none can, TensorBoard itself would end the process."""
     error = _refusal(host, port)
     if error is None:
         return port
@@ -90,7 +90,7 @@ def _checked_port(host: str, port: int) -> int:
 
 
 def _free_port(host: str) -> int:
-    """Return the first usual port that is not taken; raises UsageError where all are."""
+    """Return the first usual port that is not in use; raises UsageError if all are."""
     for port in _USUAL_PORTS[:-1]:
         error = _refusal(host, port)
         if error is None or error.errno != errno.EADDRINUSE:
@@ -99,7 +99,7 @@ def _free_port(host: str) -> int:
 
 
 def _refusal(host: str, port: int) -> OSError | None:
-    """Return why no server can listen there; None where one can."""
+    """Return why no server can listen there; None if one can."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,4 +1,4 @@
-"""From a path on the command line to its trials; nothing read there is trusted or unpickled."""
+"""The trials at a path on the command line; nothing that is read there is trusted or unpickled."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RunFolder:
     """The directory of a run, or of trials that another program ran."""
 
     path: Path
-    """As it was typed."""
+    """As it was given."""
     record: RunRecord | None
-    """None where ``run.json`` cannot be read."""
+    """None if ``run.json`` cannot be read."""
     problem: str | None
-    """Why it cannot."""
+    """Why ``run.json`` cannot be read."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class TrialFolder:
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """Agent, env and every key of its config, secrets masked; empty where they cannot be read."""
+        """Agent, env and every key of its config, secrets masked; empty if they cannot be read."""
         return read_mapping(self.path / PARAMETERS_FILE)
 
     @property
@@ -54,7 +54,7 @@ class TrialFolder:
 
     @property
     def env(self) -> str:
-        """The environment it played, ``?`` where that is not known."""
+        """The environment it played, ``?`` if that is not known."""
         return str(self.parameters.get("env", "?"))
 
     @property
@@ -68,11 +68,11 @@ class TrialFolder:
 
 def trials_at(path: Path) -> list[TrialFolder]:
     """Return the trials of the run at ``path``, or the one trial there; raises UsageError for anything else."""
-    if not os.path.exists(path):  # unlike Path.exists, no error for a name that is too long
+    if not os.path.exists(path):  # unlike Path.exists, it raises no error for a name that is too long
         raise UsageError(f"path {path} does not exist", SEE_LS)
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
-    if path.name in ("", ".."):  # of these, the parent is not what stands before the last slash
+    if path.name in ("", ".."):  # these have a parent that their text does not show
         path = path.resolve()
     if (path / RESULT_FILE).is_file() or _is_recorded_trial(path):
         return [_trial(path, _run(path.parent))]
@@ -86,7 +86,7 @@ def trials_at(path: Path) -> list[TrialFolder]:
 
 
 def read_mapping(path: Path) -> Mapping[str, Any]:
-    """Return a file's JSON object; empty where there is none."""
+    """Return a file's JSON object; empty if there is none."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
 
 
 def directories_of(record: RunRecord) -> Iterator[tuple[str, TrialRecord]]:
-    """Yield each trial's directory, unless it would lie outside the run's: the record may be a stranger's."""
+    """Yield each trial's directory, unless it is outside the run's: the record may come from anyone."""
     for trial in record.trials:
         if is_in_run(trial.directory):
             yield trial.directory, trial

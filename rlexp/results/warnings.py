@@ -13,7 +13,7 @@ from rlexp.results.scoring import Curves, Scoring
 from rlexp.runs.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8
-"""A trial that ends before this part of the longest one is named: the comparison ends where it does."""
+"""A trial that ends before this part of the longest one gets a warning: the comparison ends with it."""
 _NAMES_SHOWN: Final = 4
 
 

@@ -1,4 +1,4 @@
-"""What a record says: protobuf's wire format, the fields of TensorBoard's Event that are used, and its numbers."""
+"""The content of a record: a TensorBoard Event in protobuf's wire format, and the numbers in it."""
 
 from __future__ import annotations
 

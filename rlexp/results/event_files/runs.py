@@ -81,7 +81,7 @@ class RunContents(Generic[Kept]):
 
     run: Run
     files: list[EventFile]
-    """Each knows how far it has been read, for a follower to continue there, and what is wrong with it."""
+    """With the positions where a follower continues, and their faults."""
     scalars: dict[str, Kept] = field(default_factory=dict)
     """What was kept of each scalar, by tag."""
     others: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -189,13 +189,13 @@ def _faults(file: EventFile) -> list[str]:
 
 
 class TagGlobs:
-    """Shell patterns, each for whole tags or for what follows a slash in them; none means all tags."""
+    """Shell patterns for tags: each matches whole tags or their part after a slash; no pattern matches all tags."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = patterns
 
     def match(self, tag: str) -> bool:
-        """Tell whether ``tag`` is wanted."""
+        """Return whether ``tag`` is wanted."""
         return not self._patterns or any(_matches(tag, pattern) for pattern in self._patterns)
 
     def refuse_unmatched(self, tags: Iterable[str]) -> None:

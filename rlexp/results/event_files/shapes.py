@@ -20,7 +20,7 @@ POINT: Final = np.dtype([("tag", "<i8"), ("record", "<i8"), ("step", "<i8"), ("w
 """A scalar: ``tag`` is the number of its tag, ``record`` that of its record, ``wall_time`` in seconds since 1970."""
 
 MOST_TAGS: Final = 100_000
-"""A file with a new tag in every record must not fill the memory: further tags are skipped, and a fault says so."""
+"""A file with a new tag in every record must not fill the memory: further tags are skipped, which is a fault."""
 
 LONGEST: Final = BLOCK
 """Bytes of the longest record that has a shape: further from its end, the CRC table has no contributions."""

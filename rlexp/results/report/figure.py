@@ -17,18 +17,18 @@ _DASHES: Final = ("-", "--", ":", "-.")
 _INCHES: Final = (9.0, 5.0)
 _DOTS_PER_INCH: Final = 150
 _MOST_NAMED: Final = 12
-"""More groups than these have no legend: it would cover their curves."""
+"""More groups than these get no legend: it would cover their curves."""
 
 
 def _require_plot_extra() -> None:
-    """Raise UsageError where pictures cannot be drawn."""
+    """Raise UsageError if pictures cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         hint = "pip install 'rlexp[plot]'; --html draws the same curves without it"
         raise UsageError("--png needs matplotlib, which is not installed", hint)
 
 
 def write_picture(comparison: Comparison, path: Path) -> None:
-    """Write the IQM of each group along the axis, with its interval; raises UsageError where that cannot be."""
+    """Write the IQM of each group along the axis, with its interval; raises UsageError if it cannot be written."""
     _require_plot_extra()
     from matplotlib.figure import Figure  # its object interface: no display, no state
 
@@ -60,5 +60,5 @@ def _label(axes: Any, comparison: Comparison, x_label: str) -> None:
 
 
 def _literal(text: str) -> str:
-    """Return a name that matplotlib takes for no formula."""
+    """Return a name that matplotlib does not parse as a formula."""
     return text.replace("$", r"\$")

@@ -87,7 +87,7 @@ def _printable(value: Any) -> Any:
 
 
 def _facts_by_run(comparison: Comparison) -> dict[str, dict[str, str]]:
-    """Return what ``run.json`` says about where each run ran."""
+    """Return the facts in ``run.json`` about where each run ran."""
     trials = [trial for group in comparison.groups for trial in group.trials]
     runs = {trial.folder.run.path.resolve(): trial.folder.run.record for trial in trials}
     return {path.name: _facts(record) for path, record in runs.items() if record is not None}
