@@ -1,16 +1,18 @@
-"""A whole comparison: scores, intervals, goals, and what its reader is warned of."""
+"""Comparisons: scores, intervals, goals and warnings."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlexp.errors import UsageError
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
-from rlexp.results.scoring import Window
+from rlexp.results.curve import Curve
+from rlexp.results.scoring import Window, final_window
 from tests.unit.results.run_folders import MadeTrial, make_run
 
 REWARD = "episode_reward_mean"
@@ -40,7 +42,7 @@ def warnings(comparison: Comparison) -> str:
     return "\n".join(f"{notice.where} {notice.message}" for notice in comparison.notices)
 
 
-def test_scores_are_means_over_the_last_tenth(two: tuple[Path, Path]) -> None:
+def test_scores_are_means_over_last_tenth(two: tuple[Path, Path]) -> None:
     comparison = compared(*two)
     worse, better = comparison.groups
     assert (worse.name, worse.mark, better.name, better.mark) == ("worse", "A", "better", "B")
@@ -53,7 +55,7 @@ def test_scores_are_means_over_the_last_tenth(two: tuple[Path, Path]) -> None:
     assert warnings(comparison) == ""
 
 
-def test_later_groups_are_held_against_the_first(two: tuple[Path, Path]) -> None:
+def test_later_groups_are_compared_with_first(two: tuple[Path, Path]) -> None:
     worse, better = compared(*two).groups
     assert worse.improvement is None
     assert better.improvement is not None
@@ -65,7 +67,7 @@ def test_later_groups_are_held_against_the_first(two: tuple[Path, Path]) -> None
     assert reverse.value == pytest.approx(1 / 16)
 
 
-def test_the_same_results_give_the_same_numbers_in_any_order(tmp_path: Path) -> None:
+def test_comparison_does_not_depend_on_order(tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path / str(power), [MadeTrial(rising(seed**power), seed) for seed in range(1, 10)])
         for power in (1.5, 2.1)
@@ -78,7 +80,7 @@ def test_the_same_results_give_the_same_numbers_in_any_order(tmp_path: Path) -> 
     assert first.groups[1].improvement == compared(*runs).groups[1].improvement
 
 
-def test_when_a_goal_was_reached(two: tuple[Path, Path]) -> None:
+def test_goal_reached_by_group(two: tuple[Path, Path]) -> None:
     worse, better = compared(*two, goal=45.0).groups
     assert worse.goal is not None
     assert better.goal is not None
@@ -89,19 +91,19 @@ def test_when_a_goal_was_reached(two: tuple[Path, Path]) -> None:
     assert compared(*two).groups[0].goal is None
 
 
-def test_by_time(two: tuple[Path, Path]) -> None:
+def test_comparison_by_time(two: tuple[Path, Path]) -> None:
     comparison = compared(*two, axis=Axis.TIME)
     assert comparison.window == Window(36.0, 40.0)
     assert comparison.groups[0].band.x[-1] == 40.0
 
 
-def test_other_metrics_have_flat_names_of_any_age(two: tuple[Path, Path]) -> None:
+def test_metrics_by_current_and_old_flat_names(two: tuple[Path, Path]) -> None:
     loss = compared(*two, metric="info/learner/loss").groups[0]
     assert loss.mean == pytest.approx((1 / 19 + 1 / 20) / 2)
     assert compared(*two, metric="env_runners/episode_return_mean").metric == REWARD
 
 
-def test_an_unknown_metric_names_the_nearest(two: tuple[Path, Path]) -> None:
+def test_unknown_metric_suggests_nearest(two: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="no trial of worse has reported episode_reward_meen") as caught:
         compared(*two, metric="episode_reward_meen")
     assert caught.value.hint == f"did you mean {REWARD}?"
@@ -110,26 +112,26 @@ def test_an_unknown_metric_names_the_nearest(two: tuple[Path, Path]) -> None:
     assert REWARD in str(caught.value.hint)
 
 
-def test_a_run_without_results(tmp_path: Path) -> None:
+def test_run_without_results(tmp_path: Path) -> None:
     run = make_run(tmp_path / "new", [MadeTrial([])])
     with pytest.raises(UsageError, match="no trial of new has a result yet"):
         compared(run)
 
 
-def test_what_differs_between_the_groups(tmp_path: Path) -> None:
+def test_differences_between_groups(tmp_path: Path) -> None:
     trials = [MadeTrial([1.0], seed, {"lr": lr}) for seed in (1, 2) for lr in (0.1, 0.2)]
     comparison = compared(make_run(tmp_path / "grid", trials))
     assert comparison.differences == ("config.lr",)
     assert [group.settings["config.lr"] for group in comparison.groups] == ["0.1", "0.2"]
 
 
-def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
+def test_single_seed_has_no_interval_and_a_warning(tmp_path: Path) -> None:
     comparison = compared(make_run(tmp_path / "single", [MadeTrial([1.0])]))
     assert comparison.groups[0].iqm.interval is None
     assert warnings(comparison).startswith("single only one seed per group, so no interval; run more seeds")
 
 
-def test_a_short_trial_is_named(tmp_path: Path) -> None:
+def test_short_trial_has_warning(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(20), 2), MadeTrial([5.0, 6.0], 3)])
     comparison = compared(run)
     assert comparison.window is not None
@@ -137,30 +139,30 @@ def test_a_short_trial_is_named(tmp_path: Path) -> None:
     assert "00002-DQN-CartPole-v1 ends at 200 (TERMINATED) of 2,000 env steps" in warnings(comparison)
 
 
-def test_trials_that_reported_nothing_are_left_out_and_named(tmp_path: Path) -> None:
+def test_trials_without_metric_are_left_out_with_warning(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(30), 2), MadeTrial([None], 3)])
     comparison = compared(run)
     assert [trial.folder.seed for trial in comparison.groups[0].trials] == [1, 2]
     assert "00002-DQN-CartPole-v1 has not reported the metric and is left out" in warnings(comparison)
 
 
-def test_damaged_files_are_named(tmp_path: Path) -> None:
+def test_damaged_files_have_warnings(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(30), 2)])
     with next(run.glob("00000*/result.json")).open("a") as file:
         file.write('{"timesteps_total": 9')
     (run / "run.json").write_text("{")
-    told = warnings(compared(run))
-    assert "00000-DQN-CartPole-v1/result.json 1 line cannot be read and are left out" in told
-    assert "run.json is damaged" in told
+    found = warnings(compared(run))
+    assert "00000-DQN-CartPole-v1/result.json 1 line cannot be read and are left out" in found
+    assert "run.json is damaged" in found
 
 
-def test_pooling_what_differs_is_told(tmp_path: Path) -> None:
+def test_group_with_different_settings_has_warning(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(lr), [MadeTrial(rising(20), 1, config={"lr": lr})]) for lr in (0.1, 0.2)]
-    told = warnings(compared(f"both={runs[0]},{runs[1]}"))
-    assert told == "both pools trials that differ in config.lr"
+    found = warnings(compared(f"both={runs[0]},{runs[1]}"))
+    assert found == "both pools trials that differ in config.lr"
 
 
-def test_different_environments_are_told_and_drawn_apart(tmp_path: Path) -> None:
+def test_different_envs_have_warning_and_own_strata(tmp_path: Path) -> None:
     scores = {"CartPole-v1": 0.0, "Acrobot-v1": 100.0}
     run = make_run(tmp_path / "pong", [MadeTrial([scores[env]], seed, env=env) for env in scores for seed in range(4)])
     [pooled] = compared(f"all={run}").groups
@@ -168,3 +170,12 @@ def test_different_environments_are_told_and_drawn_apart(tmp_path: Path) -> None
     comparison = compared(run)
     assert comparison.groups[1].improvement is None
     assert "Acrobot-v1, CartPole-v1 are different environments" in warnings(comparison)
+
+
+def test_final_window_ends_with_shortest_curve() -> None:
+    curves = [
+        Curve(np.array([100, 1000]), np.array([5, 60]), np.array([0, 1])),
+        Curve(np.array([100, 2000]), np.array([4, 50]), np.array([0, 1])),
+    ]
+    assert final_window(curves, Axis.STEPS) == Window(900.0, 1000.0)
+    assert final_window(curves, Axis.TIME) == Window(45.0, 50.0)

@@ -1,4 +1,4 @@
-"""The curves as a PNG, and what is said where matplotlib is missing."""
+"""The curves as a PNG, and the error if matplotlib is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def comparison(tmp_path: Path) -> Comparison:
     return compare_groups([f"_$\\nonsense{{$^={run}"], "episode_reward_mean", Axis.STEPS, None)
 
 
-def test_without_matplotlib_the_extra_is_named(
+def test_missing_matplotlib_names_extra(
     comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -30,13 +30,13 @@ def test_without_matplotlib_the_extra_is_named(
     assert not (tmp_path / "curves.png").exists()
 
 
-def test_a_picture_is_a_png_whatever_groups_are_called(comparison: Comparison, tmp_path: Path) -> None:
+def test_picture_is_png_for_any_group_name(comparison: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_picture(comparison, tmp_path / "curves")
     assert (tmp_path / "curves").read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_where_it_cannot_be_written(comparison: Comparison, tmp_path: Path) -> None:
+def test_picture_at_unwritable_path(comparison: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(UsageError, match=r"cannot write .*missing"):
         write_picture(comparison, tmp_path / "missing" / "curves.png")

@@ -1,4 +1,4 @@
-"""The report, parsed back: complete, self-contained, and with every foreign text escaped."""
+"""The report, parsed: complete, self-contained, and with all foreign text escaped."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def video(trial: Path, name: str, size: int = 10) -> Path:
     return path
 
 
-def test_it_has_everything(tmp_path: Path) -> None:
+def test_report_has_all_sections(tmp_path: Path) -> None:
     path = run(tmp_path / "grid")
     write_resolved(path, {"grid": {"run": "DQN", "env": "CartPole-v1", "stop": {"episode_reward_mean": 90.0}}})
     page = parsed(path, goal=100.0)
@@ -92,7 +92,7 @@ def test_it_has_everything(tmp_path: Path) -> None:
     assert len([circle for circle in page.all("circle") if "seed" in str(circle["class"])]) == 4
 
 
-def test_curves_tell_their_values_at_their_ends_and_under_the_pointer(tmp_path: Path) -> None:
+def test_curves_have_end_labels_and_tooltips(tmp_path: Path) -> None:
     page = parsed(run(tmp_path / "grid"))
     assert "A 191.5" in page.text
     assert "A lr=0.1\n2,000 env steps: 191.5 [191.0, 192.0]" in page.text
@@ -102,7 +102,7 @@ def test_curves_tell_their_values_at_their_ends_and_under_the_pointer(tmp_path: 
     assert labels[1] - labels[0] >= 14, "the same value twice, one label below the other"
 
 
-def test_scores_are_drawn_on_the_scale_of_the_whole_training(tmp_path: Path) -> None:
+def test_scores_have_scale_of_curves(tmp_path: Path) -> None:
     def width_of_scores(rewards: list[float]) -> float:
         trials = [MadeTrial([*rewards, 499.0 + seed / 10], seed) for seed in range(5)]
         page = parsed(make_run(tmp_path / f"run{len(rewards)}", trials))
@@ -113,7 +113,7 @@ def test_scores_are_drawn_on_the_scale_of_the_whole_training(tmp_path: Path) -> 
     assert width_of_scores([499.2]) > 300, "where training changed nothing else, it is"
 
 
-def test_it_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
+def test_report_loads_nothing_and_has_no_scripts(tmp_path: Path) -> None:
     path = run(tmp_path / "grid")
     video(next(path.glob("00000*")), "iteration_000001.mp4")
     page = parsed(path)
@@ -132,7 +132,7 @@ def test_it_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
     assert "@import" not in css
 
 
-def test_every_foreign_text_is_text(tmp_path: Path) -> None:
+def test_foreign_text_is_escaped(tmp_path: Path) -> None:
     path = run(tmp_path / "grid", host=EVIL, git_commit=EVIL, command=[EVIL], versions={EVIL: EVIL}, started=EVIL)
     for file in path.glob("*/params.json"):
         file.write_text(file.read_text().replace("CartPole-v1", "@").replace("@", r"<i>\u202e\"'", 1))
@@ -151,7 +151,7 @@ def test_every_foreign_text_is_text(tmp_path: Path) -> None:
     assert not any(character in page.text + values for character in "\u202e\x1b")
 
 
-def test_small_videos_are_inside_and_others_linked(tmp_path: Path) -> None:
+def test_small_videos_are_embedded_and_others_linked(tmp_path: Path) -> None:
     path = run(tmp_path / "grid")
     first, second = sorted(path.glob("*/"))[:2]
     video(first, "iteration_000001.mp4")
@@ -168,11 +168,11 @@ def test_small_videos_are_inside_and_others_linked(tmp_path: Path) -> None:
     assert "iteration_000002" in page.text
 
 
-def test_no_videos_no_section(tmp_path: Path) -> None:
+def test_report_without_videos_has_no_section(tmp_path: Path) -> None:
     assert "Videos" not in parsed(run(tmp_path / "grid")).text
 
 
-def test_a_single_seed_and_a_flat_curve_can_be_drawn(tmp_path: Path) -> None:
+def test_charts_of_single_seed_and_flat_curve(tmp_path: Path) -> None:
     page = parsed(make_run(tmp_path / "flat", [MadeTrial([3.0])]))
     assert "one seed" in page.text
     assert "None, apart from seeds." in page.text
@@ -180,18 +180,18 @@ def test_a_single_seed_and_a_flat_curve_can_be_drawn(tmp_path: Path) -> None:
     assert not any(word in point for point in points for word in ("nan", "inf"))
 
 
-def test_the_grey_band_has_a_label(tmp_path: Path) -> None:
+def test_final_window_has_label(tmp_path: Path) -> None:
     page = parsed(make_run(tmp_path / "flat", [MadeTrial([3.0])]))
     assert "grey band: the steps over which final scores are taken" in page.text
 
 
-def test_many_groups_are_dashed_as_well(tmp_path: Path) -> None:
+def test_many_groups_have_dashes(tmp_path: Path) -> None:
     page = parsed(make_run(tmp_path / "many", [MadeTrial([1.0, 2.0], 0, {"lr": lr}) for lr in range(10)]))
     looks = [(attributes["class"], attributes.get("stroke-dasharray")) for attributes in page.all("polyline")]
     assert len(set(looks)) == 10
 
 
-def test_it_is_written_whole(tmp_path: Path) -> None:
+def test_report_is_written_whole(tmp_path: Path) -> None:
     comparison = compare_groups([str(run(tmp_path / "grid"))], "episode_reward_mean", Axis.STEPS, None)
     path = tmp_path / "report.html"
     path.write_text("old")
@@ -201,7 +201,7 @@ def test_it_is_written_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["missing/report.html", "grid", "x" * 300])
-def test_where_it_cannot_be_written(tmp_path: Path, where: str) -> None:
+def test_report_at_unwritable_path(tmp_path: Path, where: str) -> None:
     comparison = compare_groups([str(run(tmp_path / "grid"))], "episode_reward_mean", Axis.STEPS, None)
     with pytest.raises(UsageError, match="cannot write") as caught:
         write_report(comparison, tmp_path / where, WRITTEN)

@@ -1,4 +1,4 @@
-"""Damaged, cut and hostile event files: what is good is read, what is not is said, nothing else happens."""
+"""Damaged, cut and hostile event files: good records are read, all others are reported as faults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("missing", range(1, sum(map(len, RECORDS[-3:])) + 1))
-def test_a_file_cut_at_any_byte_of_its_last_records(tmp_path: Path, missing: int) -> None:
+def test_file_cut_at_any_byte_of_last_records(tmp_path: Path, missing: int) -> None:
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(WHOLE[:-missing])
     complete, end = 0, 0
@@ -58,7 +58,7 @@ def test_a_file_cut_at_any_byte_of_its_last_records(tmp_path: Path, missing: int
 
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255), st.sampled_from([64, 1 << 20]))
-def test_a_wrong_byte_anywhere_costs_points_but_makes_none(at: int, change: int, chunk: int) -> None:
+def test_wrong_byte_loses_points_but_adds_none(at: int, change: int, chunk: int) -> None:
     damaged = bytearray(WHOLE)
     damaged[at] ^= change
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -70,7 +70,7 @@ def test_a_wrong_byte_anywhere_costs_points_but_makes_none(at: int, change: int,
         assert len(contents.faults()) + (contents.cut() is not None) == 1
 
 
-def test_a_record_with_wrong_data_is_left_out_alone(tmp_path: Path) -> None:
+def test_only_record_with_wrong_data_is_skipped(tmp_path: Path) -> None:
     path = write(tmp_path, EVENTS)
     content = bytearray(path.read_bytes())
     content[len(RECORDS[0]) + 20] ^= 1
@@ -79,7 +79,7 @@ def test_a_record_with_wrong_data_is_left_out_alone(tmp_path: Path) -> None:
     assert all_points(path) == WRITTEN - {("loss", 0, "0.0")}
 
 
-def test_a_wrong_length_ends_the_reading(tmp_path: Path) -> None:
+def test_wrong_length_ends_reading(tmp_path: Path) -> None:
     path = write(tmp_path, EVENTS)
     end = sum(map(len, RECORDS[:5]))
     content = bytearray(path.read_bytes())
@@ -90,7 +90,7 @@ def test_a_wrong_length_ends_the_reading(tmp_path: Path) -> None:
     assert sum(map(len, points(path).values())) == 4
 
 
-def test_records_that_are_no_messages_are_left_out(tmp_path: Path) -> None:
+def test_records_that_are_not_messages_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1"
     wrong = [b"\x0f", b"\x2a\x05\x0a", b"\x10" + b"\xff" * 11, b"\x2a\x03\x0a\x09\x00", b"\xff", b"\x09\x00"]
     path.write_bytes(RECORDS[0] + b"".join(map(frame, wrong)) + b"".join(RECORDS[1:]))
@@ -99,7 +99,7 @@ def test_records_that_are_no_messages_are_left_out(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_in_a_right_frame_are_read_or_left_out(data: bytes) -> None:
+def test_any_bytes_in_valid_frame_are_read_or_skipped(data: bytes) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "events.out.tfevents.1"
         path.write_bytes(frame(data) * 6)
@@ -107,25 +107,25 @@ def test_any_bytes_in_a_right_frame_are_read_or_left_out(data: bytes) -> None:
         assert file.records == 6
 
 
-def test_garbage(tmp_path: Path) -> None:
+def test_garbage_is_damage(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.1").write_bytes(random.Random(0).randbytes(5000))
     assert faults(tmp_path) == ["is damaged after record 0, byte 0: 5,000 bytes are not read"]
 
 
-def test_zeros_behind_the_last_record_as_a_crash_leaves_them(tmp_path: Path) -> None:
+def test_zeros_after_last_record_from_crash(tmp_path: Path) -> None:
     path = write(tmp_path, EVENTS)
     path.write_bytes(path.read_bytes() + bytes(4096))
     assert all_points(path) == WRITTEN
     assert faults(path)[0].startswith(f"is damaged after record {len(RECORDS)}, byte {len(WHOLE)}")
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
+def test_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1"
     path.touch()
     assert (points(path), faults(path), cuts(path)) == ({}, [], [None])
 
 
-def test_a_file_that_may_not_be_read_and_one_that_may(tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened(tmp_path: Path) -> None:
     write(tmp_path, EVENTS[:3])
     (tmp_path / "events.out.tfevents.2").symlink_to(tmp_path / "gone")
     file = EventFile(tmp_path / "events.out.tfevents.2")
@@ -133,7 +133,7 @@ def test_a_file_that_may_not_be_read_and_one_that_may(tmp_path: Path) -> None:
     assert file.faults() == [f"cannot be read: {os.strerror(2)}"]
 
 
-def test_a_huge_length_with_a_right_checksum_is_a_cut_and_no_allocation(tmp_path: Path) -> None:
+def test_huge_length_with_valid_checksum_is_cut_without_allocation(tmp_path: Path) -> None:
     path = write(tmp_path, EVENTS)
     path.write_bytes(path.read_bytes() + struct.pack("<QI", 1 << 50, length_checksum(1 << 50)) + bytes(50))
     read(path)  # builds the table of checksums
@@ -146,7 +146,7 @@ def test_a_huge_length_with_a_right_checksum_is_a_cut_and_no_allocation(tmp_path
 
 
 @pytest.mark.parametrize("length", [2**62, 2**63 - 1, 2**63, 2**64 - 1])
-def test_lengths_beyond_all_files_are_a_cut_or_a_damaged_record(tmp_path: Path, length: int) -> None:
+def test_lengths_beyond_file_are_cut_or_damage(tmp_path: Path, length: int) -> None:
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(struct.pack("<QI", length, length_checksum(length)) + WHOLE)
     assert (points(path), cuts(path)) == ({}, ["ends within a record, after record 0, byte 0"])
@@ -157,7 +157,7 @@ def test_lengths_beyond_all_files_are_a_cut_or_a_damaged_record(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("numbers", [(5,), (5, 1), (1, 8, 1, 5), (1, 9, 1, 5)], ids=str)
-def test_messages_nested_as_deep_as_can_be_cost_no_points(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+def test_deeply_nested_messages_lose_no_points(tmp_path: Path, numbers: tuple[int, ...]) -> None:
     nested = b""
     for level in range(20_000):
         nested = bytes_field(numbers[level % len(numbers)], nested)
@@ -175,7 +175,7 @@ def bytes_field(number: int, data: bytes, length: int | None = None) -> bytes:
     return varint(number << 3 | 2) + varint(len(data) if length is None else length) + data
 
 
-def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_record_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_file, "LARGEST_RECORD", 1000)
     monkeypatch.setattr(event_file, "CHUNK_BYTES", 100)
     large = [Event(graph_def=bytes(2000)), Event(graph_def=bytes(900))]
@@ -187,14 +187,14 @@ def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pyt
     assert contents.files[0].faults() == ["1 record is larger than 0 MiB and skipped"]
 
 
-def test_tags_without_end_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_tags_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "MOST_TAGS", 7)
     path = write(tmp_path, [scalar(f"tag{index:03}", index, 1.0) for index in range(50)] + EVENTS)
     assert len(points(path)) == 7
     assert "the others are skipped" in faults(path)[0]
 
 
-def test_the_memory_of_a_table_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_of_summary_does_not_grow_with_file(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = write(tmp_path / str(count), [scalar(f"tag{index % 4}", index, 1.0) for index in range(count)])
         tracemalloc.start()

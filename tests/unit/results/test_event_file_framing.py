@@ -1,4 +1,4 @@
-"""Checksums and frames: right, wherever they lie, and found as a walk from frame to frame finds them."""
+"""Checksums compared with TensorBoard's, and frames with a slow walk from frame to frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.results.event_writing import frame
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
-def test_checksums_are_those_of_tensorboard(data: bytes) -> None:
+def test_checksums_match_tensorboard(data: bytes) -> None:
     crc = crc32c(np.frombuffer(data, np.uint8))
     assert crc == slow_crc32c(data)
     assert masked(crc) == masked_crc32c(data)
@@ -42,7 +42,7 @@ def test_checksums_of_several_blocks(size: int) -> None:
 
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=40), st.data())
-def test_a_changed_byte_changes_the_checksum_by_its_contributions(data: bytes, draw: st.DataObject) -> None:
+def test_changed_byte_changes_checksum_by_contributions(data: bytes, draw: st.DataObject) -> None:
     at, byte = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
     changed = bytearray(data)
     changed[at] = byte
@@ -83,7 +83,7 @@ def buffers(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None)
 @given(buffers())
-def test_frames_are_those_that_a_walk_finds(buffer: bytes) -> None:
+def test_frames_match_slow_walk(buffer: bytes) -> None:
     lengths, end, damaged = walk(buffer)
     found = Framing().frames(memoryview(buffer))
     assert (found.lengths.tolist(), found.end, found.damaged) == (lengths, end, damaged)
@@ -92,13 +92,13 @@ def test_frames_are_those_that_a_walk_finds(buffer: bytes) -> None:
         assert found.starts[[0, len(lengths) // 2, -1]].tolist() == starts
 
 
-def test_what_an_incomplete_frame_wants() -> None:
+def test_incomplete_frame_reports_wanted_bytes() -> None:
     buffer = frame(b"abc") + frame(bytes(100))[:50]
     assert Framing().frames(memoryview(buffer)).wanted == 116
     assert Framing().frames(memoryview(buffer[:25])).wanted == 0
 
 
-def test_a_huge_length_is_no_allocation() -> None:
+def test_huge_length_allocates_nothing() -> None:
     length = 1 << 62
     buffer = struct.pack("<QI", length, length_checksum(length)) + bytes(100)
     tracemalloc.start()
@@ -109,7 +109,7 @@ def test_a_huge_length_is_no_allocation() -> None:
     assert peak < 1 << 20
 
 
-def test_the_beginning_of_an_event_file() -> None:
+def test_begins_with_frame() -> None:
     assert begins_with_frame(frame(b"abc"))
     assert begins_with_frame(b"")
     assert not begins_with_frame(b"name: cartpole\n")

@@ -1,4 +1,4 @@
-"""Scalars of event files, whoever wrote them, are exactly those that TensorBoard reads."""
+"""Scalars in event files of several writers are exactly those that TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def joined(events: list[Event]) -> Event:
 
 @settings(deadline=None)
 @given(histories(tensors=False), CHUNKS)
-def test_what_tensorboard_writes_is_read_as_tensorboard_reads_it(events: list[Event], chunk: int) -> None:
+def test_scalars_match_tensorboard(events: list[Event], chunk: int) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_file, "CHUNK_BYTES", chunk)
         writer = EventFileWriter(folder)
@@ -96,7 +96,7 @@ def test_what_tensorboard_writes_is_read_as_tensorboard_reads_it(events: list[Ev
 
 @settings(deadline=None)
 @given(histories(tensors=True), CHUNKS)
-def test_tensors_are_read_as_tensorboard_draws_them(events: list[Event], chunk: int) -> None:
+def test_tensors_match_tensorboard(events: list[Event], chunk: int) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_file, "CHUNK_BYTES", chunk)
         path = write(Path(folder), events)
@@ -139,7 +139,7 @@ def test_tensors_of_one_number(tmp_path: Path, proto: TensorProto) -> None:
         (packed(DT_FLOAT), 0.0),  # TensorFlow leaves zeros out, TensorBoard's make_ndarray then fails
     ],
 )
-def test_tensors_that_tensorboard_alone_cannot_read(tmp_path: Path, proto: TensorProto, value: float) -> None:
+def test_tensors_that_only_tensorboard_cannot_read(tmp_path: Path, proto: TensorProto, value: float) -> None:
     path = write(tmp_path, [tensor("x", step, proto) for step in range(6)])
     assert points(path)["x"] == [(step, 1.0, repr(value)) for step in range(6)]
 
@@ -160,26 +160,26 @@ def test_tensors_that_tensorboard_alone_cannot_read(tmp_path: Path, proto: Tenso
         (Event(tagged_run_metadata={"tag": "x", "run_metadata": b"abc"}), "run metadata"),
     ],
 )
-def test_what_is_no_scalar_has_a_kind(tmp_path: Path, event: Event, kind: str) -> None:
+def test_values_other_than_scalars_have_kind(tmp_path: Path, event: Event, kind: str) -> None:
     contents = read(write(tmp_path, [scalar("loss", 0, 1.0)] + [event] * 5))
     assert list(contents.scalars) == ["loss"]
     assert dict(contents.others) == {("x", kind): 5}
     assert contents.tags == {"loss", "x"}
 
 
-def test_hyperparameters_and_the_graph_are_listed(tmp_path: Path) -> None:
+def test_hparams_and_graph_are_listed(tmp_path: Path) -> None:
     contents = read(write(tmp_path, [Event(summary=hparams_pb({"lr": 0.1})), Event(graph_def=b"graph")]))
     assert {kind for _, kind in contents.others} == {"hparams", "graph"}
     assert ("__run_graph__", "graph") in contents.others
 
 
-def test_a_tensor_without_a_tag_is_called_by_its_node(tmp_path: Path) -> None:
+def test_tensor_without_tag_has_node_name(tmp_path: Path) -> None:
     value = Summary.Value(node_name="node", tensor=make_tensor_proto(2.0))
     path = write(tmp_path, [Event(wall_time=1.0, step=step, summary=Summary(value=[value])) for step in range(9)])
     assert points(path) == {"node": [(step, 1.0, "2.0") for step in range(9)]}
 
 
-def test_tags_that_are_no_text_stay_apart(tmp_path: Path) -> None:
+def test_tags_that_are_not_utf_8_stay_different(tmp_path: Path) -> None:
     record = scalar("ab", 3, 1.0).SerializeToString()
     path = write(tmp_path, [])
     with path.open("ab") as file:
@@ -189,8 +189,8 @@ def test_tags_that_are_no_text_stay_apart(tmp_path: Path) -> None:
     assert {tag: len(found) for tag, found in points(path).items()} == {"\\xff\x01": 5, "\\xfe\x01": 5}
 
 
-def test_records_of_one_length_that_only_look_alike(tmp_path: Path) -> None:
-    """A step of three bytes, and one of a byte before a field that nobody knows: the rest is the same."""
+def test_records_of_same_length_with_different_structure(tmp_path: Path) -> None:
+    """A step of three bytes, and one of a byte before an unknown field: the rest is the same."""
     long_step = scalar("loss", 1 << 14, 1.0).SerializeToString()
     short_step = long_step.replace(b"\x10\x80\x80\x01", b"\x10\x05\x78\x01")
     assert len(long_step) == len(short_step)
@@ -203,7 +203,7 @@ def test_records_of_one_length_that_only_look_alike(tmp_path: Path) -> None:
     assert points(path) == accumulated(path)
 
 
-def test_every_bit_pattern_of_nan(tmp_path: Path) -> None:
+def test_bit_patterns_of_nan(tmp_path: Path) -> None:
     quiet = scalar("loss", 3, math.nan).SerializeToString()
     path = write(tmp_path, [])
     with path.open("ab") as file:
@@ -212,7 +212,7 @@ def test_every_bit_pattern_of_nan(tmp_path: Path) -> None:
     assert points(path)["loss"] == [(3, 1.0, "nan")] * 9
 
 
-def test_records_of_very_many_shapes(tmp_path: Path) -> None:
+def test_records_of_many_shapes(tmp_path: Path) -> None:
     """Each with other metadata, all of one length."""
     proto = make_tensor_proto(1.5)
     events = [tensor("x", step, proto, plugin="scalars") for step in range(300)]
@@ -223,7 +223,7 @@ def test_records_of_very_many_shapes(tmp_path: Path) -> None:
     assert len(points(path)["x"]) == 300
 
 
-def test_our_own_recorder(tmp_path: Path) -> None:
+def test_files_of_own_recorder(tmp_path: Path) -> None:
     recorder = TensorBoardRecorder(tmp_path, {"lr": 0.1, "hiddens": [8, 8]})
     for step in range(0, 3000, 100):
         row = {"timesteps_total": step, "timesteps_this_iter": 100 if step else 0}
@@ -244,7 +244,7 @@ def fill(writer: object) -> None:
     writer.close()  # type: ignore[attr-defined]
 
 
-def test_torch(tmp_path: Path) -> None:
+def test_files_of_torch(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.utils.tensorboard import SummaryWriter
@@ -254,7 +254,7 @@ def test_torch(tmp_path: Path) -> None:
     assert dict(read(tmp_path).others) == {("weights", "histogram"): 10, ("notes/text_summary", "text"): 10}
 
 
-def test_tensorboardx_which_rllib_used(tmp_path: Path) -> None:
+def test_files_of_tensorboardx(tmp_path: Path) -> None:
     tensorboardx = pytest.importorskip("tensorboardX")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Runs: which files are one, in which order, and what is left of them after a restart."""
+"""Runs: their files and the order of these, the points that a restart discards, globs for tags, and followers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.results.event_files import Run, TagGlobs, find_runs
-from tests.unit.results.event_writing import accumulated, points, read, scalar, start, write
+from rlexp.results.event_files import Follower, Run, Series, TagGlobs, find_runs
+from tests.unit.results.event_writing import accumulated, frames, points, read, scalar, start, write
 
 FIRST, SECOND = "events.out.tfevents.1.host", "events.out.tfevents.2.host"
 
@@ -22,7 +22,7 @@ def losses(steps: range, wall_time: float = 1.0) -> list[object]:
     return [scalar("loss", step, 0.5, wall_time + index) for index, step in enumerate(steps)]
 
 
-def test_every_directory_with_event_files_is_a_run(tmp_path: Path) -> None:
+def test_each_directory_with_event_files_is_a_run(tmp_path: Path) -> None:
     write(tmp_path / "b" / "trial", losses(range(3)), FIRST)
     write(tmp_path / "b" / "trial", losses(range(3, 5), 100), SECOND)
     write(tmp_path / "a", losses(range(1)))
@@ -37,7 +37,7 @@ def test_every_directory_with_event_files_is_a_run(tmp_path: Path) -> None:
     assert steps(trial) == [0, 1, 2, 3, 4]
 
 
-def test_a_file_is_a_run_whatever_its_name(tmp_path: Path) -> None:
+def test_named_file_of_any_name_is_a_run(tmp_path: Path) -> None:
     path = write(tmp_path, losses(range(3))).rename(tmp_path / "log")
     assert find_runs([path]) == [Run(str(path), (path,))]
 
@@ -59,7 +59,7 @@ def test_paths_without_event_files(tmp_path: Path, name: str, message: str) -> N
     assert error.value.hint
 
 
-def test_an_announced_restart_takes_back_what_tensorboard_takes_back(tmp_path: Path) -> None:
+def test_announced_restart_discards_what_tensorboard_discards(tmp_path: Path) -> None:
     write(tmp_path, [*losses(range(10)), start(6), *losses(range(6, 9))], FIRST)
     write(tmp_path, [start(4), *losses(range(4, 7))], SECOND)
     assert points(tmp_path) == accumulated(tmp_path)
@@ -67,7 +67,7 @@ def test_an_announced_restart_takes_back_what_tensorboard_takes_back(tmp_path: P
     assert read(tmp_path).taken_back == 9
 
 
-def test_torch_announces_a_restart_by_purge_step(tmp_path: Path) -> None:
+def test_restart_announced_by_purge_step(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.utils.tensorboard import SummaryWriter
@@ -81,7 +81,7 @@ def test_torch_announces_a_restart_by_purge_step(tmp_path: Path) -> None:
     assert steps(tmp_path) == list(range(12))
 
 
-def test_a_later_file_that_begins_earlier_takes_back(tmp_path: Path) -> None:
+def test_later_file_with_earlier_steps_discards_points(tmp_path: Path) -> None:
     write(tmp_path, [*losses(range(10), 0), *[scalar("other", step, 0.0, 5.0) for step in range(3)]], FIRST)
     write(tmp_path, losses(range(6, 12), 100), SECOND)
     contents = read(tmp_path)
@@ -90,7 +90,7 @@ def test_a_later_file_that_begins_earlier_takes_back(tmp_path: Path) -> None:
     assert (contents.taken_back, contents.goes_back) == (4, 0)
 
 
-def test_three_lives(tmp_path: Path) -> None:
+def test_two_restarts(tmp_path: Path) -> None:
     write(tmp_path, losses(range(10), 0), "events.out.tfevents.1")
     write(tmp_path, losses(range(4, 8), 100), "events.out.tfevents.2")
     write(tmp_path, losses(range(6, 9), 200), "events.out.tfevents.3")
@@ -98,7 +98,7 @@ def test_three_lives(tmp_path: Path) -> None:
     assert [wall for _, wall, _ in points(tmp_path)["loss"]] == [0, 1, 2, 3, 100, 101, 200, 201, 202]
 
 
-def test_files_written_side_by_side_take_nothing_back(tmp_path: Path) -> None:
+def test_files_written_at_the_same_time_discard_nothing(tmp_path: Path) -> None:
     write(tmp_path, losses(range(10), 0), FIRST)
     write(tmp_path, losses(range(10), 0.5), SECOND)
     contents = read(tmp_path)
@@ -106,7 +106,7 @@ def test_files_written_side_by_side_take_nothing_back(tmp_path: Path) -> None:
     assert (contents.taken_back, contents.goes_back) == (0, 1)
 
 
-def test_steps_that_go_back_within_a_file_are_kept_and_counted(tmp_path: Path) -> None:
+def test_decreasing_steps_within_file_are_kept_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path, [*losses(range(5)), *losses(range(5)), *losses(range(5))])
     assert points(path) == accumulated(path)
     assert read(path).goes_back == 2
@@ -123,15 +123,97 @@ def test_steps_that_go_back_within_a_file_are_kept_and_counted(tmp_path: Path) -
         ("LOSS", []),
     ],
 )
-def test_globs_match_tags_and_their_ends(pattern: str, matches: list[str]) -> None:
+def test_globs_match_tags_and_endings(pattern: str, matches: list[str]) -> None:
     tags = ["loss", "ray/tune/loss", "ray/tune/info/a", "closs"]
     assert [tag for tag in tags if TagGlobs([pattern]).match(tag)] == matches
 
 
-def test_a_glob_without_match() -> None:
+def test_glob_without_match() -> None:
     globs = TagGlobs(["los", "reward"])
     with pytest.raises(UsageError, match="no tag matches los") as error:
         globs.refuse_unmatched(["train/loss", "reward"])
     assert error.value.hint == "did you mean loss?"
     TagGlobs([]).refuse_unmatched([])
     TagGlobs(["reward"]).refuse_unmatched(["train/reward"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "trial", [scalar("loss", step, 1.0) for step in range(3)])
+
+
+def follower(folder: Path) -> Follower:
+    """A follower that continues where reading the run ended."""
+    return Follower([folder], read(folder, Series).files)
+
+
+def polled(follower: Follower) -> list[tuple[str, str, list[int]]]:
+    return [
+        (Path(run.name).name, tag, points["step"].tolist())
+        for run, batch in follower.poll()
+        for tag, points in batch.points.items()
+    ]
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def test_poll_skips_points_that_were_read(path: Path) -> None:
+    assert polled(follower(path.parent)) == []
+
+
+def test_poll_returns_each_point_once(path: Path) -> None:
+    following = follower(path.parent)
+    for step in (3, 4):
+        append(path, b"".join(frames([scalar("loss", step, 1.0), scalar("reward", step, 1.0)])))
+        assert sorted(polled(following)) == [("trial", "loss", [step]), ("trial", "reward", [step])]
+        assert polled(following) == []
+
+
+def test_poll_returns_record_when_complete(path: Path) -> None:
+    following = follower(path.parent)
+    (record,) = frames([scalar("loss", 3, 1.0)])
+    for byte in range(len(record) - 1):
+        append(path, record[byte : byte + 1])
+        assert polled(following) == []
+    assert following.new_faults() == []
+    append(path, record[-1:])
+    assert polled(following) == [("trial", "loss", [3])]
+
+
+def test_poll_continues_cut_file(path: Path) -> None:
+    (record,) = frames([scalar("loss", 3, 1.0)])
+    append(path, record[:10])
+    following = follower(path.parent)
+    append(path, record[10:])
+    assert polled(following) == [("trial", "loss", [3])]
+
+
+def test_poll_finds_new_files_and_runs(path: Path, tmp_path: Path) -> None:
+    following = follower(tmp_path)
+    write(path.parent, [scalar("loss", 9, 1.0)], "events.out.tfevents.2.host")
+    write(tmp_path / "another", [scalar("loss", 0, 1.0)])
+    assert polled(following) == [("another", "loss", [0]), ("trial", "loss", [9])]
+
+
+def test_removed_and_replaced_files(path: Path) -> None:
+    following = follower(path.parent)
+    length = path.stat().st_size
+    path.write_bytes(b"short")
+    assert polled(following) == []
+    assert following.new_faults() == [f"{path} has become shorter than the {length:,} bytes that were read"]
+    assert following.new_faults() == []
+    path.unlink()
+    assert polled(following) == []
+
+
+def test_damage_is_reported_once(path: Path) -> None:
+    following = follower(path.parent)
+    append(path, b"no frame at all")
+    assert polled(following) == []
+    assert len(following.new_faults()) == 1
+    append(path, b"more")
+    assert polled(following) == []
+    assert following.new_faults() == []

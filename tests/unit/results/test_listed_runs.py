@@ -1,4 +1,4 @@
-"""The runs below a directory: found, judged by their lock and record, and never the reason of an error."""
+"""The runs below a directory, with their status by lock and record; damaged runs raise no error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(path: Path, started: str = "2026-01-02T03:04:05+00:00", status: Status =
     return make_run(path, [MadeTrial([5.0, 9.0, 7.0], 1), MadeTrial([4.0], 2)], started=started, status=status)
 
 
-def test_a_run_is_what_its_record_says(tmp_path: Path) -> None:
+def test_run_has_values_of_its_record(tmp_path: Path) -> None:
     path = run(tmp_path / "pong")
     [found] = found_at(tmp_path)
     assert (found.path, found.status, found.problem) == (path, Status.TERMINATED, None)
@@ -30,14 +30,14 @@ def test_a_run_is_what_its_record_says(tmp_path: Path) -> None:
     assert found.size_bytes == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-def test_the_newest_comes_first_whatever_the_time_zone(tmp_path: Path) -> None:
+def test_newest_run_is_first_in_any_time_zone(tmp_path: Path) -> None:
     run(tmp_path / "a", "2026-01-02T03:00:00+00:00")
     run(tmp_path / "b", "2026-01-02T04:30:00+02:00")
     run(tmp_path / "c", "2026-01-02T03:30:00+00:00")
     assert [found.path.name for found in found_at(tmp_path)] == ["c", "a", "b"]
 
 
-def test_runs_may_lie_in_folders_but_not_in_runs_links_or_hidden_ones(tmp_path: Path) -> None:
+def test_runs_are_found_in_folders_but_not_in_runs_links_or_hidden_folders(tmp_path: Path) -> None:
     outer = run(tmp_path / "sorted" / "atari" / "pong")
     run(outer / "inner")
     run(tmp_path / ".hidden")
@@ -48,13 +48,13 @@ def test_runs_may_lie_in_folders_but_not_in_runs_links_or_hidden_ones(tmp_path: 
     assert [found.path for found in found_at(tmp_path)] == [outer]
 
 
-def test_a_run_shows_its_trials(tmp_path: Path) -> None:
+def test_run_lists_its_trials(tmp_path: Path) -> None:
     first, second = found_at(run(tmp_path / "pong"))
     assert (first.path.name, first.best, first.last, first.steps) == ("00000-DQN-CartPole-v1", 9.0, 7.0, 300)
     assert (second.path.name, second.num_trials, second.iterations) == ("00001-DQN-CartPole-v1", 1, 1)
 
 
-def test_only_who_holds_the_lock_runs(tmp_path: Path) -> None:
+def test_only_locked_run_is_running(tmp_path: Path) -> None:
     path = run(tmp_path / "pong", status=Status.RUNNING)
     lock = RunLock(path)
     assert is_in_use(path)
@@ -64,14 +64,14 @@ def test_only_who_holds_the_lock_runs(tmp_path: Path) -> None:
     assert found_at(tmp_path)[0].status == KILLED
 
 
-def test_looking_changes_nothing(tmp_path: Path) -> None:
+def test_listing_changes_no_files(tmp_path: Path) -> None:
     path = run(tmp_path / "pong", status=Status.RUNNING)
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in path.rglob("*")}
     found_at(tmp_path)
     assert {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in path.rglob("*")} == before
 
 
-def test_a_run_that_has_just_begun_is_not_damaged(tmp_path: Path) -> None:
+def test_run_that_has_just_begun_is_not_damaged(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     lock = RunLock(tmp_path / "new")
     assert [found.status for found in found_at(tmp_path)] == [Status.RUNNING]
@@ -80,7 +80,7 @@ def test_a_run_that_has_just_begun_is_not_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', "[" * 10**5, "\0"])
-def test_damaged_runs_say_why(tmp_path: Path, text: str) -> None:
+def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
     path = run(tmp_path / "pong")
     (path / "run.json").write_text(text)
     run(tmp_path / "good")
@@ -91,7 +91,7 @@ def test_damaged_runs_say_why(tmp_path: Path, text: str) -> None:
     assert [found.status for found in found_at(path)] == [DAMAGED]
 
 
-def test_a_strangers_record_is_taken_for_nothing_that_it_is_not(tmp_path: Path) -> None:
+def test_record_with_wrong_types(tmp_path: Path) -> None:
     path = run(tmp_path / "pong")
     record = json.loads((path / "run.json").read_text())
     record |= {"started": 5, "versions": [], "command": None, "name": {}}
@@ -104,7 +104,7 @@ def test_a_strangers_record_is_taken_for_nothing_that_it_is_not(tmp_path: Path) 
     assert [trial.path.name for trial in found_at(path)] == ["00000-DQN-CartPole-v1"]
 
 
-def test_pipes_in_the_place_of_files_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_pipes_instead_of_files_do_not_block(tmp_path: Path) -> None:
     path = run(tmp_path / "pong")
     for file in (path / "run.json", next(path.glob("00000*/params.json"))):
         file.unlink()
@@ -117,7 +117,7 @@ def test_pipes_in_the_place_of_files_keep_nobody_waiting(tmp_path: Path) -> None
     assert [found.agents for found in found_at(path)] == [(), ("DQN",)]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_listing_of_empty_and_missing_directories(tmp_path: Path) -> None:
     assert found_at(tmp_path) == []
     for wrong in ("nowhere", "a" * 5000):
         with pytest.raises(UsageError, match="does not exist") as caught:
@@ -129,7 +129,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_unreadable_directories_are_skipped(tmp_path: Path) -> None:
     run(tmp_path / "pong")
     (tmp_path / "closed").mkdir(mode=0)
     assert [found.path.name for found in found_at(tmp_path)] == ["pong"]

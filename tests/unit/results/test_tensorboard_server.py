@@ -1,4 +1,4 @@
-"""What is refused before TensorBoard starts; that it starts and ends is in tests/cli."""
+"""Errors before TensorBoard starts; tests/cli has its start and end."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def test_paths_without_event_files(run: Path, tmp_path: Path) -> None:
     assert "is a file" in refused(next(run.rglob("events*"))).message
 
 
-def test_a_port_that_is_taken(run: Path, taken: int) -> None:
+def test_port_in_use(run: Path, taken: int) -> None:
     error = refused(run, port=taken)
     assert error.message == f"port {taken} of 127.0.0.1 is in use"
     assert "--port 0" in str(error.hint)
 
 
-def test_an_address_of_another_machine(run: Path) -> None:
+def test_address_of_another_machine(run: Path) -> None:
     assert refused(run, host="192.0.2.1").message.startswith("cannot listen at 192.0.2.1, port 0: ")
 
 
-def test_without_a_port_the_next_free_one_is_taken(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_port_is_next_free_one(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         free = other.getsockname()[1]
@@ -61,12 +61,12 @@ def test_without_a_port_the_next_free_one_is_taken(taken: int, monkeypatch: pyte
     assert _checked_port("127.0.0.1", free) == free
 
 
-def test_when_every_usual_port_is_taken(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_usual_ports_in_use(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlexp.results.tensorboard_server._USUAL_PORTS", range(taken, taken + 1))
     with pytest.raises(UsageError, match=f"port {taken} of 127.0.0.1 is in use"):
         _free_port("127.0.0.1")
 
 
-def test_tensorboard_that_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorboard(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert refused(run).message == "TensorBoard is not installed"

@@ -1,4 +1,4 @@
-"""Round numbers along an axis."""
+"""Ticks, units and labels of an axis."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def test_ticks_are_few_even_and_inside(low: float, width: float, most: int) -> N
     ("value", "label"),
     [(0, "0"), (250, "250"), (1500, "1.5k"), (2e7, "20M"), (0.02, "0.02"), (-3000, "-3k"), (1.5e9, "1.5G")],
 )
-def test_labels_are_short(value: float, label: str) -> None:
+def test_tick_labels_are_short(value: float, label: str) -> None:
     assert tick_label(value) == label
 
 
-def test_time_is_counted_in_what_fits() -> None:
+def test_unit_of_time_fits_range() -> None:
     assert unit_of(Axis.TIME, 100.0) == Unit("seconds", 1.0)
     assert unit_of(Axis.TIME, 1_000.0) == Unit("minutes", 60.0)
     assert unit_of(Axis.TIME, 100_000.0) == Unit("hours", 3600.0)
     assert unit_of(Axis.STEPS, 100_000.0) == Unit("env steps", 1.0)
 
 
-def test_numbers_in_sentences() -> None:
+def test_amounts_in_sentences() -> None:
     assert (amount(12_345.6, Axis.STEPS), amount(90.4, Axis.STEPS), amount(0, Axis.STEPS)) == ("12,346", "90", "0")
     assert (amount(12_345.6, Axis.TIME), amount(2.0666, Axis.TIME)) == ("12,346", "2.07")

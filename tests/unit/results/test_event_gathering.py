@@ -1,4 +1,4 @@
-"""Figures, curves, and single points of a tag, against the obvious way to get them from all points."""
+"""Figures, curves and single points of a tag, compared with slow simple models over all points."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batches(draw: st.DrawFn) -> list[Array]:
 
 @settings(deadline=None)
 @given(batches())
-def test_figures_are_those_of_all_points_together(pieces: list[Array]) -> None:
+def test_figures_match_all_points_at_once(pieces: list[Array]) -> None:
     summary, everything = Summary(), np.concatenate(pieces)
     for piece in pieces:
         summary.take(piece)
@@ -54,7 +54,7 @@ def test_figures_are_those_of_all_points_together(pieces: list[Array]) -> None:
 
 @settings(deadline=None)
 @given(batches())
-def test_the_slope_is_that_of_the_last_tenth(pieces: list[Array]) -> None:
+def test_slope_is_over_last_tenth(pieces: list[Array]) -> None:
     curve, everything = Curve(), np.concatenate(pieces)
     for piece in pieces:
         curve.add(piece["step"], piece["value"])
@@ -82,7 +82,7 @@ def least_squares(tail: Array) -> float | None:
 
 @settings(deadline=None)
 @given(batches(), st.integers(1, 60))
-def test_the_curve_is_made_of_means_of_stretches(pieces: list[Array], width: int) -> None:
+def test_curve_means_are_of_stretches(pieces: list[Array], width: int) -> None:
     curve, values = Curve(), np.concatenate(pieces)["value"]
     for piece in pieces:
         curve.add(piece["step"], piece["value"])
@@ -100,7 +100,7 @@ def test_the_curve_is_made_of_means_of_stretches(pieces: list[Array], width: int
         np.testing.assert_array_equal(means, np.where(known, values, math.nan))
 
 
-def test_a_long_curve_has_the_shape_of_its_points() -> None:
+def test_long_curve_has_shape_of_points() -> None:
     curve = Curve()
     for start in range(0, 100_000, 700):
         steps = np.arange(start, min(start + 700, 100_000))
@@ -112,7 +112,7 @@ def test_a_long_curve_has_the_shape_of_its_points() -> None:
     assert 10_000 <= over <= 10_000 + 2 * 100_000 / CELLS
 
 
-def test_the_slope_of_a_long_curve_is_that_of_the_points_that_it_names() -> None:
+def test_slope_of_long_curve_is_over_reported_points() -> None:
     rng = np.random.default_rng(0)
     everything = points(np.cumsum(rng.integers(1, 9, 20_000)), rng.normal(size=20_000))
     curve = Curve()
@@ -126,7 +126,7 @@ def test_the_slope_of_a_long_curve_is_that_of_the_points_that_it_names() -> None
 
 @settings(deadline=None)
 @given(batches(), st.integers(-10, 5000))
-def test_the_point_at_a_step(pieces: list[Array], step: int) -> None:
+def test_at_step_matches_slow_model(pieces: list[Array], step: int) -> None:
     at, model = AtStep(step), None
     for piece in pieces:
         at.take(piece)
@@ -141,7 +141,7 @@ def test_the_point_at_a_step(pieces: list[Array], step: int) -> None:
 
 @settings(deadline=None)
 @given(batches())
-def test_a_series_is_all_points(pieces: list[Array]) -> None:
+def test_series_has_all_points(pieces: list[Array]) -> None:
     series, everything = Series(), np.concatenate(pieces)
     for piece in pieces:
         series.take(piece)

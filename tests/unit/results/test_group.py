@@ -1,4 +1,4 @@
-"""From the arguments of ``compare`` to groups of trials, and in what these differ."""
+"""Groups of trials from the arguments of ``compare``, and the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ def grid(tmp_path: Path) -> Path:
     return make_run(tmp_path / "grid", [trial(seed, varied={"n_step": n}) for seed in (7, 8) for n in (1, 3)])
 
 
-def test_trials_that_differ_in_their_seeds_are_one_group(tmp_path: Path) -> None:
+def test_trials_that_differ_in_seed_are_one_group(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(1), trial(2), trial(3)])
     assert groups(run) == {"pong": [1, 2, 3]}
 
 
-def test_the_variants_of_a_grid_are_groups_called_by_what_differs(grid: Path) -> None:
+def test_grid_variants_are_groups_named_by_difference(grid: Path) -> None:
     assert groups(grid) == {"n_step=1": [7, 8], "n_step=3": [7, 8]}
 
 
-def test_a_grid_over_seeds_is_no_variant(tmp_path: Path) -> None:
+def test_grid_over_seeds_is_one_group(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(seed, varied={"seed": seed, "lr": 0.1}) for seed in (1, 2)])
     assert groups(run) == {"pong": [1, 2]}
 
 
-def test_with_a_second_run_its_name_comes_first(grid: Path, tmp_path: Path) -> None:
+def test_group_names_begin_with_run_name_for_two_runs(grid: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", [trial(5)])
     assert groups(other, grid) == {"other": [5], "grid n_step=1": [7, 8], "grid n_step=3": [7, 8]}
 
 
-def test_runs_called_alike_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_runs_with_same_name_have_paths_as_names(tmp_path: Path) -> None:
     paths = [make_run(tmp_path / folder / "pong", [trial(1)]) for folder in ("a", "b")]
     assert list(groups(*paths)) == [str(path) for path in paths]
 
 
-def test_single_trials_of_a_run_find_together(grid: Path) -> None:
+def test_single_trials_of_a_run_are_grouped(grid: Path) -> None:
     directories = sorted(path for path in grid.iterdir() if path.is_dir())
     assert groups(directories[0], directories[2]) == {"n_step=1": [7, 8]}
     assert groups(directories[1]) == {"n_step=3": [7]}
 
 
-def test_a_grid_outside_the_config_makes_variants_too(tmp_path: Path) -> None:
+def test_grid_outside_config_makes_groups(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(1, varied={"stop.time_total_s": limit}) for limit in (10, 20)])
     assert groups(run) == {"stop.time_total_s=10": [1], "stop.time_total_s=20": [1]}
 
 
-def test_two_experiments_of_one_file_are_told_apart(tmp_path: Path) -> None:
+def test_experiments_of_one_file_are_groups(tmp_path: Path) -> None:
     by_env = make_run(tmp_path / "envs", [trial(1), trial(1, env="Acrobot-v1")])
     assert groups(by_env) == {"DQN CartPole-v1": [1], "DQN Acrobot-v1": [1]}
     by_setting = make_run(tmp_path / "settings", [trial(1, lr=0.1), trial(1, lr=0.2)])
@@ -76,26 +76,26 @@ def test_two_experiments_of_one_file_are_told_apart(tmp_path: Path) -> None:
     assert groups(by_directory) == {"00000-DQN-CartPole-v1": [1], "00001-DQN-CartPole-v1": [1]}
 
 
-def test_a_name_makes_one_group_of_all_its_paths(grid: Path, tmp_path: Path) -> None:
+def test_named_group_has_trials_of_all_paths(grid: Path, tmp_path: Path) -> None:
     others = [make_run(tmp_path / f"pong-{seed}", [trial(seed)]) for seed in (1, 2)]
     assert groups(f"all={grid},{others[0]}") == {"all": [7, 7, 8, 8, 1]}
     assert groups(f"pong={tmp_path}/pong-*", f"grid={grid}") == {"pong": [1, 2], "grid": [7, 7, 8, 8]}
 
 
-def test_directories_may_have_commas_and_equals_signs(tmp_path: Path) -> None:
+def test_directories_with_commas_and_equals_signs(tmp_path: Path) -> None:
     odd = make_run(tmp_path / "n_step=1,lr=0.1", [trial(1)])
     plain = make_run(tmp_path / "plain", [trial(2)])
     assert groups(odd) == {"n_step=1,lr=0.1": [1]}
     assert groups(f"x={odd},{plain}") == {"x": [1, 2]}
 
 
-def test_dots_are_paths_as_good_as_any(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dots_are_paths(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(next(path for path in sorted(grid.iterdir()) if path.is_dir()))
     assert groups(".") == {"n_step=1": [7]}
     assert groups("..") == {"n_step=1": [7, 8], "n_step=3": [7, 8]}
 
 
-def test_trials_of_other_programs_are_taken_from_their_files(tmp_path: Path) -> None:
+def test_trials_of_other_programs(tmp_path: Path) -> None:
     for name in ("DQN_a", "DQN_b"):
         folder = tmp_path / "old" / name
         folder.mkdir(parents=True)
@@ -104,19 +104,19 @@ def test_trials_of_other_programs_are_taken_from_their_files(tmp_path: Path) -> 
     assert groups(tmp_path / "old") == {"old": [4, 4]}
 
 
-def test_a_damaged_run_json_leaves_the_trials(grid: Path) -> None:
+def test_trials_of_damaged_run_json(grid: Path) -> None:
     (grid / "run.json").write_text('{"format": 1')
     assert groups(grid) == {"n_step=1": [7, 8], "n_step=3": [7, 8]}
 
 
-def test_trials_without_parameters_go_by_their_names(tmp_path: Path) -> None:
+def test_trials_without_parameters_are_grouped_by_name(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(1), trial(2), trial(3, env="Acrobot-v1")])
     for file in run.glob("*/params.json"):
         file.write_text("[]")
     assert list(groups(run).values()) == [[1, 2], [3]]
 
 
-def test_a_record_cannot_lead_out_of_its_run(tmp_path: Path) -> None:
+def test_record_cannot_name_directory_outside_run(tmp_path: Path) -> None:
     outside = make_run(tmp_path / "outside", [trial(1)])
     run = make_run(tmp_path / "run", [trial(2)])
     text = (run / "run.json").read_text()
@@ -149,12 +149,12 @@ def test_wrong_arguments(grid: Path, argument: str, message: str, monkeypatch: p
     assert caught.value.hint
 
 
-def test_a_group_has_one_place(grid: Path) -> None:
+def test_group_given_twice(grid: Path) -> None:
     with pytest.raises(UsageError, match="the group x is given twice"):
         groups(f"x={grid}", f"x={grid}")
 
 
-def test_settings_are_those_of_the_trial_and_its_experiment(tmp_path: Path) -> None:
+def test_settings_of_trial_and_experiment(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(1, varied={"lr": 0.5, "stop.time_total_s": 9}, model={"dim": 84})])
     experiment = {"run": "DQN", "env": "CartPole-v1", "stop": {"time_total_s": {"grid_search": [9, 10]}, "x": 1.0}}
     write_resolved(run, {"pong": {**experiment, "num_samples": 3, "config": {"lr": 7, "gone": 1}}})
@@ -169,7 +169,7 @@ def test_settings_are_those_of_the_trial_and_its_experiment(tmp_path: Path) -> N
     }
 
 
-def test_which_of_several_experiments_is_meant_must_be_clear(tmp_path: Path) -> None:
+def test_settings_of_ambiguous_experiment_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(1), trial(1, env="Acrobot-v1")])
     shared = {"run": "DQN", "env": {"grid_search": ["CartPole-v1", "Acrobot-v1"]}, "stop": {"x": 1.0}}
     own = {"run": "DQN", "env": "Acrobot-v1", "stop": {"x": 2.0}}
@@ -179,7 +179,7 @@ def test_which_of_several_experiments_is_meant_must_be_clear(tmp_path: Path) -> 
     assert "stop.x" not in SettingsReader().settings(acrobot)
 
 
-def test_secrets_stay_secret(tmp_path: Path) -> None:
+def test_settings_mask_secrets(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [trial(1)])
     write_resolved(run, {"pong": {"run": "DQN", "env": "CartPole-v1", "board": {"password": "hunter2"}}})
     [group] = groups_of([str(run)], SettingsReader())
@@ -187,14 +187,14 @@ def test_secrets_stay_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", "- 1", "a: 1", "a: &x [*x]", "!!python/object:os.system {}", "\0"])
-def test_a_damaged_resolved_yaml_costs_its_keys_only(tmp_path: Path, text: str) -> None:
+def test_damaged_resolved_yaml_loses_only_its_keys(tmp_path: Path, text: str) -> None:
     run = make_run(tmp_path / "pong", [trial(1)])
     (run / "resolved.yaml").write_text(text)
     [group] = groups_of([str(run)], SettingsReader())
     assert SettingsReader().settings(group.trials[0])["config.lr"] == "0.001"
 
 
-def test_what_differs_is_what_is_not_the_same_everywhere() -> None:
+def test_differing_and_shared_settings() -> None:
     settings = [{"a": "1", "b": "1"}, {"a": "1", "b": "2"}, {"a": "1", "b": "2", "c": "3"}]
     assert differing(settings) == ["b", "c"]
     assert differing(settings[:1]) == []
