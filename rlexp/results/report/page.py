@@ -11,9 +11,9 @@ from rlexp import __version__
 from rlexp.errors import UsageError
 from rlexp.json_file import replace_text
 from rlexp.metrics.statistics import RESAMPLES
-from rlexp.number_format import MISSING, count, decimal, duration, exact
+from rlexp.number_format import MISSING, count, decimal, duration, exact, score
 from rlexp.results.comparison import Comparison
-from rlexp.results.report.charts import colour_class, curves_chart, scores_chart
+from rlexp.results.report.charts import CurvesChart, colour_class, dashes, place, scores_frame
 from rlexp.results.report.videos import videos_of
 from rlexp.runs.run_record import RunRecord
 
@@ -37,23 +37,18 @@ def report_page(comparison: Comparison, report_directory: Path, written: datetim
 
     Small videos are within it; links to others are relative to ``report_directory``, where it will be.
     """
-    facts = _facts_by_run(comparison)
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            comparison=comparison,
-            groups=comparison.groups,
-            curves_chart=curves_chart(comparison),
-            scores_chart=scores_chart(comparison),
-            videos=videos_of(comparison, report_directory),
-            facts=facts,
-            fact_names=list(dict.fromkeys(name for run in facts.values() for name in run)),
-            written=written,
-            version=__version__,
-            resamples=RESAMPLES,
-            missing=MISSING,
-        )
+    page, facts = _templates().get_template("page.html"), _facts_by_run(comparison)
+    return page.render(
+        comparison=comparison,
+        curves_chart=CurvesChart(comparison),
+        scores_frame=scores_frame(comparison),
+        videos=videos_of(comparison, report_directory),
+        facts=facts,
+        fact_names=list(dict.fromkeys(name for run in facts.values() for name in run)),
+        written=written,
+        version=__version__,
+        resamples=RESAMPLES,
+        missing=MISSING,
     )
 
 
@@ -72,9 +67,12 @@ def _templates() -> Environment:
     environment.filters |= {
         "colour": colour_class,
         "count": count,
+        "dashes": dashes,
         "decimal": decimal,
         "duration": duration,
         "exact": exact,
+        "place": place,
+        "score": score,
     }
     return environment
 
