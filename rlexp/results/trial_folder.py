@@ -74,8 +74,10 @@ def trials_at(path: Path) -> list[TrialFolder]:
         raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
     if path.name in ("", ".."):  # these have a parent that their text does not show
         path = path.resolve()
-    if (path / RESULT_FILE).is_file() or _is_recorded_trial(path):
-        return [_trial(path, _run(path.parent))]
+    parent, name = _run(path.parent), path.resolve().name
+    recorded = dict(directories_of(parent.record)) if parent.record else {}
+    if (path / RESULT_FILE).is_file() or name in recorded:
+        return [TrialFolder(path, parent, recorded.get(name))]
     trials = _trials_in(path)
     if trials:
         return trials
@@ -107,16 +109,6 @@ def _trials_in(path: Path) -> list[TrialFolder]:
         return [TrialFolder(path / name, run, trial) for name, trial in directories_of(run.record)]
     folders = sorted(below.parent for below in path.glob(f"*/{RESULT_FILE}"))
     return [TrialFolder(folder, run, None) for folder in folders]
-
-
-def _trial(path: Path, run: RunFolder) -> TrialFolder:
-    records = dict(directories_of(run.record)) if run.record else {}
-    return TrialFolder(path, run, records.get(path.resolve().name))
-
-
-def _is_recorded_trial(path: Path) -> bool:
-    record = _run(path.parent).record
-    return record is not None and path.resolve().name in dict(directories_of(record))
 
 
 def _run(path: Path) -> RunFolder:
