@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
 from rlexp.agents.dqn.learner import COLUMNS, DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.objective import row_losses
+from rlexp.agents.dqn.loss import row_losses
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of

@@ -10,18 +10,19 @@ import torch
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
-from rlexp.agents.dqn.acting_network import PolicyExploration
 from rlexp.agents.dqn.agent import q_network_config
+from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.envs import env_config_of, is_atari, make_vector_env
+from rlexp.envs import env_config_of, make_vector_env
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
-from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.rollout_config import RolloutConfig
+from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
@@ -49,9 +50,10 @@ class Pieces:
         return q_network_config(self.config, vector.single_observation_space, vector.single_action_space)
 
     def policy(self) -> DQNPolicy:
-        """Return a worker's policy with the weights of an untrained network."""
-        network, exploration = self.network(), PolicyExploration(SEED, None, None)
-        policy = DQNPolicy(network, self.config.worker_side_prioritization, exploration, num_threads=1)
+        """Return a worker's policy with the weights of an untrained network, which explores with every act."""
+        network, epsilon = self.network(), ConstantEpsilon((1.0,) * self.config.num_envs_per_worker)
+        exploration = PolicyExploration(epsilon, SEED, worker_index=0)
+        policy = DQNPolicy(network, exploration, self.config.worker_side_prioritization, num_threads=1)
         torch.manual_seed(SEED)
         parameters = QNetwork(network).named_parameters()
         policy.set_weights({name: parameter.detach().numpy() for name, parameter in parameters})
@@ -62,15 +64,12 @@ class Pieces:
         config = self.config
         rollout = RolloutConfig(
             fragment_length=config.sample_batch_size,
-            n_step=config.n_step,
-            gamma=config.gamma,
-            clip_rewards=is_atari(self.env) if config.clip_rewards is None else config.clip_rewards,
+            clip_rewards=reward_limits(config, self.env),
             batch_mode=config.batch_mode,
             sample_async=config.sample_async,
-            observation_filter=None,
         )
-        epsilon = ConstantEpsilon((1.0,) * config.num_envs_per_worker)
-        return RolloutWorker(self.vector_env, self.policy, epsilon, rollout, worker_index=0, seed=SEED)
+        fold = NStep(config.n_step, config.gamma)
+        return RolloutWorker(WorkerSpec(0, SEED, self.vector_env, self.policy, fold, rollout))
 
     def learner(self) -> DQNLearner:
         """Return the learner, on the CPU."""
@@ -108,7 +107,12 @@ def sampling(worker: RolloutWorker) -> Work:
 
 def learning(learner: DQNLearner, batch: SampleBatch) -> Work:
     """Return what learns once from ``batch``."""
-    return lambda: len(learner.learn_on_batch(batch).td_errors)
+
+    def learn() -> int:
+        learner.learn_on_batch(batch)
+        return len(batch)
+
+    return learn
 
 
 def stepping(vector: VectorEnv, num_steps: int, policy: DQNPolicy | None) -> Work:

@@ -39,7 +39,7 @@ class Notice:
 
 
 class RlexpError(Exception):
-    """An error that the user can mend; printed as ``error:`` and ``hint:`` lines without a traceback."""
+    """An error that the user can correct; printed as ``error:`` and ``hint:`` lines without a traceback."""
 
     exit_code = 1
 

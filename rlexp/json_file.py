@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file says; raises OSError where it cannot be read, ValueError where it does not hold JSON.
+    """Return the contents of a file; raises OSError where it cannot be read, ValueError where it does not hold JSON.
 
     That goes for anything but a regular file too, and for one of more than 256 MiB: a pipe would keep its reader
     waiting, a device never ends.
@@ -58,7 +58,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text says; raises ValueError where it is none.
+    """Return the contents of a JSON text; raises ValueError where it is none.
 
     That goes for a key that stands twice too, as readers differ in which one counts, and for more than 100 levels.
     """

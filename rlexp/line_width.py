@@ -7,7 +7,7 @@ import textwrap
 from typing import Final, TextIO
 
 _USUAL: Final = 80
-"""Of a terminal that does not say how wide it is."""
+"""Columns of a terminal that does not report its width."""
 _SHORTEST_LINE: Final = 20
 """What is left beside an indentation on the narrowest terminals."""
 

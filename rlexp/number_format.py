@@ -148,6 +148,6 @@ def one_line(text: str) -> str:
 
 
 def is_known(value: Any) -> TypeGuard[float]:
-    """Tell whether ``value`` is a finite number: a mean of nothing is None or NaN."""
+    """Return whether ``value`` is a finite number: a mean of nothing is None or NaN."""
     # Compared as they are: an integer of hundreds of digits has no float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,4 +1,4 @@
-"""The two protocols of an algorithm: a Policy acts on the rollout workers, a Learner learns beside the replay."""
+"""The two protocols of an algorithm: a Policy acts on the rollout workers, a Learner updates the weights."""
 
 from __future__ import annotations
 
@@ -6,50 +6,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from rlexp.sample_batch import Array, SampleBatch
 
 Weights = Mapping[str, Array]
-"""A network's parameters by name, as plain arrays: what travels from the learner to the workers."""
+"""A network's parameters by name, as plain arrays: sent from the learner to the workers."""
+Outputs = Mapping[str, Array]
+"""What a policy computed for observations ``[M, ...]``, as columns ``[M, ...]`` by name, beside their actions."""
 
 
 @dataclass(frozen=True)
 class LearnResult:
-    """What one update tells the rest of the pipeline."""
+    """What one update reports."""
 
-    td_errors: Array
-    """Absolute TD errors ``[B]`` of the batch's rows, measured before the update: their new priorities."""
     stats: Mapping[str, float]
     """Figures for the results, such as ``loss`` and ``grad_norm``."""
+    td_errors: Array | None = None
+    """Absolute TD errors ``[B]`` of the batch's rows, measured before the update: their new priorities, if any."""
 
 
 class Policy(Protocol):
-    """Chooses actions; owned by a rollout worker (or an evaluation), never shared between threads."""
+    """Chooses actions, and owns how it explores; owned by a rollout worker or an evaluation, used by one thread."""
+
+    postprocess_reads_obs: bool
+    """Whether ``postprocess`` needs the observations of a batch, beside the other columns."""
 
     def compute_actions(self, obs: Array) -> Array:
-        """Return the greedy actions ``[B]`` for observations ``obs [B, ...]``."""
+        """Return the greedy actions ``[B, ...]`` for observations ``obs [B, ...]``."""
         ...
 
-    def sample_actions(
-        self, obs: Array, epsilons: Array, resetting: Array, rng: np.random.Generator
-    ) -> tuple[Array, Array | None]:
-        """Return the actions ``[B]`` that the policy explores with by itself: drawn from its values, or with noise.
+    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
+        """Return the actions ``[M, ...]`` for the worker's next step, exploring, and the outputs they came from.
 
-        ``epsilons [B]`` is how much the worker explores; the envs ``resetting [B]`` begin an episode instead of
-        acting. A policy that leaves exploration to its worker's ε returns the greedy actions.
-
-        With them comes what ``postprocess`` wants to know of ``obs`` again, such as values ``[B, A]``: it finds
-        them as OUTPUTS and NEW_OUTPUTS of its rows. None where it wants nothing.
+        ``obs [M, ...]`` are those of the worker's envs; the envs ``resetting [M]`` start an episode instead of
+        acting. ``num_steps_sampled``, the env steps of all workers, is the clock of schedules. The names of the
+        outputs never change; the fold makes columns of them, which ``postprocess`` and the learner may use.
         """
         ...
 
-    def outputs(self, obs: Array) -> Array | None:
-        """Return the second part of ``sample_actions`` for observations that nobody acts on yet."""
+    def outputs(self, obs: Array) -> Outputs:
+        """Return the outputs of ``act`` for observations ``[M, ...]`` on which nobody acts yet."""
         ...
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        """Add what the learner's side wants from the worker, such as TD errors for initial priorities."""
+        """Return ``batch`` with the columns that the learner or the replay needs, such as first TD errors."""
         ...
 
     def set_weights(self, weights: Weights) -> None:
@@ -57,11 +56,11 @@ class Policy(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what it acts by beside weights, such as noise: arrays, and values for JSON, by name."""
+        """Return what its actions depend on beside weights, such as noise: arrays, and values for JSON, by name."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what the ``state`` of a policy like this one returned; it has its weights already."""
+        """Continue from what the ``state`` of a policy like this one returned; it has its weights already."""
         ...
 
 
@@ -73,17 +72,16 @@ class Learner(Protocol):
         """SGD steps done, the version of the weights."""
         ...
 
-    @property
-    def num_target_updates(self) -> int:
-        """How often the target network was replaced."""
-        ...
-
     def observe_progress(self, num_steps_sampled: int) -> None:
-        """Tell the env steps sampled so far, the clock of schedules; may come from another thread."""
+        """Set the env steps sampled so far, the clock of schedules; may be called from another thread."""
         ...
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         """Do one SGD step on ``batch``."""
+        ...
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return what it has counted beside updates, for the results; may be called from another thread."""
         ...
 
     def get_weights(self) -> Weights:

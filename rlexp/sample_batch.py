@@ -20,10 +20,11 @@ NEW_OBS = "new_obs"
 TD_ERRORS = "td_errors"
 WEIGHTS = "weights"
 KEYS = "keys"
-OUTPUTS = "outputs"
-"""What a policy saw in OBS when it acted; its ``postprocess`` uses it up."""
-NEW_OUTPUTS = "new_outputs"
-"""What it saw in NEW_OBS."""
+
+
+def new(column: str) -> str:
+    """Return the name of the column that has at a row's successor what ``column`` has at the row: NEW_OBS for OBS."""
+    return f"new_{column}"
 
 
 class SampleBatch:

@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive_seed(seed: int, *stream: str | int) -> int:
-    """Return a 31-bit seed for the stream named ``stream`` (say ``("worker", 3)``).
+    """Return a 31-bit seed for the stream named ``stream`` (such as ``("worker", 3)``).
 
     The same arguments give the same seed on every machine and Python; different streams are
     independent for all practical purposes (SHA-256). 31 bits fit what Gymnasium, NumPy and torch accept.

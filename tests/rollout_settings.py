@@ -1,21 +1,38 @@
-"""The plainest RolloutConfig, which tests replace what they are about in, and fleets of workers that are there."""
+"""Short ways to the WorkerSpecs that tests need, and to fleets of workers that are there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.fleet import Fleet, FleetLimits
-from rlexp.rollout.rollout_config import RolloutConfig
+from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import MakePolicy, RolloutConfig, WorkerSpec
 from rlexp.task_pool import Actor, TaskPool
 
 PLAIN = RolloutConfig(
     fragment_length=10,
-    n_step=1,
-    gamma=0.9,
     clip_rewards=False,
     batch_mode="truncate_episodes",
     sample_async=False,
-    observation_filter=None,
 )
+ONE_STEP = NStep(1, 0.9)
+
+
+def spec_of(
+    env: str,
+    make_policy: MakePolicy,
+    num_envs: int = 2,
+    fold: Fold = ONE_STEP,
+    env_config: Mapping[str, Any] | None = None,
+    **rollout: Any,
+) -> WorkerSpec:
+    """Return worker 0 with seed 0; ``rollout`` differs from PLAIN, and a test may ``replace`` the rest."""
+    make_env = partial(make_vector_env, EnvConfig(env, env_config or {}, None), num_envs)
+    return WorkerSpec(0, 0, make_env, make_policy, fold, replace(PLAIN, **rollout))
 
 
 def fleet_of(pool: TaskPool, workers: Sequence[Actor[RolloutWorker]]) -> Fleet:

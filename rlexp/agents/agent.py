@@ -1,4 +1,4 @@
-"""The agent: assembles the rooms below into one algorithm and trains it, iteration by iteration."""
+"""The agent: assembles workers, optimizer and learner into one algorithm and trains it, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -13,20 +14,18 @@ import gymnasium as gym
 
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.observation_filters import ObservationFilters
-from rlexp.agents.progress import Progress
-from rlexp.agents.replay_states import packed_states, unpacked_states
-from rlexp.agents.restored_state import check_counters, errors_of
-from rlexp.agents.result_row import IterationReport
-from rlexp.agents.rollout_fingerprint import rollout_fingerprint
+from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
+from rlexp.agents.result_row import IterationReport, Progress
+from rlexp.agents.workers import WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.array_file import AnyArray
 from rlexp.checkpoint.state_tree import put_together, taken_apart
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, make_vector_env
-from rlexp.errors import CheckpointError, TrialError
+from rlexp.errors import TrialError
 from rlexp.metrics.timers import RunningClock
-from rlexp.optimizers.policy_optimizer import PolicyOptimizer
+from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import (
     ActingPolicy,
@@ -37,8 +36,8 @@ from rlexp.rollout.evaluation import (
     ignore_progress,
     never,
 )
+from rlexp.rollout.fragment import FragmentInfo
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import ActorLostError, TaskPool
@@ -51,19 +50,12 @@ STOP_GRACE_S = 1.0
 """How long an iteration that is asked to stop waits for its first sample."""
 
 ConfigT = TypeVar("ConfigT", bound=CommonConfig)
+CheckpointArrays = dict[str, Mapping[str, AnyArray]]
+"""The arrays of a checkpoint, by group and name."""
 
 
 class Agent(ABC, Generic[ConfigT]):
-    """Owns learner, optimizer, workers and replay of one trial; used by one thread.
-
-    An algorithm writes ``make_policy``, ``make_learner`` and ``make_optimizer``. Runs without Tune, and
-    with an ``InlineTaskPool`` without Ray.
-    """
-
-    source: SampleSource
-    """Where samples come from; ``make_optimizer`` makes it."""
-    stream_seed: int
-    """Seeds workers, shards and routing: after a checkpoint another one than before, so that nothing comes twice."""
+    """Owns the optimizer and the workers of one trial; used by one thread. An algorithm writes the abstract methods."""
 
     def __init__(
         self,
@@ -76,15 +68,14 @@ class Agent(ABC, Generic[ConfigT]):
     ) -> None:
         """Place everything and publish the first weights, those of ``checkpoint`` where one is given.
 
-        Every process that makes envs may import the user's ``modules``.
+        Every process that makes envs may import the user's ``modules``. ``stream_seed`` seeds workers, shards and
+        routing: after a checkpoint it is another one than before, so that nothing comes twice.
         """
         self.config = config
         self.env_config = env_config_of(env, config, modules)
         self.pool = pool
-        self.seed = self.stream_seed = seed
-        if checkpoint is not None:
-            check_counters(checkpoint.path, checkpoint.state)
-            self.stream_seed = derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
+        self.seed = seed
+        self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
         self._progress = Progress(config.metrics_smoothing_episodes)
         self._clock = RunningClock()
@@ -93,12 +84,11 @@ class Agent(ABC, Generic[ConfigT]):
         self.observation_space, self.action_space = probe.single_observation_space, probe.single_action_space
         probe.close()
         self.filters = ObservationFilters(config, self.observation_space, checkpoint.arrays if checkpoint else {})
-        self.learner = self.make_learner()
+        learner = self.make_learner()
         if checkpoint is not None:
-            checkpoint.check_numbers("learner")
-            with errors_of(checkpoint.path):
-                self.learner.load_state_dict(checkpoint.arrays["learner"])
-        self.optimizer = self.make_optimizer()
+            load_learner(learner, checkpoint)
+        self.source = self.make_source()
+        self.optimizer = self.make_optimizer(learner, self.source)
         if checkpoint is not None:
             with errors_of(checkpoint.path):
                 self._restore(put_together(checkpoint.arrays.get(STATE_GROUP, {}), checkpoint.state), checkpoint.arrays)
@@ -113,32 +103,49 @@ class Agent(ABC, Generic[ConfigT]):
         """Return the learner."""
 
     @abstractmethod
-    def make_optimizer(self) -> PolicyOptimizer:
-        """Place workers and replay; return the optimizer that moves experience between them and the learner."""
+    def make_source(self) -> SampleSource:
+        """Return the source of samples, usually ``place_workers``."""
+
+    @abstractmethod
+    def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        """Return what a worker is built from beside the env; ``num_threads`` are for its forward passes."""
+
+    @abstractmethod
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
+        """Return what moves experience from ``source`` to ``learner``, which it owns from now on; place its actors."""
 
     @classmethod
-    @abstractmethod
-    def evaluation_epsilon(cls, config: ConfigT) -> float:
-        """Return the ε of evaluation episodes that explore."""
+    def exploring_player(
+        cls, config: ConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
+    ) -> ActingPolicy:
+        """Return ``policy`` as it acts in evaluations that explore; unless an algorithm says how, greedily."""
+        return policy
 
-    @abstractmethod
-    def stores_replay(self) -> bool:
-        """Return whether checkpoints hold what replay holds, which may depend on how much that is."""
+    @classmethod
+    def evaluation_exploration(cls, config: ConfigT) -> Mapping[str, float]:
+        """Return the figures of ``exploring_player``, such as ε, by name."""
+        return {}
 
-    @abstractmethod
-    def reports_timing(self) -> bool:
-        """Return whether results tell where the optimizer's time goes."""
+    def stats(self) -> Figures:
+        """Return figures for the results, beside those of the optimizer."""
+        return {}
 
-    @abstractmethod
-    def epsilons(self) -> list[Array]:
-        """Return ε of the envs of each worker ``[M]``, as of the steps sampled so far."""
+    def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
+        """Add what may be read while the learner continues, but before the next step of the optimizer."""
 
-    @abstractmethod
-    def reported_epsilon(self) -> float:
-        """Return the ε up to which an env's episodes count for ``episode_reward_mean``."""
+    def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
+        """Let the optimizer continue from the state of a checkpoint, which may be of another optimizer."""
+        own_state = state.get("optimizer", {}).get(type(self.optimizer).__name__)
+        if own_state is not None:
+            self.optimizer.load(own_state)
+
+    def place_workers(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
+        """Place the rollout workers; the arguments are those of ``RemoteWorkers``."""
+        make_spec = partial(worker_spec, self.config, self.env_config, self.filters, self.worker_parts)
+        return place_workers(self.pool, self.config, make_spec, self.stream_seed, queue_depth, max_weight_sync_delay)
 
     def train(self, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress) -> dict[str, Any]:
-        """Train for one iteration; return its row of results. ``report`` hears how far its evaluation is.
+        """Train for one iteration; return its row of results. ``report`` is called with its evaluation's progress.
 
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
         ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum, but at least one step of
@@ -174,26 +181,28 @@ class Agent(ABC, Generic[ConfigT]):
         """
         seed = evaluation_seed(self.seed, self._progress.iteration)
         limits = EvaluationLimits(MAX_STEPS, self.config.evaluation_timeout_s, should_stop)
-        return self._evaluator().play(self._current_policy(), num_episodes, seed, limits, report)
+        return self._evaluator().play(num_episodes, seed, limits, report)
 
     def film(self) -> tuple[Iterator[Array], float]:
         """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
-        return self._evaluator().film(self._current_policy(), derive_seed(self.seed, "film", self._progress.iteration))
+        return self._evaluator().film(derive_seed(self.seed, "film", self._progress.iteration))
 
     def drain_events(self) -> list[str]:
         """Return what happened to workers and replay since the last call that a user should know, a sentence each."""
         events, self._events = self._events, []
         return events + self.optimizer.drain_events()
 
-    def _evaluator(self) -> Evaluator:
-        epsilon = self.evaluation_epsilon(self.config)
-        return Evaluator(self.env_config, self.config.evaluation_config, self.action_space, epsilon)
+    def add_event(self, event: str) -> None:
+        """Let ``drain_events`` return ``event``, a sentence."""
+        self._events.append(event)
 
-    def _current_policy(self) -> ActingPolicy:
+    def _evaluator(self) -> Evaluator:
+        """Return what evaluates the learner's weights as they are now."""
         policy = self.make_policy(self.config, self.observation_space, self.action_space)
-        with self.optimizer.paused():
-            policy.set_weights(self.learner.get_weights())
-        return self.filters.applied_to(policy)
+        with self.optimizer.paused() as learner:
+            policy.set_weights(learner.get_weights())
+        explore = partial(self.exploring_player, self.config, policy, self.action_space)
+        return Evaluator(self.env_config, self.config.evaluation_config, self.filters, policy, explore)
 
     def _evaluation_when_due(self, should_stop: ShouldStop, report: ReportProgress) -> dict[str, Any]:
         """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration.
@@ -224,18 +233,16 @@ class Agent(ABC, Generic[ConfigT]):
         self.pool.stop()
 
     def _write_checkpoint(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
-        with self.optimizer.paused():
-            arrays: dict[str, Mapping[str, AnyArray]] = {
-                "learner": self.learner.state_dict(),
-                "weights": self.learner.get_weights(),
+        with self.optimizer.paused() as learner:
+            arrays: CheckpointArrays = {
+                "learner": learner.state_dict(),
+                "weights": learner.get_weights(),
                 **self.filters.arrays(),
             }
-            told = self._state()
-        # The learner may continue now, with the batches that it has: no shard hears of it before the next step.
-        if self.stores_replay():
-            replay_arrays, told["replay"] = packed_states(self.optimizer.replay_states())
-            arrays |= replay_arrays
-        arrays[STATE_GROUP], state = taken_apart(told)
+            whole_state = self._state()
+        # The learner may continue now, with the batches that it has: its results are used by the next step only.
+        self.add_to_checkpoint(arrays, whole_state)
+        arrays[STATE_GROUP], state = taken_apart(whole_state)
         return write_checkpoint(directory, arrays, state, metadata)
 
     def _state(self) -> dict[str, Any]:
@@ -245,27 +252,18 @@ class Agent(ABC, Generic[ConfigT]):
             "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
             "num_steps_trained": self.optimizer.counters.num_steps_trained,
             "optimizer": {type(self.optimizer).__name__: self.optimizer.state()},
-            "way_of_playing": rollout_fingerprint(self.env_config, self.config),
+            "rollout_fingerprint": rollout_fingerprint(self.env_config, self.config),
             "source": self.source.state(),
         }
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
-        """Go on from the state of a checkpoint, and its arrays; an older one lacks all but the counters."""
+        """Continue from the state of a checkpoint, and its arrays; an older one lacks all but the counters."""
         self._progress.load(state)
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
         self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
-        if state.get("way_of_playing") == rollout_fingerprint(self.env_config, self.config):
+        if state.get("rollout_fingerprint") == rollout_fingerprint(self.env_config, self.config):
             self.source.load(state["source"])
-        if "replay" not in state:
-            return
-        try:
-            self.optimizer.load_replay_states(unpacked_states(arrays, state["replay"]))
-        except CheckpointError as error:
-            self._events.append(f"replay starts empty: {error.message}")
-            return
-        told = state.get("optimizer", {}).get(type(self.optimizer).__name__)
-        if told is not None:
-            self.optimizer.load(told)
+        self.restore_optimizer(state, arrays)
 
     def _is_long_enough(self, sampled: int, trained: int, elapsed_s: float) -> bool:
         """Return whether an iteration of so many steps and seconds may end."""
@@ -284,7 +282,7 @@ class Agent(ABC, Generic[ConfigT]):
             )
         self.filters.add(infos)
         for info in infos:
-            self._progress.add(info.episodes, self.reported_epsilon())
+            self._progress.add(info.episodes)
         return infos
 
     def _report(self, infos: list[FragmentInfo], elapsed_s: float, sampled: int, trained: int) -> dict[str, Any]:
@@ -293,8 +291,7 @@ class Agent(ABC, Generic[ConfigT]):
             sampled=sampled,
             trained=trained,
             counters=self.optimizer.counters,
-            stats=self.optimizer.stats(),
-            learner=self.learner,
+            num_workers=max(self.config.num_workers, 1),
             infos=infos,
-            epsilons=self.epsilons(),
-        ).row(self._progress, self.reports_timing())
+            figures={**self.optimizer.stats(), **self.stats()},
+        ).row(self._progress)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from rlexp.config.rllib_compat.table import renamed_keys
 from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.statistics import bootstrap_interval
-from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
+from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
@@ -35,7 +37,7 @@ DEFAULT_EPISODES = 20
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What a user says about an evaluation; None: as the checkpoint's own run evaluates itself."""
+    """The options of ``rlexp evaluate``; None: as the checkpoint's own run evaluates itself."""
 
     num_episodes: int | None = None
     seed: int | None = None
@@ -52,8 +54,10 @@ class Evaluation:
     run: str
     env: str
     iteration: int
-    epsilon: float | None
-    """ε of its episodes; None: they are greedy."""
+    explores: bool
+    """Whether its episodes explore; else they are greedy."""
+    exploration: Mapping[str, float]
+    """How they do, or would: such as ε, by name."""
     played: PlayedEpisodes
     interval: tuple[float, float]
     """95 % bootstrap interval of the mean return."""
@@ -73,9 +77,9 @@ def evaluate_checkpoint(
     num_episodes = request.num_episodes
     if num_episodes is None:
         num_episodes = config.evaluation_num_episodes if config.evaluation_interval else DEFAULT_EPISODES
-    policy, evaluator = player.policy_and_evaluator()
     limits = EvaluationLimits(MAX_STEPS, request.timeout_s)
-    played = evaluator.play(policy, num_episodes, player.seed("evaluation", request.seed), limits, report)
+    with player.errors_of_weights():
+        played = player.evaluator().play(num_episodes, player.seed("evaluation", request.seed), limits, report)
     if not len(played.returns):
         raise TrialError(str(played), "-o config.evaluation_config.horizon=1000 in the next run ends episodes")
     return Evaluation(
@@ -83,7 +87,8 @@ def evaluate_checkpoint(
         run=player.experiment.run,
         env=player.experiment.env,
         iteration=player.checkpoint.sequence,
-        epsilon=evaluator.epsilon if evaluator.config.explore else None,
+        explores=config.evaluation_config.explore,
+        exploration=agent_class(player.experiment).evaluation_exploration(config),
         played=played,
         interval=bootstrap_interval(played.returns, np.random.default_rng(request.seed or 0)),
     )
@@ -95,8 +100,13 @@ def film_checkpoint(path: Path, request: EvaluationRequest) -> tuple[Iterator[Ar
     Raises CheckpointError where ``path`` holds no good checkpoint, UsageError where its env cannot be filmed.
     """
     player = _Player.load(path, request.explore)
-    policy, evaluator = player.policy_and_evaluator()
-    return evaluator.film(policy, player.seed("film", request.seed))
+    pictures, fps = player.evaluator().film(player.seed("film", request.seed))
+
+    def checked() -> Iterator[Array]:
+        with player.errors_of_weights():
+            yield from pictures
+
+    return checked(), fps
 
 
 def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationRequest) -> Path:
@@ -127,7 +137,7 @@ class _Player:
         if explore is not None:
             experiment = _with_explore(experiment, explore)
         named = (*modules.imports, *modules_of(experiment.env))
-        if named:  # whoever can write these names could have us import anything
+        if named:  # who can write these names could make us import anything
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
             refuse_modules_within(run_of(path), UserModules(named, modules.folders))
@@ -140,8 +150,8 @@ class _Player:
             return derive_seed(own, stream, self.checkpoint.sequence)
         return derive_seed(given or 0, stream)
 
-    def policy_and_evaluator(self) -> tuple[ActingPolicy, Evaluator]:
-        """Return the checkpoint's greedy policy, and what plays with it as ``evaluation_config`` says."""
+    def evaluator(self) -> Evaluator:
+        """Return what plays with the checkpoint's policy as ``evaluation_config`` says."""
         agent, config, arrays = agent_class(self.experiment), self.experiment.config, self.checkpoint.arrays
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         probe = make_vector_env(self.env_config, 1)
@@ -153,22 +163,16 @@ class _Player:
                 policy.set_weights(arrays[WEIGHTS])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{self.checkpoint.path} holds no weights of its own network: {error}") from error
-        evaluator = Evaluator(self.env_config, config.evaluation_config, action_space, agent.evaluation_epsilon(config))
-        filtered = ObservationFilters(config, observation_space, arrays).applied_to(policy)
-        return _CheckpointPolicy(filtered, self.checkpoint), evaluator
+        filters = ObservationFilters(config, observation_space, arrays)
+        explore = partial(agent.exploring_player, config, policy, action_space)
+        return Evaluator(self.env_config, config.evaluation_config, filters, policy, explore)
 
-
-@dataclass(frozen=True)
-class _CheckpointPolicy:
-    """A policy that blames its checkpoint where what it computes is not finite."""
-
-    policy: ActingPolicy
-    checkpoint: Checkpoint
-
-    def compute_actions(self, obs: Array) -> Array:
+    @contextmanager
+    def errors_of_weights(self) -> Iterator[None]:
+        """Name the largest weight where what the policy computes in the body is not finite."""
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                return self.policy.compute_actions(obs)
+                yield
         except NotFiniteError as error:
             largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
             name = max(largest, key=largest.__getitem__)

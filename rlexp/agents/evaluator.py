@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
+from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
 from rlexp.rollout.evaluation import (
     ActingPolicy,
     EvaluationLimits,
-    ExploringPolicy,
     PlayedEpisodes,
     ReportProgress,
     film_episode,
@@ -32,47 +31,42 @@ MAX_STEPS = 1_000_000
 MAX_FILM_FRAMES = 10_000
 """Frames of a video, at most: eleven minutes of an Atari game, which an agent that waits for ever would fill."""
 DEFAULT_FPS = 30
-"""Frames a second of an env that does not say."""
+"""Frames a second of an env without ``render_fps``."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Plays and films episodes with the policies that an agent gives it; makes envs of its own each time."""
+    """Plays and films episodes with the policies of an agent; makes envs of its own each time."""
 
     training_env: EnvConfig
     config: EvaluationConfig
-    action_space: gym.Space[Any]
-    epsilon: float
-    """ε of the episodes, where they explore."""
+    filters: ObservationFilters
+    policy: ActingPolicy
+    explore: Callable[[int, int], ActingPolicy]
+    """Returns ``policy`` as it explores in a number of envs, seeded by the second argument."""
 
     def play(
-        self,
-        policy: ActingPolicy,
-        num_episodes: int,
-        seed: int,
-        limits: EvaluationLimits,
-        report: ReportProgress = ignore_progress,
+        self, num_episodes: int, seed: int, limits: EvaluationLimits, report: ReportProgress = ignore_progress
     ) -> PlayedEpisodes:
         """Return whole episodes, ``num_episodes`` of them unless ``limits`` end them."""
         env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
-            acting = self._acting(policy, env.num_envs, seed)
-            return play_episodes(acting, env, num_episodes, seed, limits, report)
+            return play_episodes(self._player(env.num_envs, seed), env, num_episodes, seed, limits, report)
         finally:
             env.close()
 
-    def film(self, policy: ActingPolicy, seed: int) -> tuple[Iterator[Array], float]:
-        """Return the pictures ``[H, W, 3]`` of an episode that ``policy`` plays, and how many make a second.
+    def film(self, seed: int) -> tuple[Iterator[Array], float]:
+        """Return the pictures ``[H, W, 3]`` of an episode, and how many make a second.
 
         It is played while they are taken, in an env that is closed with the iterator: all pictures of a long
         episode would be gigabytes. Raises UsageError where the env cannot be filmed.
         """
         env = make_filmed_env(self.env_config)
-        acting = self._acting(policy, 1, seed)
+        player = self._player(1, seed)
 
         def pictures() -> Iterator[Array]:
             try:
-                yield from film_episode(acting, env, seed, MAX_FILM_FRAMES)
+                yield from film_episode(player, env, seed, MAX_FILM_FRAMES)
             finally:
                 env.close()
 
@@ -85,12 +79,8 @@ class Evaluator:
         horizon = self.config.horizon or self.training_env.horizon
         return replace(self.training_env, env_config=env_config, horizon=horizon)
 
-    def _acting(self, policy: ActingPolicy, num_envs: int, seed: int) -> ActingPolicy:
-        if not self.config.explore:
-            return policy
-        assert isinstance(self.action_space, gym.spaces.Discrete)
-        epsilons = np.full(num_envs, self.epsilon)
-        return ExploringPolicy(policy, epsilons, int(self.action_space.n), np.random.default_rng(seed))
+    def _player(self, num_envs: int, seed: int) -> ActingPolicy:
+        return self.filters.applied_to(self.explore(num_envs, seed) if self.config.explore else self.policy)
 
 
 def evaluation_seed(seed: int, iteration: int) -> int:
@@ -99,7 +89,7 @@ def evaluation_seed(seed: int, iteration: int) -> int:
 
 
 def evaluation_figures(played: PlayedEpisodes) -> dict[str, Any]:
-    """Return what a row of results says under ``evaluation``; NaN where no episode has ended."""
+    """Return the figures under ``evaluation`` in a row of results; NaN where no episode has ended."""
     returns, lengths = played.returns, played.lengths
     if not len(returns):
         returns = lengths = np.array([math.nan])

@@ -12,8 +12,8 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.filters import Moments, ObservedMoments, StandardisingPolicy
+from rlexp.rollout.fragment import FragmentInfo
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import Array
 
 GROUP = "filters"
@@ -24,8 +24,8 @@ IMAGE_RANK = 3
 class ObservationFilters:
     """Owns the moments of what the workers have observed; does nothing under ``NoFilter``.
 
-    Each fragment tells what was observed in it, so that these moments are always those of the steps
-    that ``num_steps_sampled`` counts, and no worker has to be asked.
+    Each fragment reports what was observed in it, so these moments are always those of the steps
+    that ``num_steps_sampled`` counts, and no worker has to be called.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a transition takes in full replay, measured on a first batch: how well frames compress, only they can tell."""
+"""Measures the memory of a transition in full replay on a first batch, since frames compress differently."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 
-from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine
 from rlexp.machine.replay_memory import frames_per_transition
-from rlexp.policy import Weights
+from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import FrameStorage
-from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.rollout_config import RolloutConfig
+from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
 from rlexp.sample_batch import OBS, Array, FrameRows, SampleBatch, WrittenRows
 
 NUM_STEPS = 256
@@ -31,18 +32,22 @@ BYTES_BESIDE = BYTES_OF_PRIORITY + 80
 
 
 class RandomPolicy:
-    """Leaves every action to its worker's ε."""
+    """Acts at random."""
+
+    postprocess_reads_obs = False
+
+    def __init__(self, action_space: Space[Any]) -> None:
+        self._action_space = action_space
+        self._action_space.seed(0)
 
     def compute_actions(self, obs: Array) -> Array:
-        return np.zeros(len(obs), np.int64)
+        return np.stack([self._action_space.sample() for _ in obs])
 
-    def sample_actions(
-        self, obs: Array, epsilons: Array, resetting: Array, rng: np.random.Generator
-    ) -> tuple[Array, None]:
-        return self.compute_actions(obs), None
+    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
+        return self.compute_actions(obs), {}
 
-    def outputs(self, obs: Array) -> None:
-        return None
+    def outputs(self, obs: Array) -> Outputs:
+        return {}
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         return batch
@@ -51,10 +56,10 @@ class RandomPolicy:
         return None
 
     def state(self) -> dict[str, Any]:
-        return {}
+        return {"rng": self._action_space.np_random.bit_generator.state}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        return None
+        self._action_space.np_random.bit_generator.state = state["rng"]
 
 
 def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation_bytes: int, machine: Machine) -> None:
@@ -63,48 +68,50 @@ def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation
     The env is only played where whole observations, of ``observation_bytes`` each, would not fit.
     Raises UsageError where it cannot be made.
     """
-    config, memory = experiment.config, machine.memory_total
-    if not isinstance(config, DQNConfig) or config.buffer_size * (2 * observation_bytes + BYTES_BESIDE) <= memory:
+    replay, memory = experiment.config.replay, machine.memory_total
+    if replay is None or replay.capacity * (2 * observation_bytes + BYTES_BESIDE) <= memory:
         return
-    each = measured_bytes_per_transition(env_config, config)
-    if each * config.buffer_size <= memory:
+    each = measured_bytes_per_transition(env_config, replay, experiment.config.sample_batch_size)
+    if each * replay.capacity <= memory:
         return
-    needed, has = (f"{number / 2**30:.1f} GiB" for number in (each * config.buffer_size, memory))
+    needed, has = (f"{number / 2**30:.1f} GiB" for number in (each * replay.capacity, memory))
     raise ResourceError(
         f"{experiment.name} would need {needed} for replay, {each:,} bytes a transition, this machine has {has}",
         f"-o config.buffer_size={memory // each}",
     )
 
 
-def measured_bytes_per_transition(env_config: EnvConfig, config: DQNConfig) -> int:
+def measured_bytes_per_transition(env_config: EnvConfig, replay: ReplayNeeds, fragment_length: int) -> int:
     """Return the bytes of one transition of full replay, after some steps at random."""
-    rows = _first_batch(env_config, config)
+    rows = _first_batch(env_config, replay.n_step)
     if isinstance(rows, SampleBatch):
         return BYTES_OF_PRIORITY + math.ceil(rows.nbytes / len(rows))
-    replay = config.replay
     if replay.keeps_whole_observations:
         return BYTES_OF_PRIORITY + rows.stacks().slice(0, 1).nbytes
-    storage = FrameStorage(len(rows), config.compress_observations)
+    storage = FrameStorage(len(rows), replay.is_compressed)
     storage.write(0, rows)
     stacked = rows.rows[OBS].shape[1]
     return BYTES_OF_PRIORITY + round(
-        storage.nbytes / len(rows) * frames_per_transition(replay, config.sample_batch_size, stacked)
+        storage.nbytes / len(rows) * frames_per_transition(replay, fragment_length, stacked)
     )
 
 
-def _first_batch(env_config: EnvConfig, config: DQNConfig) -> SampleBatch | FrameRows:
+def _first_batch(env_config: EnvConfig, n_step: int) -> SampleBatch | FrameRows:
+    probe = make_vector_env(env_config, 1)
+    action_space = probe.single_action_space
+    probe.close()
     rollout = RolloutConfig(
-        fragment_length=NUM_STEPS,
-        n_step=config.n_step,
-        gamma=config.gamma,
-        clip_rewards=False,
-        batch_mode="truncate_episodes",
-        sample_async=False,
-        observation_filter=None,
+        fragment_length=NUM_STEPS, clip_rewards=False, batch_mode="truncate_episodes", sample_async=False
     )
-    everything_at_random = ConstantEpsilon((1.0,))
     worker = RolloutWorker(
-        partial(make_vector_env, env_config, 1), RandomPolicy, everything_at_random, rollout, worker_index=0, seed=0
+        WorkerSpec(
+            index=0,
+            seed=0,
+            make_env=partial(make_vector_env, env_config, 1),
+            make_policy=partial(RandomPolicy, action_space),
+            fold=NStep(n_step, gamma=1.0),
+            rollout=rollout,
+        )
     )
     try:
         rows = worker.sample(0)[0]

@@ -1,15 +1,22 @@
-"""What an agent asks of the state in a checkpoint before it continues from it: the file may have been changed."""
+"""Checks the state of a checkpoint before an agent continues from it: the file or the experiment may have changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.checkpoint import Manifest, read_state
+from rlexp.checkpoint import Checkpoint, Manifest, read_state
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.envs import EnvConfig
 from rlexp.errors import CheckpointError
+from rlexp.json_file import plain
+from rlexp.policy import Learner
 from rlexp.runs.last_row import checkpoint_row
+from rlexp.seeding import derive_seed
 
 _COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")
 _MOST: Final = 2**53
@@ -36,6 +43,19 @@ def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
         checkpoint_row(path, manifest.metadata)
 
 
+def resumed_seed(seed: int, checkpoint: Checkpoint) -> int:
+    """Return the seed of the random streams that start anew after ``checkpoint``; checks its counters."""
+    check_counters(checkpoint.path, checkpoint.state)
+    return derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
+
+
+def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
+    """Let ``learner`` continue from ``checkpoint``; raises CheckpointError where that holds no state of it."""
+    checkpoint.check_numbers("learner")
+    with errors_of(checkpoint.path):
+        learner.load_state_dict(checkpoint.arrays["learner"])
+
+
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
     """Turn what a state of another form raises in the body, where it is loaded, into a CheckpointError."""
@@ -44,3 +64,13 @@ def errors_of(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", _HINT) from error
+
+
+def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig) -> dict[str, Any]:
+    """Return the env and the keys by which workers play, as JSON has them."""
+    # Where it is imported from, and how many threads step it, changes nothing in an env.
+    env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
+    fingerprint: dict[str, Any] = plain(
+        {"env": env, "config": config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS))}
+    )
+    return fingerprint

@@ -1,34 +1,32 @@
-"""The row of results of one iteration, and its ``info``: how the data path did."""
+"""The row of results of one iteration, and its ``info``: how sampling and learning did."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.agents.progress import Progress
-from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
-from rlexp.policy import Learner
-from rlexp.rollout.sample_time import SampleTime
-from rlexp.rollout.worker import FragmentInfo
-from rlexp.sample_batch import Array
+from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow
+from rlexp.optimizers.policy_optimizer import Counters, Figures
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.fragment import FragmentInfo, SampleTime
 
 
 @dataclass(frozen=True)
 class IterationReport:
-    """Everything that one iteration's ``info`` is computed from."""
+    """Everything that the row of one iteration is computed from."""
 
     elapsed_s: float
     sampled: int
     trained: int
     counters: Counters
-    stats: OptimizerStats
-    learner: Learner
+    num_workers: int
     infos: Sequence[FragmentInfo]
-    epsilons: Sequence[Array]
-    """ε of each worker's envs, ``[M]`` each."""
+    figures: Figures
+    """Those of the agent and its optimizer."""
 
-    def row(self, progress: Progress, with_timing: bool) -> dict[str, Any]:
+    def row(self, progress: Progress) -> dict[str, Any]:
         """Return the row of results of the iteration; ``progress`` counts it already."""
         reported, everybody = progress.summaries()
         return {
@@ -44,41 +42,26 @@ class IterationReport:
             "episode_reward_max": reported.reward_max,
             "episode_reward_mean_all": everybody.reward_mean,
             "episode_len_mean": reported.len_mean,
-            "info": self.info(with_timing),
+            "info": self.info(),
         }
 
-    def info(self, timing: bool) -> dict[str, Any]:
-        """Return the figures under RLlib's names, and those it never told; ``timing_s`` only where it is wanted."""
-        stats, seconds = self.stats, max(self.elapsed_s, 1e-9)
-        fills = [shard.size / shard.capacity for shard in stats.shards]
-        worker_time_share = self._worker_time_share(seconds * len(self.epsilons))
-        info = {
+    def info(self) -> dict[str, Any]:
+        """Return all figures, under RLlib's names where it had them."""
+        seconds = max(self.elapsed_s, 1e-9)
+        worker_time_share = self._worker_time_share(seconds * self.num_workers)
+        return {
             "num_steps_sampled": self.counters.num_steps_sampled,
             "num_steps_trained": self.counters.num_steps_trained,
-            "num_updates": self.learner.num_updates,
-            "num_target_updates": self.learner.num_target_updates,
-            "num_weight_syncs": stats.num_weight_syncs,
-            "num_worker_restarts": stats.num_worker_restarts,
             "sample_throughput": self.sampled / seconds,
             "train_throughput": self.trained / seconds,
             "trained_per_sampled": self.trained / self.sampled if self.sampled else 0.0,
-            "replay_fill": sum(fills) / len(fills),
-            "replay_fill_per_shard": fills,
-            "num_stale_priorities": sum(shard.num_stale_priorities for shard in stats.shards),
-            "learner_queue_size": stats.learner_queue_size,
-            "learner_queue_capacity": stats.learner_queue_capacity,
-            "learner_wait_share": stats.learner_wait_share,
-            "learner_time_share": dict(stats.learner_time_share),
             "worker_wait_share": worker_time_share["wait"],
             "worker_time_share": worker_time_share,
-            "weight_age": stats.weight_age,
-            "bottleneck": stats.bottleneck,
-            "learner": dict(stats.learner),
+            **self.figures,
         }
-        return info | self._epsilons() | ({"timing_s": dict(stats.timing_s)} if timing else {})
 
     def _worker_time_share(self, seconds: float) -> dict[str, float]:
-        """Return what part of ``seconds``, those of all workers together, went into what."""
+        """Return what part of ``seconds``, those of all workers together, was spent on what."""
         spent = SampleTime.sum(info.time for info in self.infos)
         return {
             "acting": spent.acting_s / seconds,
@@ -87,9 +70,47 @@ class IterationReport:
             "wait": max(1.0 - spent.total_s / seconds, 0.0),
         }
 
-    def _epsilons(self) -> dict[str, Any]:
+
+class Progress:
+    """Counts what was done, and remembers the newest episodes; part of every checkpoint. Owned by one agent."""
+
+    def __init__(self, smoothing_episodes: int) -> None:
+        """Begin now; results are taken over so many episodes."""
+        self.iteration = 0
+        self.episodes_total = 0
+        self._everybody, self._reported = EpisodeWindow(smoothing_episodes), EpisodeWindow(smoothing_episodes)
+        self._started_s = time.monotonic()
+        self._time_before_s = 0.0
+
+    @property
+    def time_total_s(self) -> float:
+        """Seconds since the beginning, without those between two processes."""
+        return self._time_before_s + time.monotonic() - self._started_s
+
+    def add(self, episodes: Episodes) -> None:
+        """Count episodes that ended."""
+        reported = episodes.reported
+        self.episodes_total += len(episodes.returns)
+        self._everybody.extend(episodes.returns, episodes.lengths)
+        self._reported.extend(episodes.returns[reported], episodes.lengths[reported])
+
+    def summaries(self) -> tuple[EpisodeSummary, EpisodeSummary]:
+        """Return the statistics of the newest episodes that are reported, and of the newest ones of all envs."""
+        return self._reported.summary(), self._everybody.summary()
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
         return {
-            "min_exploration": float(min(epsilons.min() for epsilons in self.epsilons)),
-            "max_exploration": float(max(epsilons.max() for epsilons in self.epsilons)),
-            "exploration_per_worker": {str(index): float(each.mean()) for index, each in enumerate(self.epsilons)},
+            "iteration": self.iteration,
+            "time_total_s": self.time_total_s,
+            "episodes_total": self.episodes_total,
+            "episodes": {"reported": self._reported.state(), "everybody": self._everybody.state()},
         }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; older checkpoints have no ``episodes``."""
+        self.iteration, self.episodes_total = state["iteration"], state["episodes_total"]
+        self._time_before_s = state["time_total_s"]
+        if "episodes" in state:
+            self._reported.load(state["episodes"]["reported"])
+            self._everybody.load(state["episodes"]["everybody"])

@@ -43,7 +43,7 @@ class Canvas:
                 self._console.print(text, end="", soft_wrap=True)
             else:
                 self._go_back_over_wrapped_lines()
-                # The cursor waits on a line of its own: what a terminal echoes, ^C say, wraps no line of the picture.
+                # The cursor waits on a line of its own, so that an echo, such as ^C, wraps no line of the picture.
                 self._live.update(text + "\n", refresh=True)
             self._drawn, self._width = text, self._console.width
 

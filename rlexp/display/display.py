@@ -34,7 +34,7 @@ class Display(Protocol):
         """Show a result row: flat but for the dict ``info``."""
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Show what happened that is no result: to the trial, a worker that was replaced, say, or between trials."""
+        """Show an event: of the trial, such as a replaced worker, or between trials."""
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Show that the trial ended, with a sentence where there is more to say."""

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Final, Self, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display.canvas import Canvas
-from rlexp.display.clock import Clock
 from rlexp.display.leaderboard import leaderboard
 from rlexp.display.panel import picture
-from rlexp.display.progress_text import OverallProgress
 from rlexp.display.quiet import STOPPING, QuietDisplay
-from rlexp.display.trial_view import TrialView
+from rlexp.display.trial_view import OverallProgress, TrialView
 from rlexp.number_format import duration, middle_cut, one_line
 from rlexp.runs.last_row import earlier_rewards
 from rlexp.runs.run_name import as_typed, derived_name
 from rlexp.runs.run_record import RunRecord, Status
+
+_PERIOD_S: Final = 0.2
 
 
 class LiveDisplay(QuietDisplay):
@@ -43,7 +44,7 @@ class LiveDisplay(QuietDisplay):
         self._phase = ""
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Show what the command or a trial's process does; the clock goes on until the next tick."""
+        """Show what the command or a trial's process does; the clock draws until the next tick."""
         if trial is not None:
             view = self._view(trial)
             view.status, view.phase = Status.RUNNING, one_line(text)
@@ -125,7 +126,7 @@ class LiveDisplay(QuietDisplay):
         self._canvas.draw(headline)
 
     def _headline(self, width: int) -> str:
-        """Return where the run is, for how long it goes on, and what the command does."""
+        """Return where the run is, how long it has lasted, and what the command does."""
         clock = duration(time.monotonic() - self._began_s)
         if self._stop_requested:
             return STOPPING
@@ -134,3 +135,30 @@ class LiveDisplay(QuietDisplay):
             return facts
         room = max(width - len(facts) - 2, 1)
         return f"{middle_cut(str(as_typed(self._run_directory)), room)}  {facts}"
+
+
+class Clock:
+    """Owns a thread between ``start`` and ``stop``; ``draw`` is called from that thread."""
+
+    def __init__(self, draw: Callable[[], None]) -> None:
+        self._draw = draw
+        self._stopped = Event()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin to draw; a second call does nothing."""
+        if self._thread is None:
+            self._stopped = Event()
+            self._thread = Thread(target=self._run, args=(self._stopped,), name="display-clock", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End, once a drawing that has begun is done; a second call does nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopped.set()
+            thread.join()
+
+    def _run(self, stopped: Event) -> None:
+        while not stopped.wait(_PERIOD_S):
+            self._draw()

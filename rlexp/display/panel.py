@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from rich.text import Text
 
-from rlexp.display.progress_text import Overall, time_left
-from rlexp.display.trial_block import MINIMUM_NAME, slowest, trial_block
-from rlexp.display.trial_view import TrialView
-from rlexp.number_format import MISSING, bar, count, duration, middle_cut, percent, score, sparkline
+from rlexp.config.keys.capabilities import FactLine
+from rlexp.display.trial_view import Overall, TrialView, goal_text, open_ends, time_left
+from rlexp.number_format import (
+    MISSING,
+    bar,
+    count,
+    decimal,
+    duration,
+    exact,
+    is_known,
+    levels,
+    middle_cut,
+    one_line,
+    percent,
+    score,
+    short,
+    sparkline,
+)
 from rlexp.runs.run_record import Status
 
 _BAR_WIDTH: Final = 12
@@ -21,6 +37,24 @@ _TABLE_SPARKLINE_WIDTH: Final = 8
 _TABLE_HEADER: Final = ("trial", "env steps", "done", "left", "reward", "", "slowest")
 _FIGURES_WIDTH: Final = 55
 """Cells of a table row behind the trial's name."""
+
+MINIMUM_NAME: Final = 16
+_LABEL_WIDTH: Final = 11
+_INDENT: Final = _LABEL_WIDTH + 2
+_GAP: Final = "  "
+_WIDEST_BAR: Final = 20
+_NARROWEST_BAR: Final = 5
+_SPARKLINE_WIDTH: Final = 24
+_SHARES_SHOWN: Final = 8
+_METRIC: Final = re.compile(r"{([\w/]+)(?:\.\.([\w/]+))?:(\w+)}")
+"""A metric in a ``FactLine``, or the first and the last one of a range, and the format of both."""
+_FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "count": count,
+    "percent": percent,
+    "short": short,
+    "ratio": partial(decimal, digits=2),
+    "levels": lambda shares: levels((shares or [])[:_SHARES_SHOWN]),
+}
 
 
 def picture(
@@ -82,3 +116,96 @@ def _together(views: Sequence[TrialView], overall: Overall) -> Text:
     counts = f"{len(views)} trials: {', '.join(known)}  "
     done = f"  {percent(overall.share)}  {time_left(overall.seconds_left, overall.is_bound)}"
     return Text.assemble((counts, "dim"), (bar(overall.share, _BAR_WIDTH), "green"), (done.rstrip(), "dim"))
+
+
+def trial_block(view: TrialView, width: int, now_s: float) -> list[Text]:
+    """Return the lines of a trial; at 80 columns and more, no fact is cut."""
+    if not view.row:
+        return [_title(view, width, view.phase or "starting")]
+    iteration = f"iteration {count(view.row['training_iteration'])}  {duration(view.row['time_total_s'])}"
+    room = width - _INDENT
+    facts: list[tuple[str, Text]] = [
+        ("progress", _progress(view, room, now_s)),
+        ("reward", _reward(view)),
+        *((line.label, Text(_fitting(_facts(line, view.row), room))) for line in _lines(view)),
+        ("bottleneck", _bottleneck(view, room)),
+    ]
+    return [
+        _title(view, width, view.phase or iteration),
+        *(Text(f"{_GAP}{label:{_LABEL_WIDTH}}", "dim").append_text(fact) for label, fact in facts),
+    ]
+
+
+def slowest(view: TrialView) -> str:
+    """Return what the trial waits for most: the bottleneck in a word."""
+    return one_line(str(view.row.get("info/bottleneck") or MISSING))
+
+
+def _title(view: TrialView, width: int, state: str) -> Text:
+    room = max(width - len(state) - len(_GAP), MINIMUM_NAME)
+    return Text.assemble((middle_cut(view.trial.name, room).ljust(room), "bold cyan"), _GAP, state)
+
+
+def _progress(view: TrialView, room: int, now_s: float) -> Text:
+    steps, progress = f"{count(view.row['timesteps_total'])} env steps", view.progress(now_s)
+    if progress is None:
+        return Text(f"{steps}, {open_ends(view)}")
+    beside = [] if progress.metric == "timesteps_total" else [steps]
+    parts = [
+        *beside,
+        f"{percent(progress.share)} of {goal_text(progress)}",
+        time_left(progress.seconds_left, bool(view.undecided)),
+    ]
+    text = _GAP.join(filter(None, parts))
+    bar_width = min(room - len(text) - len(_GAP), _WIDEST_BAR)
+    if bar_width < _NARROWEST_BAR:
+        return Text(text)
+    return Text.assemble((bar(progress.share, bar_width), "green"), _GAP, text)
+
+
+def _reward(view: TrialView) -> Text:
+    goal = view.trial.experiment.stop.get("episode_reward_mean")
+    of_goal = "" if goal is None else f" of {exact(goal)}"
+    reward = view.row.get("episode_reward_mean")
+    if not is_known(reward):
+        return Text("no episode has ended yet")
+    line = sparkline(view.rewards, _SPARKLINE_WIDTH)
+    return Text.assemble((score(reward), "bold"), f"{of_goal}  best {score(view.best_reward)}{_GAP}", (line, "green"))
+
+
+def _lines(view: TrialView) -> tuple[FactLine, ...]:
+    return view.trial.experiment.config.DISPLAYED
+
+
+def _facts(line: FactLine, row: Mapping[str, Any]) -> list[str]:
+    """Return the facts of a line with the values of ``row``."""
+    return [_METRIC.sub(lambda found: _value(row, *found.groups()), fact).rstrip() for fact in line.facts]
+
+
+def _value(row: Mapping[str, Any], metric: str, last: str | None, form: str) -> str:
+    first, *others = (_FORMATS[form](row.get(name)) for name in (metric, last) if name)
+    return " to ".join(dict.fromkeys((first, *others)))
+
+
+def _bottleneck(view: TrialView, room: int) -> Text:
+    """Return the slowest part and how the others spend their time; what does not fit is left out, not cut."""
+    learner, workers = (percent(view.row.get(f"info/{who}_wait_share")) for who in ("learner", "worker"))
+    spent = [
+        f", {verb} {percent(view.row.get(f'info/worker_time_share/{part}'))}"
+        for part, verb in (("acting", "act"), ("stepping", "step"), ("folding", "fold"))
+    ]
+    word = slowest(view)
+    waits = f"learner waits {learner}{_GAP}workers wait {workers}"
+    for shown in range(len(spent), -1, -1):
+        text = f"{_GAP}{waits}{''.join(spent[:shown])}"
+        if len(word) + len(text) <= room:
+            break
+    return Text.assemble((word, "bold yellow"), text)
+
+
+def _fitting(parts: Sequence[str], room: int) -> str:
+    """Return the parts in one line, without the last ones where there is no room for them."""
+    kept = list(parts)
+    while len(kept) > 1 and len(_GAP.join(kept)) > room:
+        kept.pop()
+    return _GAP.join(kept)

@@ -3,7 +3,6 @@
 Only shapes are imported here: who needs a network imports its module, and torch with it where it is made of torch.
 """
 
-from rlexp.models.q_network_config import HeadConfig, QNetworkConfig
-from rlexp.models.torso_config import TorsoConfig, torso_config_of
+from rlexp.models.network_config import HeadConfig, QNetworkConfig, TorsoConfig, torso_config_of
 
 __all__ = ["HeadConfig", "QNetworkConfig", "TorsoConfig", "torso_config_of"]

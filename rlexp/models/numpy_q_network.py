@@ -8,8 +8,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from rlexp.models.q_network_config import QNetworkConfig
-from rlexp.models.torso_config import BYTE_CENTER
+from rlexp.models.network_config import BYTE_CENTER, QNetworkConfig
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -48,7 +47,7 @@ class NumpyQNetwork:
         self._layers: tuple[Linear, ...] = ()
 
     def load(self, weights: Mapping[str, Array]) -> None:
-        """Take over the weights of a ``QNetwork``, by the names of its ``state_dict``."""
+        """Copy the weights of a ``QNetwork``, by the names of its ``state_dict``."""
         torso = _layers(weights, "torso", self._torso_activations)
         head_activations = (*repeat(_relu, self._num_head_layers - 1), _identity)
         advantage = tuple(_layers(weights, "advantage_head", head_activations))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlexp.config.keys.convolutions import misfit
 from rlexp.config.keys.structured_fields import ConvFilter
 from rlexp.errors import UsageError
-from rlexp.models.torso_config import BYTE_CENTER, TorsoConfig
+from rlexp.models.network_config import BYTE_CENTER, TorsoConfig
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,

@@ -13,11 +13,12 @@ from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
+from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.optimizers.replay_shards import ReplayShards
+from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
+from rlexp.rollout.fragment import FragmentInfo
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import Actor, ActorLostError, Lane, TaskPool
@@ -34,13 +35,17 @@ BUSY_WAIT_SHARE = 0.2
 
 
 @dataclass(frozen=True)
-class QueueDepths:
-    """How much may be under way; each bounds memory and staleness on one edge of the data path."""
+class AsyncReplayConfig:
+    """How experience moves; each depth bounds memory and staleness on one edge of the data path."""
 
-    replay: int
+    replay_depth: int
     """Replay calls in flight per shard."""
-    store: int
+    store_depth: int
     """Batches on their way into the shards; when so many are, no new samples are taken."""
+    beta: LinearSchedule
+    """The importance-sampling exponent over trained steps."""
+    reports_timing: bool = False
+    """Whether the figures have the seconds of each movement."""
 
 
 class AsyncReplayOptimizer:
@@ -57,19 +62,17 @@ class AsyncReplayOptimizer:
         source: SampleSource,
         shards: ReplayShards,
         learner_runner: LearnerRunner,
-        depths: QueueDepths,
-        beta: LinearSchedule,
+        config: AsyncReplayConfig,
         pacing: Pacing,
         rng: np.random.Generator,
     ) -> None:
-        """``beta`` is the importance-sampling exponent over trained steps; ``rng`` deals batches to shards."""
+        """``rng`` deals batches to shards."""
         self.counters = Counters()
         self._pool = pool
         self._source = source
         self._shards = shards
         self._learner_runner = learner_runner
-        self._depths = depths
-        self._beta = beta
+        self._config = config
         self._pacing = pacing
         self._rng = rng
         self._store_calls = Lane(pool)
@@ -90,7 +93,7 @@ class AsyncReplayOptimizer:
         """Wait for something to arrive, then move everything on: the four movements of Ape-X."""
         with self._stopwatch.lap("wait"):
             timeout = self._longest_wait_s()
-            if not self._pool.wait(timeout):
+            if not self._source.wait(timeout):
                 self._learner_runner.wait_for_output(timeout)
         with self._stopwatch.lap("store_samples"):
             self._store_samples()
@@ -109,10 +112,10 @@ class AsyncReplayOptimizer:
         return self._source.drain_events() + self._shards.drain_events()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        with self._learner_runner.paused():
+    def paused(self) -> Iterator[Learner]:
+        with self._learner_runner.paused() as learner:
             self._return_priorities()
-            yield
+            yield learner
 
     def state(self) -> dict[str, Any]:
         return {
@@ -137,22 +140,19 @@ class AsyncReplayOptimizer:
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         self._shards.load(states)
 
-    def stats(self) -> OptimizerStats:
+    def stats(self) -> dict[str, Any]:
         lap = self._stopwatch.drain()
         time_share = self._learner_time_share(lap.elapsed_s)
-        return OptimizerStats(
-            num_weight_syncs=self._source.num_weight_syncs,
-            num_worker_restarts=self._source.num_worker_restarts,
-            shards=self._shards.stats(),
-            learner_queue_size=self._learner_runner.queue_size,
-            learner_queue_capacity=self._learner_runner.queue_capacity,
-            learner_wait_share=time_share["wait"],
-            learner_time_share=time_share,
-            weight_age=self._weight_age.drain(),
-            bottleneck=self._bottleneck(time_share["wait"]),
-            learner=self._learner_runner.last_stats,
-            timing_s=lap.parts_s,
-        )
+        return {
+            **self._learner_runner.stats(),
+            **source_figures(self._source),
+            **replay_figures(self._shards.stats()),
+            "learner_wait_share": time_share["wait"],
+            "learner_time_share": time_share,
+            "weight_age": self._weight_age.drain(),
+            "bottleneck": self._bottleneck(time_share["wait"]),
+            **({"timing_s": lap.parts_s} if self._config.reports_timing else {}),
+        }
 
     def stop(self) -> None:
         self._learner_runner.stop()
@@ -160,20 +160,20 @@ class AsyncReplayOptimizer:
 
     def _store_samples(self) -> None:
         self._check(self._store_calls)
-        if sum(map(self._store_calls.in_flight, self._shards)) >= self._depths.store:
+        if sum(map(self._store_calls.in_flight, self._shards)) >= self._config.store_depth:
             return
         if not self._pacing.may_sample(self.counters.num_steps_sampled, self.counters.num_steps_trained):
             return
         for sample in self._source.poll(self.counters.num_steps_sampled):
             self._infos.append(sample.info)
-            self._weight_age.add(self._learner_runner.learner.num_updates - sample.info.weights_version)
+            self._weight_age.add(self._learner_runner.num_updates - sample.info.weights_version)
             self.counters.num_steps_sampled += sample.info.num_env_steps
             if sample.info.num_rows:
                 dealt = self._rng.integers(len(self._shards)) if sample.info.shard is None else sample.info.shard
                 shard = self._shards[int(dealt)]
                 self._store_calls.submit(shard, ReplayShard.add_batch, sample.batch)
                 self._shards.feed(shard)
-        self._learner_runner.learner.observe_progress(self.counters.num_steps_sampled)
+        self._learner_runner.observe_progress(self.counters.num_steps_sampled)
 
     def _longest_wait_s(self) -> float:
         queued_s = self._learner_runner.queue_time_s
@@ -195,9 +195,11 @@ class AsyncReplayOptimizer:
                     self._learner_runner.put(call.actor, batch)
 
     def _ask_for_batches(self) -> None:
-        beta = self._beta.value(self.counters.num_steps_trained)
+        beta = self._config.beta.value(self.counters.num_steps_trained)
         while self._batches_on_their_way() < self._learner_runner.queue_capacity and self._may_train():
-            shard = self._shards.take_turn(lambda shard: self._replay_calls.in_flight(shard) < self._depths.replay)
+            shard = self._shards.take_turn(
+                lambda shard: self._replay_calls.in_flight(shard) < self._config.replay_depth
+            )
             if shard is None:
                 return
             self._replay_calls.submit(shard, ReplayShard.replay, beta)
@@ -215,7 +217,7 @@ class AsyncReplayOptimizer:
         self._check(self._priority_calls)
         for output in self._learner_runner.outputs():
             self.counters.num_steps_trained += len(output.keys)
-            if output.shard in self._shards:
+            if output.td_errors is not None and output.shard in self._shards:
                 self._priority_calls.submit(output.shard, ReplayShard.update_priorities, output.keys, output.td_errors)
 
     def _publish_weights(self) -> None:

@@ -6,8 +6,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerOutput, WeightsSnapshot
+from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerOutput, WeightsSnapshot, learner_figures
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
 from rlexp.sample_batch import KEYS, SampleBatch
@@ -24,15 +25,25 @@ class InlineLearner:
     queue_time_s = 0.0
 
     def __init__(self, learner: Learner) -> None:
-        self.learner = learner
+        self._learner = learner
         self.last_stats: Mapping[str, float] = {}
         self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
         self._batches: deque[tuple[Actor[ReplayShard], SampleBatch]] = deque()
         self._weights_requested = False
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
 
+    @property
+    def num_updates(self) -> int:
+        return self._learner.num_updates
+
     def start(self) -> None:
         return None
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self._learner.observe_progress(num_steps_sampled)
+
+    def stats(self) -> dict[str, Any]:
+        return learner_figures(self, self._learner)
 
     def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
         self._batches.append((shard, batch))
@@ -49,13 +60,13 @@ class InlineLearner:
         while self._batches:
             shard, batch = self._batches.popleft()
             started = time.perf_counter()
-            result = self.learner.learn_on_batch(batch)
+            result = self._learner.learn_on_batch(batch)
             self.time_s["learning"] += time.perf_counter() - started
             self.last_stats = result.stats
             outputs.append(LearnerOutput(shard, batch[KEYS], result.td_errors))
         if outputs and self._weights_requested:
             self._weights_requested = False
-            self._snapshot = WeightsSnapshot(self.learner.num_updates, self.learner.get_weights())
+            self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
         return outputs
 
     def request_weights(self) -> None:
@@ -65,8 +76,8 @@ class InlineLearner:
         return self._snapshot
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        yield
+    def paused(self) -> Iterator[Learner]:
+        yield self._learner
 
     def stop(self) -> None:
         return None

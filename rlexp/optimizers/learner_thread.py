@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlexp.policy import Learner, Weights
 from rlexp.replay.shard import ReplayShard
@@ -25,11 +25,12 @@ STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, eq=False)
 class LearnerOutput:
-    """What an update says about its rows, for the shard they came from."""
+    """What an update reports about its rows, for the shard they came from."""
 
     shard: Actor[ReplayShard]
     keys: Array
-    td_errors: Array
+    td_errors: Array | None
+    """Their new priorities; None: they keep the old ones."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,11 @@ class WeightsSnapshot:
 
 
 class LearnerRunner(Protocol):
-    """Learns on batches: in a thread of its own, or in the optimizer's."""
+    """Owns a learner and learns on batches: in a thread of its own, or in the optimizer's.
 
-    learner: Learner
+    Nobody else calls the learner, except in the body of ``paused``.
+    """
+
     queue_capacity: int
     """Batches that may wait."""
     last_stats: Mapping[str, float]
@@ -51,8 +54,21 @@ class LearnerRunner(Protocol):
     time_s: dict[str, float]
     """Seconds so far by LEARNER_PARTS."""
 
+    @property
+    def num_updates(self) -> int:
+        """Updates that were done, or one fewer."""
+        ...
+
     def start(self) -> None:
         """Begin to learn."""
+        ...
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        """Set the clock of the learner's schedules."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the learner counts and how the queue is, for the results; ``learner`` has its own figures."""
         ...
 
     def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
@@ -74,7 +90,7 @@ class LearnerRunner(Protocol):
         ...
 
     def outputs(self) -> list[LearnerOutput]:
-        """Return what updates said since the last call, in order; raises what stopped the learning, if anything did."""
+        """Return the reports of the updates since the last call, in order; raises the error that ended learning."""
         ...
 
     def request_weights(self) -> None:
@@ -85,29 +101,40 @@ class LearnerRunner(Protocol):
         """Return the newest snapshot."""
         ...
 
-    def paused(self) -> AbstractContextManager[None]:
-        """Hold the learner between two updates for the ``with`` body, which may then read it.
+    def paused(self) -> AbstractContextManager[Learner]:
+        """Hold the learner between two updates for the ``with`` body, which may read it.
 
         Raises TimeoutError if the update in progress does not end.
         """
         ...
 
     def stop(self) -> None:
-        """End after the update in progress; idempotent. The learner is the caller's again afterwards."""
+        """End after the update in progress; idempotent."""
         ...
+
+
+def learner_figures(runner: LearnerRunner, learner: Learner) -> dict[str, Any]:
+    """Return the part of an optimizer's figures that is about its learner."""
+    return {
+        "num_updates": learner.num_updates,
+        **learner.stats(),
+        "learner_queue_size": runner.queue_size,
+        "learner_queue_capacity": runner.queue_capacity,
+        "learner": dict(runner.last_stats),
+    }
 
 
 class LearnerThread:
     """A LearnerRunner with a thread, which owns the learner from ``start`` to ``stop``.
 
     Batches wait in a bounded in-queue; TD errors come back through an out-queue. Weights are copied
-    on this thread, between two updates, when somebody asked for them: nobody reads a network that
+    on this thread, between two updates, when they were requested: nobody reads a network that
     is being written, and no update waits for a reader.
     """
 
     def __init__(self, learner: Learner, queue_capacity: int) -> None:
         """Let ``queue_capacity`` batches wait; they hide the latency of replay calls."""
-        self.learner = learner
+        self._learner = learner
         self.queue_capacity = queue_capacity
         self.last_stats: Mapping[str, float] = {}
         self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
@@ -124,8 +151,18 @@ class LearnerThread:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
+    @property
+    def num_updates(self) -> int:
+        return self._learner.num_updates
+
     def start(self) -> None:
         self._thread.start()
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self._learner.observe_progress(num_steps_sampled)
+
+    def stats(self) -> dict[str, Any]:
+        return learner_figures(self, self._learner)
 
     def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
         self._in_queue.put((shard, batch))
@@ -157,13 +194,13 @@ class LearnerThread:
         return self._snapshot
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> Iterator[Learner]:
         with self._turnstile:
             self._pausing = True
             if not self._turnstile.wait_for(lambda: self._parked or not self._thread.is_alive(), STOP_TIMEOUT_S):
                 raise TimeoutError(f"an update of the learner has not ended within {STOP_TIMEOUT_S:.0f} s")
         try:
-            yield
+            yield self._learner
         finally:
             with self._turnstile:
                 self._pausing = False
@@ -204,7 +241,7 @@ class LearnerThread:
         finally:
             learned_from = time.perf_counter()
             self.time_s["wait"] += learned_from - waited_from
-        result = self.learner.learn_on_batch(batch)
+        result = self._learner.learn_on_batch(batch)
         self._last_update_s = time.perf_counter() - learned_from
         self.time_s["learning"] += self._last_update_s
         self.last_stats = result.stats
@@ -216,5 +253,5 @@ class LearnerThread:
         if self._weights_requested.is_set():
             copied_from = time.perf_counter()
             self._weights_requested.clear()
-            self._snapshot = WeightsSnapshot(self.learner.num_updates, self.learner.get_weights())
+            self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
             self.time_s["copying_weights"] += time.perf_counter() - copied_from

@@ -40,7 +40,7 @@ class Pacing:
         return {"origin": self._origin}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Compare since when ``state`` says."""
+        """Continue from what ``state`` returned."""
         origin = state["origin"]
         self._origin = None if origin is None else (origin[0], origin[1])
 

@@ -1,14 +1,19 @@
-"""The protocol of all optimizers, and the figures they tell."""
+"""The protocols of all optimizers, and the figures that several of them report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlexp.policy import Learner
 from rlexp.replay.shard import ShardStats
-from rlexp.rollout.worker import FragmentInfo
+from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.source import SampleSource
+
+Figures = Mapping[str, Any]
+"""Numbers, words or mappings of them, by the names that they have under ``info`` in a row of results."""
 
 
 @dataclass
@@ -21,48 +26,28 @@ class Counters:
     """Rows in SGD batches."""
 
 
-@dataclass(frozen=True)
-class OptimizerStats:
-    """How the data path does, at the end of an iteration."""
-
-    num_weight_syncs: int
-    num_worker_restarts: int
-    shards: tuple[ShardStats, ...]
-    learner_queue_size: int
-    learner_queue_capacity: int
-    learner_wait_share: float
-    """Share of the time since the last call that the learner waited for data."""
-    learner_time_share: Mapping[str, float]
-    """Shares of that time by what the learner's thread did."""
-    weight_age: float
-    """Updates that the acting weights are behind the learner's, mean over the fragments since the last call."""
-    bottleneck: str
-    """What limits the training: ``workers``, ``replay`` or ``learner``."""
-    learner: Mapping[str, float]
-    """The learner's own figures, from its last update."""
-    timing_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the optimizer's thread since the last call, by movement."""
-
-
 class PolicyOptimizer(Protocol):
     """Moves experience; owned and stepped by an agent, in one thread."""
 
     counters: Counters
 
     def step(self) -> None:
-        """Move on by one round; returns within a bounded time, also when nothing has arrived."""
+        """Do one round; returns within a bounded time, also when nothing has arrived."""
         ...
 
     def drain_infos(self) -> list[FragmentInfo]:
-        """Return what was told about the batches since the last call."""
+        """Return the reports about the samples since the last call."""
         ...
 
     def drain_events(self) -> list[str]:
         """Return what happened to workers and shards since the last call that a user should know, a sentence each."""
         ...
 
-    def paused(self) -> AbstractContextManager[None]:
-        """Hold the learner between two updates for the ``with`` body, with every counter up to date."""
+    def paused(self) -> AbstractContextManager[Learner]:
+        """Hold the learner between two updates for the ``with`` body, which may read it; every counter is up to date.
+
+        The optimizer owns the learner: nobody else calls it, except in this body.
+        """
         ...
 
     def state(self) -> dict[str, Any]:
@@ -70,17 +55,32 @@ class PolicyOptimizer(Protocol):
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned; call it where replay was filled, before the first step."""
+        """Continue from what ``state`` returned; call it after replay was filled, before the first step."""
         ...
 
+    def stats(self) -> Figures:
+        """Return how the data path did since the last call, with the learner's figures under ``learner``.
+
+        Every optimizer reports ``num_updates``, ``learner_wait_share`` and ``bottleneck``.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Stop threads and workers; idempotent."""
+        ...
+
+
+class ReplayOptimizer(PolicyOptimizer, Protocol):
+    """An optimizer with replay, which checkpoints may hold."""
+
     def replay_bytes(self) -> int:
-        """Return the bytes of all shards once they are full, as far as what they hold tells."""
+        """Return the bytes of all shards once they are full, estimated from what they hold."""
         ...
 
     def replay_states(self) -> list[dict[str, Any]]:
-        """Return what each replay shard holds, as ``ReplayShard.state`` does; arrays are to be read before a step.
+        """Return what each replay shard holds, as ``ReplayShard.state`` does; read the arrays before the next step.
 
-        Raises ActorLostError, now or when they are read, where a shard is lost: an empty one is in its place then.
+        Raises ActorLostError, now or when they are read, where a shard is lost: it was replaced by an empty one.
         """
         ...
 
@@ -91,10 +91,17 @@ class PolicyOptimizer(Protocol):
         """
         ...
 
-    def stats(self) -> OptimizerStats:
-        """Return how the data path did since the last call."""
-        ...
 
-    def stop(self) -> None:
-        """Stop threads and workers; idempotent."""
-        ...
+def source_figures(source: SampleSource) -> dict[str, Any]:
+    """Return what a source counts."""
+    return {"num_weight_syncs": source.num_weight_syncs, "num_worker_restarts": source.num_worker_restarts}
+
+
+def replay_figures(shards: Sequence[ShardStats]) -> dict[str, Any]:
+    """Return how full replay is, and the priorities that came too late."""
+    fills = [shard.size / shard.capacity for shard in shards]
+    return {
+        "replay_fill": sum(fills) / len(fills),
+        "replay_fill_per_shard": fills,
+        "num_stale_priorities": sum(shard.num_stale_priorities for shard in shards),
+    }

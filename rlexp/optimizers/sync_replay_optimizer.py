@@ -10,11 +10,11 @@ from rlexp.errors import CheckpointError
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import Counters, OptimizerStats
+from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
+from rlexp.rollout.fragment import FragmentInfo
 from rlexp.rollout.source import Sample, SampleSource
-from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import TaskPool
@@ -45,7 +45,7 @@ class SyncReplayOptimizer:
     ) -> None:
         """``round_size`` batches make a round; ``beta`` is the importance-sampling exponent over trained steps.
 
-        Where ``pacing`` holds an intensity, not the rounds but the steps sampled say how often to learn.
+        Where ``pacing`` holds an intensity, the steps sampled decide how often to learn, instead of the rounds.
         """
         self.counters = Counters()
         self._pool = pool
@@ -70,7 +70,7 @@ class SyncReplayOptimizer:
         with self._stopwatch.lap("workers"):
             samples = self._source.poll(self.counters.num_steps_sampled)
             if not samples:
-                self._pool.wait(ROUND_TIMEOUT_S)
+                self._source.wait(ROUND_TIMEOUT_S)
         with self._stopwatch.lap("replay"):
             for sample in samples:
                 self._store(sample)
@@ -84,8 +84,8 @@ class SyncReplayOptimizer:
     def drain_events(self) -> list[str]:
         return self._source.drain_events()
 
-    def paused(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def paused(self) -> AbstractContextManager[Learner]:
+        return nullcontext(self._learner)
 
     def state(self) -> dict[str, Any]:
         return {"pacing": self._pacing.state(), "due": self._due, "learner_stats": dict(self._last_stats)}
@@ -106,22 +106,22 @@ class SyncReplayOptimizer:
             raise CheckpointError(f"a replay state of {len(states)} shards does not fit DQN, which has one")
         self._shard.load(states[0])
 
-    def stats(self) -> OptimizerStats:
+    def stats(self) -> dict[str, Any]:
         lap = self._stopwatch.drain()
         time_share = {part: seconds / max(lap.elapsed_s, 1e-9) for part, seconds in lap.parts_s.items()}
-        return OptimizerStats(
-            num_weight_syncs=self._source.num_weight_syncs,
-            num_worker_restarts=self._source.num_worker_restarts,
-            shards=(self._shard.stats(),),
-            learner_queue_size=0,
-            learner_queue_capacity=0,
-            learner_wait_share=1.0 - time_share.get("learner", 0.0),
-            learner_time_share=time_share,
-            weight_age=self._weight_age.drain(),
-            bottleneck=max(lap.parts_s, key=lap.parts_s.__getitem__, default="workers"),
-            learner=self._last_stats,
-            timing_s=lap.parts_s,
-        )
+        return {
+            "num_updates": self._learner.num_updates,
+            **self._learner.stats(),
+            **source_figures(self._source),
+            **replay_figures([self._shard.stats()]),
+            "learner_queue_size": 0,
+            "learner_queue_capacity": 0,
+            "learner_wait_share": 1.0 - time_share.get("learner", 0.0),
+            "learner_time_share": time_share,
+            "weight_age": self._weight_age.drain(),
+            "bottleneck": max(lap.parts_s, key=lap.parts_s.__getitem__, default="workers"),
+            "learner": dict(self._last_stats),
+        }
 
     def stop(self) -> None:
         self._source.stop()
@@ -151,7 +151,8 @@ class SyncReplayOptimizer:
         self._learner.observe_progress(self.counters.num_steps_sampled)
         result = self._learner.learn_on_batch(batch)
         self._last_stats = result.stats
-        self._shard.update_priorities(batch[KEYS], result.td_errors)
+        if result.td_errors is not None:
+            self._shard.update_priorities(batch[KEYS], result.td_errors)
         self.counters.num_steps_trained += batch.count
         self._publish_weights()
 

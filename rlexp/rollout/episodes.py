@@ -20,18 +20,18 @@ class Episodes:
     """Undiscounted, unclipped returns ``[E]``."""
     lengths: Array
     """Env steps ``[E]``."""
-    epsilons: Array
-    """The ε ``[E]`` of the env that played it, when it ended."""
+    reported: Array
+    """Whether they count for the reported returns ``[E]``; episodes that explore much do not."""
 
     @staticmethod
     def join(parts: Sequence[Episodes]) -> Episodes:
         """Return the episodes of all parts, in order; none where there are no parts."""
         if not parts:
-            return Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
+            return Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
         return Episodes(
             np.concatenate([part.returns for part in parts]),
             np.concatenate([part.lengths for part in parts]),
-            np.concatenate([part.epsilons for part in parts]),
+            np.concatenate([part.reported for part in parts]),
         )
 
 
@@ -50,8 +50,8 @@ class Finished:
 class EpisodeCounter:
     """Adds up the running episodes of ``M`` envs, which reset on the step after an episode's end.
 
-    Where an env's episodes are only parts of a game (lives of an Atari game), it says itself when a game
-    is over and how it went: then games are what finishes.
+    Where an env's episodes are only parts of a game (lives of an Atari game), its infos report when a game
+    is over, its score and its length: then whole games are counted.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -78,7 +78,7 @@ class EpisodeCounter:
         return {"resetting": self.resetting, "returns": self._returns, "lengths": self._lengths}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Go on from what ``state`` returned, which it owns from now on."""
+        """Continue from what ``state`` returned, which it owns from now on."""
         self.resetting, self._returns, self._lengths = state["resetting"], state["returns"], state["lengths"]
 
 

@@ -11,8 +11,13 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlexp.rollout.episodes import EpisodeCounter
-from rlexp.rollout.exploration import EpsilonGreedy
 from rlexp.sample_batch import Array
+
+ShouldStop = Callable[[], bool]
+"""Returns whether the evaluation must end."""
+ReportProgress = Callable[[int, int], None]
+"""Is called with the episodes that have ended and the env steps taken, about once a second."""
+REPORT_PERIOD_S = 1.0
 
 
 class ActingPolicy(Protocol):
@@ -21,20 +26,6 @@ class ActingPolicy(Protocol):
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[B]`` for observations ``obs [B, ...]``."""
         ...
-
-
-class ExploringPolicy:
-    """A policy that takes a random action with probability ε: for evaluations that explore."""
-
-    def __init__(self, policy: ActingPolicy, epsilons: Array, num_actions: int, rng: np.random.Generator) -> None:
-        """Explore in as many envs as there are ``epsilons [M]``."""
-        self._policy = policy
-        self._epsilons = epsilons
-        self._explore = EpsilonGreedy(len(epsilons), num_actions, rng)
-
-    def compute_actions(self, obs: Array) -> Array:
-        """Return the actions ``[M]``."""
-        return self._explore(self._policy.compute_actions(obs), self._epsilons)
 
 
 def film_episode(policy: ActingPolicy, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> Iterator[Array]:
@@ -59,12 +50,8 @@ def _picture(env: VectorEnv[Any, Any, Any]) -> Array:
     return picture
 
 
-ShouldStop = Callable[[], bool]
-"""Returns whether somebody wants it to end."""
-
-
 def never() -> bool:
-    """Return that nobody wants it to end."""
+    """Return False: nothing ends it early."""
     return False
 
 
@@ -102,11 +89,6 @@ class PlayedEpisodes:
         """Return how far it came, for a sentence."""
         ended = f"{len(self.returns)} of {self.num_wanted} evaluation episodes ended"
         return f"{ended} within {self.seconds:.0f} s, {self.num_env_steps:,} env steps"
-
-
-ReportProgress = Callable[[int, int], None]
-"""Is called with the episodes that have ended and the env steps taken, about once a second."""
-REPORT_PERIOD_S = 1.0
 
 
 def ignore_progress(num_ended: int, num_env_steps: int) -> None:

@@ -109,7 +109,7 @@ class MeanStdFilter:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
         self._moments, self._observed = Moments(**state["moments"]), Moments(**state["observed"])
         self._is_shared = state["is_shared"]
 
@@ -144,7 +144,7 @@ class ObservedMoments:
         }
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Go on from ``state``; where it is of another number of filters, each begins with everything observed."""
+        """Continue from ``state``; where it is of another number of filters, each begins with everything observed."""
         rows = zip(state["count"].tolist(), state["mean"], state["squares"], strict=True)
         loaded = [Moments(count, mean, squares) for count, mean, squares in rows]
         same_number = len(loaded) == len(self._moments)

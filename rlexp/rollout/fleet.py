@@ -1,4 +1,4 @@
-"""Fleet: the rollout workers in other processes, whoever they are at the moment."""
+"""Fleet: the rollout workers in other processes, which are replaced when they fail."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Member:
 class Fleet:
     """Owns the workers' places: replaces who dies, hangs or fails, up to a limit; who does so soon, after a delay.
 
-    What an actor says after its removal is never heard: its calls are forgotten by the pool, so that no
+    The results of an actor that was removed are never used: the pool forgets its calls, so that no
     step can be counted twice, nor be taken from one that was only asleep. Owned by one thread.
     """
 

@@ -1,13 +1,16 @@
-"""What a worker records while it steps its envs, before it becomes transitions."""
+"""What a worker records while it steps its envs, before it becomes transitions, and what it reports about it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
+from rlexp.policy import Outputs
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.filters import Moments
 from rlexp.sample_batch import Array
 
 
@@ -23,17 +26,17 @@ class Fragment:
     obs: Array
     """Observations ``[T + 1, M, ...]``."""
     actions: Array
-    """Actions ``[T, M]``."""
+    """Actions ``[T, M, ...]``, of the action space's shape and dtype."""
     rewards: Array
-    """Rewards ``[T, M]``, float32, as the learner shall see them."""
+    """Rewards ``[T, M]``, float32, as the learner sees them."""
     terminated: Array
     """``[T, M]`` bool: the episode ended here, and no value follows."""
     truncated: Array
     """``[T, M]`` bool: the episode was cut here; the value of what follows still counts."""
     valid: Array
     """``[T, M]`` bool: a real env step, not the reset between two episodes."""
-    outputs: Array | None = None
-    """What the policy saw in each observation ``[T + 1, M, ...]``, where its ``postprocess`` wants to know."""
+    outputs: Outputs = field(default_factory=dict)
+    """What the policy computed for each observation, ``[T + 1, M, ...]`` by name."""
 
     @property
     def num_steps(self) -> int:
@@ -49,7 +52,7 @@ class Fragment:
             self.terminated[step:],
             self.truncated[step:],
             self.valid[step:],
-            None if self.outputs is None else self.outputs[step:],
+            {name: output[step:] for name, output in self.outputs.items()},
         )
 
     def state(self) -> dict[str, Any]:
@@ -62,19 +65,60 @@ class Fragment:
 
     @staticmethod
     def join(parts: Sequence[Fragment]) -> Fragment:
-        """Return fragments, each recorded right after the one before, as one."""
-        *earlier, last = parts
+        """Return fragments, each recorded right after the one before, as one.
+
+        At a border there are two outputs for one observation: those of the weights that acted on it are kept.
+        """
         return Fragment(
-            np.concatenate([*(part.obs[:-1] for part in earlier), last.obs]),
+            _overlapping([part.obs for part in parts]),
             np.concatenate([part.actions for part in parts]),
             np.concatenate([part.rewards for part in parts]),
             np.concatenate([part.terminated for part in parts]),
             np.concatenate([part.truncated for part in parts]),
             np.concatenate([part.valid for part in parts]),
-            _joined_outputs([part.outputs for part in parts if part.outputs is not None]),
+            {name: _overlapping([part.outputs[name] for part in parts]) for name in parts[-1].outputs},
         )
 
 
-def _joined_outputs(parts: Sequence[Array]) -> Array | None:
-    """Return outputs of consecutive fragments as one; at a border, those of the weights that acted there stay."""
-    return np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]]) if parts else None
+def _overlapping(parts: Sequence[Array]) -> Array:
+    """Join arrays ``[T + 1, M, ...]``, of which the last item of each is the first one of the next."""
+    return np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]])
+
+
+@dataclass(frozen=True)
+class SampleTime:
+    """Seconds that it took to make a sample."""
+
+    total_s: float = 0.0
+    acting_s: float = 0.0
+    """Of them, those in which the policy chose actions."""
+    stepping_s: float = 0.0
+    """Those in which the envs stepped."""
+    folding_s: float = 0.0
+    """Those in which steps became transitions with priorities."""
+
+    @staticmethod
+    def sum(parts: Iterable[SampleTime]) -> SampleTime:
+        """Return the time of all parts together."""
+        seconds: list[Mapping[str, float]] = [asdict(part) for part in parts]
+        return SampleTime(**{part.name: sum(each[part.name] for each in seconds) for part in fields(SampleTime)})
+
+
+@dataclass(frozen=True)
+class FragmentInfo:
+    """What a worker reports about a batch; small, and separate from it, so that the batch can be sent by reference."""
+
+    worker_index: int
+    num_rows: int
+    """Transitions in the batch."""
+    num_env_steps: int
+    """Env steps taken; differs from ``num_rows`` by what waits for its n-step successors, or for its episode's end."""
+    episodes: Episodes
+    weights_version: int
+    """Learner updates behind the weights that acted."""
+    time: SampleTime
+    """How long it took to make."""
+    observed: Moments | None = None
+    """Moments of the raw observations, where there is a filter."""
+    shard: int | None = None
+    """The replay shard for which the rows were written already; None: they may go to any."""

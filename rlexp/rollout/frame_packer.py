@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.rollout.accumulators import refuse_too_much_waiting
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.whole_episodes import refuse_too_much_waiting
 from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, num_frames
 
 ENV_BITS = 40

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,27 +12,21 @@ from gymnasium.vector import VectorEnv
 
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import TrialError
-from rlexp.policy import Policy, Weights
+from rlexp.policy import Outputs, Policy, Weights
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
-from rlexp.rollout.exploration import EpsilonGreedy, EpsilonSchedule
 from rlexp.rollout.filters import MeanStdFilter, Moments
-from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.rewards import clip_rewards
-from rlexp.rollout.rollout_config import RolloutConfig
-from rlexp.rollout.sample_time import SampleTime
+from rlexp.rollout.fragment import Fragment, SampleTime
+from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A fragment and what is known about it."""
+    """A fragment and what is reported about it."""
 
     fragment: Fragment
     episodes: Episodes
     """The episodes that ended in it."""
-    epsilons: Array
-    """ε per env ``[M]`` at its last step."""
     observed: Moments | None
     """Moments of its raw observations; None without a filter."""
     weights_version: int
@@ -50,7 +44,7 @@ class Recorder(Protocol):
     """Delivers fragment after fragment; weights and filters change between two of them."""
 
     def record(self, num_steps_sampled: int) -> Recording:
-        """Return the next fragment; ``num_steps_sampled`` is the clock of ε."""
+        """Return the next fragment; ``num_steps_sampled`` is the clock of the policy's schedules."""
         ...
 
     def set_weights(self, version: int, weights: Weights) -> None:
@@ -62,42 +56,31 @@ class Recorder(Protocol):
         ...
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next fragment depends on but weights; None where that cannot be told."""
+        """Return all that the next fragment depends on but weights; None where that cannot be read."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        """Go on from what ``state`` returned, as a new recorder; return False, with nothing changed, if it cannot."""
+        """Continue from what ``state`` returned, as a new recorder; False, with nothing changed, if it cannot."""
         ...
 
     def stop(self) -> None:
-        """End what is under way and close the envs; idempotent."""
+        """End what is in progress and close the envs; idempotent."""
         ...
 
 
 class FragmentRecorder:
-    """A Recorder that records when it is asked to; owns the vector env and the policy that acts in it."""
+    """A Recorder that records when ``record`` is called; owns the vector env and the policy that acts in it."""
 
-    def __init__(
-        self,
-        env: VectorEnv[Any, Any, Any],
-        policy: Policy,
-        epsilon_schedule: EpsilonSchedule,
-        config: RolloutConfig,
-        worker_index: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], policy: Policy, config: RolloutConfig, seed: int) -> None:
+        """Reset the envs with ``seed``."""
         self._env = env
         self._policy = policy
-        self._epsilon_schedule = epsilon_schedule
         self._config = config
-        self._rng = np.random.default_rng(derive_seed(seed, "worker", worker_index, "exploration"))
-        num_actions = int(env.single_action_space.n)  # type: ignore[attr-defined]
-        epsilon_rng = np.random.default_rng(derive_seed(seed, "worker", worker_index, "epsilon"))
-        self._explore = EpsilonGreedy(env.num_envs, num_actions, epsilon_rng)
+        self._reported = np.array(config.reported_envs or [True] * env.num_envs)
         self._filter = None if config.observation_filter is None else MeanStdFilter(config.observation_filter)
         self._weights_version = 0
         self._episodes = EpisodeCounter(env.num_envs)
-        first_obs, _ = env.reset(seed=derive_seed(seed, "worker", worker_index, "env"))
+        first_obs, _ = env.reset(seed=seed)
         self._obs = self._seen(first_obs)
 
     def record(self, num_steps_sampled: int) -> Recording:
@@ -105,15 +88,13 @@ class FragmentRecorder:
         acting_s = stepping_s = 0.0
         num_envs = self._env.num_envs
         fragment = self._empty_fragment()
-        outputs: list[Array | None] = []
-        rewards = np.empty(fragment.actions.shape)
+        outputs: list[Outputs] = []
+        rewards = np.empty(fragment.rewards.shape)
         episodes: list[Episodes] = []
         for t in range(fragment.num_steps):
             acting_from = time.perf_counter()
-            epsilons = self._epsilon_schedule.epsilons(num_steps_sampled + t * num_envs)
-            actions, seen = self._policy.sample_actions(self._obs, epsilons, self._episodes.resetting, self._rng)
-            actions = self._explore(actions, epsilons)
-            outputs.append(seen)
+            actions, output = self._policy.act(self._obs, self._episodes.resetting, num_steps_sampled + t * num_envs)
+            outputs.append(output)
             fragment.obs[t] = self._obs
             fragment.actions[t] = actions
             fragment.valid[t] = ~self._episodes.resetting
@@ -125,7 +106,7 @@ class FragmentRecorder:
             fragment.truncated[t] = truncated
             finished = self._episodes.add(rewards[t], terminated | truncated, infos)
             if finished is not None:
-                episodes.append(Episodes(finished.returns, finished.lengths, epsilons[finished.envs]))
+                episodes.append(Episodes(finished.returns, finished.lengths, self._reported[finished.envs]))
             self._obs = self._seen(next_obs)
         fragment.obs[-1] = self._obs
         _refuse_not_finite(fragment.obs, "an observation")
@@ -135,10 +116,9 @@ class FragmentRecorder:
             fragment=replace(
                 fragment,
                 rewards=clip_rewards(rewards, self._config.clip_rewards).astype(np.float32),
-                outputs=_joined(outputs),
+                outputs={name: np.stack([output[name] for output in outputs]) for name in outputs[-1]},
             ),
             episodes=Episodes.join(episodes),
-            epsilons=epsilons,
             observed=None if self._filter is None else self._filter.drain(),
             weights_version=self._weights_version,
             time=SampleTime(time.perf_counter() - started, acting_s, stepping_s),
@@ -160,8 +140,6 @@ class FragmentRecorder:
             "env": snapshot,
             "obs": self._obs,
             "episodes": self._episodes.state(),
-            "rng": self._rng.bit_generator.state,
-            "explore": self._explore.state(),
             "policy": self._policy.state(),
             "filter": None if self._filter is None else self._filter.state(),
         }
@@ -171,8 +149,6 @@ class FragmentRecorder:
             return False
         self._obs = state["obs"]
         self._episodes.load(state["episodes"])
-        self._rng.bit_generator.state = state["rng"]
-        self._explore.load(state["explore"])
         self._policy.load(state["policy"])
         if self._filter is not None:
             self._filter.load(state["filter"])
@@ -185,10 +161,10 @@ class FragmentRecorder:
         return obs if self._filter is None else self._filter(obs)
 
     def _empty_fragment(self) -> Fragment:
-        shape = (self._config.fragment_length, self._env.num_envs)
+        shape, actions = (self._config.fragment_length, self._env.num_envs), self._env.single_action_space
         return Fragment(
             obs=np.empty((shape[0] + 1, *self._obs.shape), self._observation_dtype()),
-            actions=np.empty(shape, np.int64),
+            actions=np.empty((*shape, *(actions.shape or ())), actions.dtype),
             rewards=np.empty(shape, np.float32),
             terminated=np.empty(shape, bool),
             truncated=np.empty(shape, bool),
@@ -213,7 +189,9 @@ def _refuse_not_finite(seen: Array, what: str) -> None:
         )
 
 
-def _joined(outputs: Sequence[Array | None]) -> Array | None:
-    """Return what a policy saw at every step ``[T + 1, M, ...]``, unless it keeps that to itself."""
-    told = [seen for seen in outputs if seen is not None]
-    return np.stack(told) if told else None
+def clip_rewards(rewards: Array, limits: RewardLimits) -> Array:
+    """Return ``rewards [...]`` within ``limits``, for learning."""
+    if isinstance(limits, bool):
+        return np.sign(rewards) if limits else rewards
+    low, high = limits if isinstance(limits, tuple) else (-limits, limits)
+    return rewards.clip(low, high)

@@ -14,8 +14,8 @@ from rlexp.rollout.recorder import Recorder, Recording
 class RecordingAhead:
     """A Recorder whose own thread works one fragment ahead, never more.
 
-    The thread does what it is told in order, so weights and filters change between two fragments: the
-    one that is under way when they arrive is finished with the old ones.
+    The thread handles requests in order, so weights and filters change between two fragments: the
+    one in progress when they arrive is finished with the old ones.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -26,7 +26,7 @@ class RecordingAhead:
         self._changes: list[Future[None]] = []
 
     def record(self, num_steps_sampled: int) -> Recording:
-        """Return the fragment that was under way, and begin the one after it; raises what recording it raised."""
+        """Return the fragment that was in progress, and begin the next one; raises what recording it raised."""
         ahead = self._ahead or self._begin(num_steps_sampled)
         self._ahead = None
         # No bound: like a call to the env itself, it lasts as long as the env's steps do.
@@ -42,11 +42,11 @@ class RecordingAhead:
         self._changes.append(self._thread.submit(self._recorder.set_filter, moments))
 
     def state(self) -> dict[str, Any] | None:
-        """Return None: a fragment is under way."""
+        """Return None: a fragment is in progress."""
         return None
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        """Return False: it has told of no state."""
+        """Return False: there is no state of it."""
         return False
 
     def stop(self) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
+from rlexp.rollout.fragment import FragmentInfo
 from rlexp.rollout.source import Sample
-from rlexp.rollout.worker import FragmentInfo, RolloutWorker
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, Completed, Lane, Ref, TaskPool
 
 GET_TIMEOUT_S = 60.0
@@ -46,6 +47,9 @@ class RemoteWorkers:
         for worker in self._fleet:
             self._keep_busy(worker, num_steps_sampled)
         return samples
+
+    def wait(self, timeout: float) -> bool:
+        return self._pool.wait(timeout)
 
     def weights_wanted(self) -> bool:
         return any(steps >= self._max_weight_sync_delay for steps in self._steps_since_sync.values())

@@ -1,21 +1,22 @@
-"""Where an optimizer's samples come from: workers in this process, in other processes, later in other networks."""
+"""Where an optimizer's samples come from: the protocol of all sources, and workers in the optimizer's own thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.worker import FragmentInfo
+from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SentRows
-from rlexp.task_pool import Ref
+from rlexp.task_pool import Ref, TaskPool
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A batch of new transitions, by reference, and what is told about it."""
+    """A batch of new transitions, by reference, and the worker's report about it."""
 
     batch: Ref[SentRows]
     info: FragmentInfo
@@ -41,6 +42,14 @@ class SampleSource(Protocol):
         """
         ...
 
+    def wait(self, timeout: float) -> bool:
+        """Return once a sample may have come, or after ``timeout`` seconds.
+
+        A source whose workers are in a task pool returns for any completed call of that pool, those of replay
+        too. False, at once, where nothing is in progress.
+        """
+        ...
+
     def weights_wanted(self) -> bool:
         """Whether a worker has acted long enough with its weights to be given newer ones."""
         ...
@@ -54,11 +63,11 @@ class SampleSource(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what the next samples depend on but weights, as far as that can be told."""
+        """Return what the next samples depend on but weights, as far as that can be read."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what the ``state`` of a source like this one returned; call it before the first ``poll``."""
+        """Continue from what the ``state`` of a source like this one returned; call it before the first ``poll``."""
         ...
 
     def drain_events(self) -> list[str]:
@@ -68,3 +77,53 @@ class SampleSource(Protocol):
     def stop(self) -> None:
         """Stop the workers; idempotent."""
         ...
+
+
+class LocalWorkers:
+    """A SampleSource that samples when it is polled, each time with the newest weights: deterministic."""
+
+    num_worker_restarts = 0
+
+    def __init__(self, pool: TaskPool, workers: Sequence[RolloutWorker]) -> None:
+        self.num_weight_syncs = 0
+        self._pool = pool
+        self._workers = tuple(workers)
+
+    def poll(self, num_steps_sampled: int) -> list[Sample]:
+        samples = [worker.sample(num_steps_sampled) for worker in self._workers]
+        return [Sample(self._pool.keep(batch), info) for batch, info in samples]
+
+    def wait(self, timeout: float) -> bool:
+        return self._pool.wait(timeout)  # replay may be in other processes
+
+    def weights_wanted(self) -> bool:
+        return True
+
+    def publish(self, version: int, weights: Weights) -> None:
+        for worker in self._workers:
+            worker.set_weights(version, weights)
+        self.num_weight_syncs += len(self._workers)
+
+    def set_filter(self, moments: Moments) -> None:
+        for worker in self._workers:
+            worker.set_filter(moments)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "num_weight_syncs": self.num_weight_syncs,
+            "workers": [worker.state() for worker in self._workers],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.num_weight_syncs = state["num_weight_syncs"]
+        for worker, worker_state in zip(self._workers, state["workers"], strict=True):
+            if worker_state is not None:
+                worker.load(worker_state)
+
+    def drain_events(self) -> list[str]:
+        return []
+
+    def stop(self) -> None:
+        workers, self._workers = self._workers, ()
+        for worker in workers:
+            worker.stop()

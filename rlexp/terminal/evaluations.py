@@ -46,7 +46,7 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
     played = evaluation.played
     returns, lengths = played.returns, played.lengths
     low, high = evaluation.interval
-    explores = "greedy" if evaluation.epsilon is None else f"exploring with epsilon {evaluation.epsilon:g}"
+    explores = _exploration(evaluation)
     print(visible(f"{evaluation.run} on {evaluation.env}, {evaluation.checkpoint}"))
     print(f"episodes  {len(returns)}, {explores}")
     print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f})")
@@ -58,6 +58,13 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
         print(f"only {played}", file=sys.stderr)
 
 
+def _exploration(evaluation: Evaluation) -> str:
+    if not evaluation.explores:
+        return "greedy"
+    figures = " and ".join(f"{name} {value:g}" for name, value in evaluation.exploration.items())
+    return f"exploring with {figures}" if figures else "exploring"
+
+
 def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
     played = evaluation.played
     returns, lengths = played.returns, played.lengths
@@ -66,7 +73,7 @@ def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
         "run": evaluation.run,
         "env": evaluation.env,
         "training_iteration": evaluation.iteration,
-        "epsilon": evaluation.epsilon,
+        **{name: value if evaluation.explores else None for name, value in evaluation.exploration.items()},
         "episodes": len(returns),
         "episodes_wanted": played.num_wanted,
         "return_mean": float(returns.mean()),

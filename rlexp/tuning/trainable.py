@@ -43,7 +43,7 @@ STOP_POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a trial's process is told."""
+    """What a trial's process needs to know."""
 
     trial: Trial
     directory: Path
@@ -55,14 +55,14 @@ class Assignment:
     deadline_s: float | None
     """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
     milestones: Milestones | None = None
-    """Where it writes a checkpoint for others to take over."""
+    """Where it writes a checkpoint for others to continue from."""
 
 
 class ExperimentTrainable(tune.Trainable):
     """Trains one trial; Tune decides when and where.
 
     Checkpoints are ours, in the trial's directory: a trial that Tune starts again after a failure
-    goes on from the newest good one there. Tune itself stores nothing.
+    continues from the newest valid one there. Tune itself stores nothing.
     """
 
     def setup(self, config: dict[str, Any]) -> None:

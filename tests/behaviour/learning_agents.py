@@ -14,7 +14,7 @@ import torch
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.dqn.agent import DQNAgent, DQNAgentBase
+from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -63,7 +63,9 @@ class CountingPool(PlacementPool):
         return True
 
 
-def make_dqn(env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | None = None, **changes: Any) -> DQNAgent:
+def make_dqn(
+    env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | None = None, **changes: Any
+) -> DQNAgent[DQNConfig]:
     config = DQNConfig.model_validate({**TINY, **changes})
     return DQNAgent(env, config, PlacementPool(), seed, checkpoint)
 
@@ -74,7 +76,7 @@ def make_apex(env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | No
     return ApexAgent(env, config, CountingPool(), seed, checkpoint)
 
 
-MAKERS: Mapping[str, Callable[..., DQNAgentBase[Any]]] = {"DQN": make_dqn, "APEX": make_apex}
+MAKERS: Mapping[str, Callable[..., DQNAgent[Any]]] = {"DQN": make_dqn, "APEX": make_apex}
 both_agents = pytest.mark.parametrize("run", sorted(MAKERS))
 
 
@@ -106,17 +108,18 @@ class Update:
 def watched(agent: Agent[Any], td_errors: TDErrors | None = None) -> list[Update]:
     """Return a list that fills with the agent's updates; the learner reports ``td_errors`` instead of its own."""
     updates: list[Update] = []
-    learn_on_batch = agent.learner.learn_on_batch
+    with agent.optimizer.paused() as learner:
+        learn_on_batch = learner.learn_on_batch
 
-    def learn(batch: SampleBatch) -> LearnResult:
-        before = agent.learner.state_dict()
-        result = learn_on_batch(batch)
-        if td_errors is not None:
-            result = LearnResult(td_errors(batch), result.stats)
-        updates.append(Update(batch, result, before, agent.learner.state_dict()))
-        return result
+        def learn(batch: SampleBatch) -> LearnResult:
+            before = learner.state_dict()
+            result = learn_on_batch(batch)
+            if td_errors is not None:
+                result = LearnResult(result.stats, td_errors(batch))
+            updates.append(Update(batch, result, before, learner.state_dict()))
+            return result
 
-    agent.learner.learn_on_batch = learn  # type: ignore[method-assign]
+        learner.learn_on_batch = learn  # type: ignore[method-assign]
     return updates
 
 
@@ -134,7 +137,7 @@ def updates_of(agent: Agent[Any], count: int, td_errors: TDErrors | None = None)
     return updates[:count]
 
 
-def network_of(agent: DQNAgentBase[Any], state: Mapping[str, Array], prefix: str) -> QNetwork:
+def network_of(agent: DQNAgent[Any], state: Mapping[str, Array], prefix: str) -> QNetwork:
     """Return the network whose weights stand under ``prefix`` in a learner's state, without noise."""
     network = QNetwork(agent.network_config()).eval()
     weights = {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}

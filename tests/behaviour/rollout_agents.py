@@ -12,7 +12,8 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.rollout.worker import FragmentInfo
+from rlexp.policy import Weights
+from rlexp.rollout.fragment import FragmentInfo
 from rlexp.sample_batch import OBS, Array, SampleBatch, SentRows
 from rlexp.task_pool import Actor, InlineTaskPool, Resources, TaskPool
 from tests.envs import COUNTING_ENV
@@ -46,8 +47,14 @@ class PlacementPool(InlineTaskPool):
 
 def make_agent(
     env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, pool: TaskPool | None = None, **changes: Any
-) -> DQNAgent:
+) -> DQNAgent[DQNConfig]:
     return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), pool or PlacementPool(), 0, checkpoint)
+
+
+def weights_of(agent: Agent[Any]) -> Weights:
+    """Return a copy of the learner's weights."""
+    with agent.optimizer.paused() as learner:
+        return learner.get_weights()
 
 
 def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:

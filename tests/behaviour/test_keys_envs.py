@@ -43,7 +43,7 @@ SMALL_FILTERS = ((4, (8, 8), 8), (4, (2, 2), 2))
 """Make a small network of any image."""
 
 
-def make_agent(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> DQNAgent:
+def make_agent(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> DQNAgent[DQNConfig]:
     config = DQNConfig(**{**TINY, **keys}, model=ModelConfig(**{"fcnet_hiddens": (8,), **(model or {})}))
     return DQNAgent(env, config, InlineTaskPool(), seed=0)
 

@@ -9,27 +9,44 @@ import numpy as np
 import pytest
 import torch
 
+from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.dqn.exploration import EpsilonGreedy, epsilon_ladder
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.models.q_network import QNetwork
-from rlexp.rollout.exploration import epsilon_ladder
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.task_pool import InlineTaskPool
-from tests.behaviour.rollout_agents import SMALL, make_agent, poll
+from tests.behaviour.rollout_agents import SMALL, make_agent, poll, weights_of
 from tests.envs import IDENTITY_ENV, IdentityEnv
 
 SIGMAS = 5
 
 
+def acted_by(agent: Agent[Any], t: int = 0) -> list[list[float]]:
+    """Return the ε of each env at the first step of each worker after ``t`` sampled steps; none where none explores."""
+    acted: dict[EpsilonGreedy, list[float]] = {}
+    explore = EpsilonGreedy.__call__
+
+    def remember(self: EpsilonGreedy, actions: Array, epsilons: Array) -> Array:
+        acted.setdefault(self, epsilons.tolist())
+        return explore(self, actions, epsilons)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EpsilonGreedy, "__call__", remember)
+        poll(agent, t)
+    return list(acted.values())
+
+
 def epsilon_at(t: int, **changes: Any) -> float:
     """Return the ε of every env at its worker's first step after ``t`` sampled steps; the driver must report it too."""
     agent = make_agent(sample_batch_size=1, num_envs_per_worker=2, **changes)
-    ((_, info),) = poll(agent, t)
+    acted = acted_by(agent, t) or [[0.0, 0.0]]
     agent.optimizer.counters.num_steps_sampled = t
-    reported = agent.epsilons()[0]
+    reported = agent.stats()
     agent.stop()
-    assert info.epsilons.tolist() == reported.tolist() == [info.epsilons[0]] * 2
-    return float(info.epsilons[0])
+    assert acted == [[reported["min_exploration"], reported["max_exploration"]]]
+    assert acted[0][0] == acted[0][1]
+    return acted[0][0]
 
 
 @pytest.mark.key("exploration_initial_eps", "exploration_final_eps", "epsilon_timesteps")
@@ -64,7 +81,7 @@ def test_epsilon_keeps_its_first_value_during_warmup(timesteps: int) -> None:
 def play(**changes: Any) -> tuple[Array, Array, Array]:
     """Return observations, actions and Q values of a few thousand steps of a worker that does not learn."""
     agent = make_agent(IDENTITY_ENV, num_envs_per_worker=8, sample_batch_size=800, **changes)
-    weights = agent.learner.get_weights()
+    weights = weights_of(agent)
     network = QNetwork(agent.network_config()).eval()
     network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
     ((batch, _),) = poll(agent)
@@ -168,10 +185,11 @@ def epsilons(agent_class: Any, config_class: Any, **changes: Any) -> list[list[f
     """Return the ε that each worker of an agent acts with, which must be what the agent reports."""
     config = config_class(**{**SMALL, "sample_batch_size": 1, **changes})
     agent = agent_class(IDENTITY_ENV, config, InlineTaskPool(), 0)
-    infos = sorted((info for _, info in poll(agent)), key=lambda info: info.worker_index)
-    acted = [info.epsilons.tolist() for info in infos][-max(config.num_workers, 1) :]
-    assert acted == [each.tolist() for each in agent.epsilons()]
+    acted = acted_by(agent)
+    reported = agent.stats()
     agent.stop()
+    assert reported["exploration_per_worker"] == {str(index): np.mean(each) for index, each in enumerate(acted)}
+    assert (reported["min_exploration"], reported["max_exploration"]) == (min(map(min, acted)), max(map(max, acted)))
     return acted
 
 

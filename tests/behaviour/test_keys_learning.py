@@ -34,7 +34,7 @@ NEVER = 10**9
 GREEDY: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
 
 
-def expected_td_errors(agent: DQNAgent, update: Update, double_q: bool) -> Array:
+def expected_td_errors(agent: DQNAgent[Any], update: Update, double_q: bool) -> Array:
     online, target = (network_of(agent, update.before, prefix) for prefix in ("network.", "target."))
     return absolute_td_errors(update.batch, online, target, selector=online if double_q else target)
 
@@ -45,7 +45,7 @@ def test_double_q_lets_the_online_network_choose_the_next_action(double_q: bool)
     agent = make_dqn("CartPole-v1", double_q=double_q, lr=0.05, target_network_update_freq=NEVER)
     told_apart = 0
     for update in updates_of(agent, 20):
-        found = update.result.td_errors
+        found = np.asarray(update.result.td_errors)
         np.testing.assert_allclose(found, expected_td_errors(agent, update, double_q), rtol=1e-3, atol=1e-4)
         told_apart += not np.allclose(found, expected_td_errors(agent, update, not double_q), rtol=0.01)
     assert told_apart > 0
@@ -54,7 +54,8 @@ def test_double_q_lets_the_online_network_choose_the_next_action(double_q: bool)
 def fresh_network(**changes: Any) -> QNetwork:
     """Return the network that a new agent on IdentityEnv learns with."""
     agent = make_dqn(IDENTITY_ENV, **changes)
-    network = network_of(agent, agent.learner.state_dict(), "network.")
+    with agent.optimizer.paused() as learner:
+        network = network_of(agent, learner.state_dict(), "network.")
     agent.stop()
     return network
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.dqn.agent import DQNAgentBase
+from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, WEIGHTS, Array, SampleBatch
@@ -32,7 +32,7 @@ SURPRISING, DULL = 16.0, 1.0
 """TD errors of two kinds of rows."""
 
 
-def states(agent: DQNAgentBase[Any]) -> list[dict[str, Any]]:
+def states(agent: DQNAgent[Any]) -> list[dict[str, Any]]:
     return [in_memory(state) for state in agent.optimizer.replay_states()]
 
 
@@ -42,14 +42,16 @@ def test_replay_holds_the_newest_rows(buffer_size: int) -> None:
     agent = make_dqn(buffer_size=buffer_size, num_envs_per_worker=1, sample_batch_size=20)
     ages = [update.num_steps_sampled - update.batch[OBS][:, 2].min() for update in updates_of(agent, 40)]
     assert 0.8 * buffer_size < max(ages) <= buffer_size
-    assert agent.optimizer.stats().shards[0].size == buffer_size
+    assert agent.optimizer.stats()["replay_fill_per_shard"] == [1.0]
+    assert [state["capacity"] for state in states(agent)] == [buffer_size]
 
 
 @pytest.mark.key("buffer_size", "optimizer.num_replay_buffer_shards")
 def test_shards_hold_it_together() -> None:
     agent = MAKERS["APEX"](buffer_size=100, optimizer={"num_replay_buffer_shards": 2}, learning_starts=2)
     agent.train(lambda: agent.optimizer.counters.num_steps_sampled >= 600)
-    assert [shard.size for shard in agent.optimizer.stats().shards] == [50, 50]
+    assert agent.optimizer.stats()["replay_fill_per_shard"] == [1.0, 1.0]
+    assert [state["capacity"] for state in states(agent)] == [50, 50]
     agent.stop()
 
 
@@ -133,7 +135,8 @@ def test_workers_give_new_rows_their_first_priority(run: str, worker_side: bool)
     agent = MAKERS[run]("CartPole-v1", worker_side_prioritization=worker_side, **changes)
     agent.train()
     (state,) = states(agent)
-    network = network_of(agent, agent.learner.state_dict(), "network.")
+    with agent.optimizer.paused() as learner:
+        network = network_of(agent, learner.state_dict(), "network.")
     agent.stop()
     first = state["priorities_to_alpha"]
     expected = absolute_td_errors(stored_rows(state), network, network, network) if worker_side else np.ones(len(first))
@@ -222,10 +225,10 @@ def test_a_checkpoint_holds_the_replay(run: str, stored: bool | None, tmp_path: 
 def test_by_default_a_checkpoint_holds_replay_that_is_small_when_it_is_full(
     run: str, largest: int, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlexp.agents.dqn.agent.MOST_CHECKPOINTED_BYTES", largest)
+    monkeypatch.setattr("rlexp.agents.off_policy_agent.MOST_CHECKPOINTED_BYTES", largest)
     agent = MAKERS[run]("CartPole-v1", optimizer={"num_replay_buffer_shards": 2} if run == "APEX" else {})
     agent.train()
-    assert 10_000 < sum(shard.nbytes for shard in agent.optimizer.stats().shards) < 200_000
+    assert 10_000 < agent.optimizer.replay_bytes() < 200_000
     checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
     agent.stop()
     assert ("replay" in checkpoint.state) == stored
@@ -250,7 +253,7 @@ def test_replay_that_does_not_fit_begins_empty_and_is_filled_again(
     checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
     agent.stop()
     restored = MAKERS["APEX"](checkpoint=checkpoint, **{**kept, **changes})
-    assert {shard.num_added for shard in restored.optimizer.stats().shards} == {0}
+    assert {state["num_added"] for state in states(restored)} == {0}
     (event,) = restored.drain_events()
     assert event.startswith("replay starts empty")
     assert reason in event

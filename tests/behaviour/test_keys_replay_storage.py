@@ -14,7 +14,6 @@ from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.replay import ShardStats
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
 from rlexp.task_pool import InlineTaskPool, Resources
@@ -23,7 +22,8 @@ from tests.envs import COUNTING_ENV, PIXEL_ENV
 from tests.replay_states import in_memory
 
 
-def shard_after_an_iteration(env: str, **keys: Any) -> ShardStats:
+def replay_bytes(env: str, **keys: Any) -> int:
+    """Return the bytes of replay of an agent that has learned from it for an iteration."""
     config = DQNConfig(
         preprocessor_pref=None,
         hiddens=(8,),
@@ -37,25 +37,25 @@ def shard_after_an_iteration(env: str, **keys: Any) -> ShardStats:
     )
     agent = DQNAgent(env, config, InlineTaskPool(), seed=0)
     agent.train()
-    (stats,) = agent.optimizer.stats().shards
+    nbytes = agent.optimizer.replay_bytes()
     agent.stop()
-    assert stats.num_sampled > 0
-    return stats
+    assert agent.optimizer.counters.num_steps_trained > 0
+    return nbytes
 
 
 @pytest.mark.key("compress_observations")
 def test_images_in_replay_are_compressed() -> None:
     image = {"env_config": {"size": 32}}
-    compressed = shard_after_an_iteration(PIXEL_ENV, compress_observations=True, **image)
-    plain = shard_after_an_iteration(PIXEL_ENV, compress_observations=False, **image)
-    assert plain.nbytes > 200 * 32 * 32 * 3
-    assert compressed.nbytes < plain.nbytes / 5
+    compressed = replay_bytes(PIXEL_ENV, compress_observations=True, **image)
+    plain = replay_bytes(PIXEL_ENV, compress_observations=False, **image)
+    assert plain > 200 * 32 * 32 * 3
+    assert compressed < plain / 5
 
 
 @pytest.mark.key("compress_observations")
 def test_small_vectors_are_kept_as_they_are() -> None:
-    compressed = shard_after_an_iteration(COUNTING_ENV, compress_observations=True)
-    assert compressed.nbytes == shard_after_an_iteration(COUNTING_ENV, compress_observations=False).nbytes
+    compressed = replay_bytes(COUNTING_ENV, compress_observations=True)
+    assert compressed == replay_bytes(COUNTING_ENV, compress_observations=False)
 
 
 @pytest.mark.key("replay_storage")
@@ -92,6 +92,11 @@ def held_rows(agent: ApexAgent) -> list[tuple[float, ...]]:
     return [tuple(row) for state in states for row in state.get(STORAGE_PREFIX + OBS, ())]
 
 
+def nums_added(agent: ApexAgent) -> list[int]:
+    """Return how many rows were ever added to each shard."""
+    return [state["num_added"] for state in agent.optimizer.replay_states()]
+
+
 @pytest.mark.key("replay_storage")
 @pytest.mark.parametrize("changes", [{}, {"sample_async": True}, {"observation_filter": "MeanStdFilter"}])
 def test_in_shared_memory_workers_write_their_rows_themselves(changes: dict[str, Any]) -> None:
@@ -103,16 +108,17 @@ def test_in_shared_memory_workers_write_their_rows_themselves(changes: dict[str,
         assert (sent.ring, sent.count, sent.shard) == (info.worker_index, info.num_rows, info.shard)
         assert sent.has_td_errors
     agent.train()
-    assert sum(shard.num_added for shard in agent.optimizer.stats().shards) > 0
+    assert sum(nums_added(agent)) > 0
     agent.stop()
 
 
 @pytest.mark.key("replay_storage")
 def test_in_shared_memory_as_many_rows_are_kept() -> None:
     agent = shared_agent(buffer_size=100)
-    while min(shard.num_added for shard in agent.optimizer.stats().shards) < 200:
+    while min(nums_added(agent)) < 200:
         agent.train()
-    assert [(shard.size, shard.capacity) for shard in agent.optimizer.stats().shards] == [(50, 50)] * 2
+    assert agent.optimizer.stats()["replay_fill_per_shard"] == [1.0, 1.0]
+    assert [state["capacity"] for state in agent.optimizer.replay_states()] == [50, 50]
     assert len(held_rows(agent)) == 100
     agent.stop()
 
@@ -120,9 +126,9 @@ def test_in_shared_memory_as_many_rows_are_kept() -> None:
 @pytest.mark.key("replay_storage", "compress_observations")
 def test_in_shared_memory_no_image_is_compressed() -> None:
     agent = shared_agent(PIXEL_ENV, preprocessor_pref=None, env_config={"size": 32}, compress_observations=True)
-    while min(shard.num_added for shard in agent.optimizer.stats().shards) == 0:
+    while min(nums_added(agent)) == 0:
         agent.train()
-    assert sum(shard.nbytes for shard in agent.optimizer.stats().shards) > agent.config.buffer_size * 2 * 32 * 32 * 3
+    assert agent.optimizer.replay_bytes() > agent.config.buffer_size * 2 * 32 * 32 * 3
     agent.stop()
 
 

@@ -18,13 +18,13 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
-from rlexp.rollout import whole_episodes
+from rlexp.rollout import accumulators
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.seeding import derive_seed
-from tests.behaviour.rollout_agents import NUM_ENVS, make_agent, poll, rows, sample
+from tests.behaviour.rollout_agents import NUM_ENVS, make_agent, poll, rows, sample, weights_of
+from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, ENV_IDS, RAISING_ENV, episode_length, episode_terminates
-from tests.unit.rollout.policies import ZeroPolicy
 
 MEAN_STD: dict[str, Any] = {"observation_filter": "MeanStdFilter"}
 
@@ -98,7 +98,7 @@ def test_horizon_ends_the_episodes_that_are_waited_for() -> None:
 
 @pytest.mark.key("batch_mode")
 def test_steps_whose_episodes_never_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 10_000)
     with pytest.raises(TrialError, match="episodes that have not ended"):
         sample(1, ENDLESS_ENV, batch_mode="complete_episodes")
 
@@ -116,7 +116,7 @@ def test_a_worker_that_records_ahead_acts_with_weights_a_fragment_older(
     acted_with = []
     for version in range(1, 5):
         acted_with.append(poll(agent)[0][1].weights_version)
-        agent.source.publish(version, agent.learner.get_weights())
+        agent.source.publish(version, weights_of(agent))
     assert acted_with == versions
     assert len(recorder_threads()) == sample_async
     agent.stop()
@@ -141,7 +141,7 @@ def test_recording_ahead_is_reproducible() -> None:
         for _ in range(2):
             agent.train()
         agent.stop()
-        weights.append({name: array.tobytes() for name, array in agent.learner.get_weights().items()})
+        weights.append({name: array.tobytes() for name, array in weights_of(agent).items()})
     assert weights[0] == weights[1]
 
 
@@ -173,10 +173,11 @@ def test_observations_are_standardised_by_all_that_were_seen_before() -> None:
         np.testing.assert_allclose(filtered[now], standardised(raw[now], raw[so_far]), rtol=1e-4, atol=1e-5)
 
 
-class WatchingPolicy(ZeroPolicy):
+class WatchingPolicy(ScriptedPolicy):
     """Remembers what it saw."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[Array] = []
 
     def compute_actions(self, obs: Array) -> Array:
@@ -293,5 +294,5 @@ def test_the_learner_sees_clipped_rewards_and_the_results_whole_ones(
 def test_null_clips_by_sign_where_games_are_prepared_as_deepmind_did(
     preprocessor_pref: Any, largest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dqn_agent, "is_atari", lambda env: env == COUNTING_ENV)
+    monkeypatch.setattr("rlexp.agents.workers.is_atari", lambda env: env == COUNTING_ENV)
     assert rows(sample(3, preprocessor_pref=preprocessor_pref), REWARDS).max() == largest

@@ -18,9 +18,9 @@ from rlexp.policy import LearnResult
 from rlexp.rollout import evaluation
 from rlexp.sample_batch import Array, SampleBatch
 from tests.behaviour.learning_agents import MAKERS, STEPS, CountingPool, both_agents, make_apex, make_dqn
-from tests.behaviour.rollout_agents import poll
+from tests.behaviour.rollout_agents import poll, weights_of
+from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, EndlessEnv, IdentityEnv
-from tests.unit.rollout.policies import ZeroPolicy
 
 PAYING_ENV = "tests.behaviour.test_keys_training:PayingEnv"
 PAID_IDENTITY_ENV = "tests.behaviour.test_keys_training:PaidIdentityEnv"
@@ -137,7 +137,7 @@ def test_without_an_interval_nothing_is_evaluated(interval: int | None) -> None:
     agent.stop()
 
 
-class RightPolicy(ZeroPolicy):
+class RightPolicy(ScriptedPolicy):
     """Always takes the action that pays in IdentityEnv."""
 
     def compute_actions(self, obs: Array) -> Array:
@@ -214,12 +214,12 @@ def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> Non
     path = agent.save(tmp_path / "checkpoint_000002", {"experiment": experiment})
     agent.stop()
     own = evaluate_checkpoint(path, EvaluationRequest())
-    assert own.epsilon == 0.6
+    assert (own.explores, own.exploration) == (True, {"epsilon": 0.6})
     assert len(own.played.returns) == row["evaluation"]["episodes_this_iter"] == 13
     assert own.played.returns.mean() == row["evaluation"]["episode_reward_mean"]
     assert set(own.played.returns.tolist()) == {0.0, 7.0}
     other = evaluate_checkpoint(path, EvaluationRequest(num_episodes=40, seed=5, explore=False))
-    assert (len(other.played.returns), other.epsilon) == (40, None)
+    assert (len(other.played.returns), other.explores) == (40, False)
     assert other.played.returns.mean() != own.played.returns.mean()
 
 
@@ -255,7 +255,7 @@ def test_a_worker_gets_new_weights_after_so_many_steps(fragments: int) -> None:
     agent = make_apex(num_workers=1, optimizer={"max_weight_sync_delay": fragments * STEPS})
     versions = []
     for version in range(1, 14):
-        agent.source.publish(version, agent.learner.get_weights())
+        agent.source.publish(version, weights_of(agent))
         versions += [info.weights_version for _, info in poll(agent)[-1:]]
     agent.stop()
     changes = [i for i in range(1, len(versions)) if versions[i] != versions[i - 1]]
@@ -278,8 +278,9 @@ class SlowLearner:
 
     def __init__(self, agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered, self.released = threading.Event(), threading.Event()
-        self._learn_on_batch = agent.learner.learn_on_batch
-        monkeypatch.setattr(agent.learner, "learn_on_batch", self._learn)
+        with agent.optimizer.paused() as learner:
+            self._learn_on_batch = learner.learn_on_batch
+            monkeypatch.setattr(learner, "learn_on_batch", self._learn)
 
     def _learn(self, batch: SampleBatch) -> LearnResult:
         self.entered.set()
@@ -297,7 +298,7 @@ def test_no_more_batches_wait_for_the_learner(depth: int, monkeypatch: pytest.Mo
     sizes = []
     for _ in range(20):
         agent.optimizer.step()
-        sizes.append(agent.optimizer.stats().learner_queue_size)
+        sizes.append(agent.optimizer.stats()["learner_queue_size"])
     learner.released.set()
     agent.stop()
     assert max(sizes) == sizes[-1] == depth

@@ -16,17 +16,17 @@ import numpy as np
 import psutil
 import pytest
 
-from rlexp.envs import EnvConfig, make_vector_env
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
+from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayConfig, AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
-from rlexp.policy import LearnResult
+from rlexp.policy import LearnResult, Weights
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
-from rlexp.rollout.exploration import ConstantEpsilon, epsilon_ladder
 from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
@@ -34,9 +34,11 @@ from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, 
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
-from tests.counting import CountingPolicy, own_number
+from tests.doubles.policies import CountingPolicy, own_number
+from tests.doubles.scripted import ScriptedLearner
+from tests.envs import COUNTING_ENV
 from tests.replay_states import in_memory
-from tests.rollout_settings import PLAIN
+from tests.rollout_settings import spec_of
 
 pytestmark = pytest.mark.ray
 
@@ -70,34 +72,22 @@ def check_rows(batch: Mapping[str, np.ndarray] | SampleBatch) -> None:
     np.testing.assert_array_equal(batch[NEW_OBS][:, 2], step + folded)
 
 
-class CheckingLearner:
+class CheckingLearner(ScriptedLearner):
     """Checks every batch instead of learning from it, and answers with numbers that name their rows."""
 
-    num_target_updates = 0
-
-    def __init__(self) -> None:
-        self.num_updates = 0
-        self.num_steps_sampled = 0
-
     def observe_progress(self, num_steps_sampled: int) -> None:
-        assert num_steps_sampled >= self.num_steps_sampled
-        self.num_steps_sampled = num_steps_sampled
+        assert num_steps_sampled >= max(self.progress, default=0)
+        self.progress = [num_steps_sampled]
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         check_rows(batch)
         assert ((batch[WEIGHTS] > 0) & (batch[WEIGHTS] <= 1)).all()
         assert len(batch[KEYS]) == batch.count
         self.num_updates += 1
-        return LearnResult(own_number(batch[OBS]) + LEARNT, {})
+        return LearnResult({}, own_number(batch[OBS]) + LEARNT)
 
-    def get_weights(self) -> dict[str, np.ndarray]:
+    def get_weights(self) -> Weights:
         return {"version": np.array(float(self.num_updates))}
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        raise AssertionError
 
 
 REPLAY = ReplayConfig(
@@ -149,26 +139,22 @@ class Pipeline:
             self.workers,
             self.shards,
             LearnerThread(self.learner, 8),
-            QueueDepths(replay=2, store=6),
-            LinearSchedule(0.4, 0.4, 0),
+            AsyncReplayConfig(replay_depth=2, store_depth=6, beta=LinearSchedule(0.4, 0.4, 0)),
             Pacing(None, REPLAY.train_batch_size),
             np.random.default_rng(SEED),
         )
         self.optimizer.start()
 
     def place_worker(self, index: int, attempt: int) -> Actor[RolloutWorker]:
-        return self.pool.place(
-            f"worker-{index}",
-            Resources(0, 0),
-            RolloutWorker,
-            partial(make_vector_env, EnvConfig("tests.envs:CountingEnv", {}, None), NUM_ENVS),
-            CountingPolicy,
-            ConstantEpsilon((epsilon_ladder(NUM_WORKERS)[index],) * NUM_ENVS),
-            replace(PLAIN, fragment_length=FRAGMENT, n_step=N_STEP, gamma=GAMMA),
-            index,
-            SEED + attempt,
-            self.shared.writer(index, seed=index) if self.shared else None,
+        epsilon = ConstantEpsilon((epsilon_ladder(NUM_WORKERS)[index],) * NUM_ENVS)
+        make_policy = partial(CountingPolicy, PolicyExploration(epsilon, SEED + attempt, index))
+        spec = replace(
+            spec_of(COUNTING_ENV, make_policy, NUM_ENVS, NStep(N_STEP, GAMMA), fragment_length=FRAGMENT),
+            index=index,
+            seed=SEED + attempt,
+            row_writer=self.shared.writer(index, seed=index) if self.shared else None,
         )
+        return self.pool.place(f"worker-{index}", Resources(0, 0), RolloutWorker, spec)
 
     def place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
         resources = None if self.shared else Resources(0, 0)

@@ -2,66 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
+
 import numpy as np
 
-from rlexp.agents.dqn.agent import DQNAgentBase
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.machine import available_cpus
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayConfig, AsyncReplayOptimizer
 from rlexp.optimizers.inline_learner import InlineLearner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import PolicyOptimizer
+from rlexp.optimizers.policy_optimizer import ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
+from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
-from rlexp.rollout.worker import RowWriter
+from rlexp.rollout.source import SampleSource
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources
 
 
-class ApexAgent(DQNAgentBase[ApexConfig]):
+class ApexAgent(DQNAgent[ApexConfig]):
     """Distributed prioritized experience replay (Horgan et al. 2018)."""
 
     target_counts_trained = True
 
-    def reports_timing(self) -> bool:
-        return self.config.optimizer.debug
-
-    def make_optimizer(self) -> PolicyOptimizer:
+    def make_source(self) -> SampleSource:
         settings = self.config.optimizer
-        self._shared = self._share_replay()
-        self.source = self.make_source(settings.sample_queue_depth, settings.max_weight_sync_delay)
-        depths = QueueDepths(
-            replay=settings.replay_queue_depth,
-            store=settings.sample_queue_depth * max(self.config.num_workers, 1),
+        return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
+
+    def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        parts = super().worker_parts(worker_index, seed, num_threads)
+        if self._shared is None:
+            return parts
+        routing_seed = derive_seed(self.stream_seed, "worker", worker_index, "routing")
+        return replace(parts, row_writer=self._shared.writer(worker_index, routing_seed))
+
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
+        settings = self.config.optimizer
+        config = AsyncReplayConfig(
+            replay_depth=settings.replay_queue_depth,
+            store_depth=settings.sample_queue_depth * max(self.config.num_workers, 1),
+            beta=self.beta_schedule(),
+            reports_timing=settings.debug,
         )
         optimizer = AsyncReplayOptimizer(
             self.pool,
-            self.source,
+            source,
             ReplayShards(self.pool, self._place_shard, settings.num_replay_buffer_shards),
-            self._make_learner_runner(),
-            depths,
-            self.beta_schedule(),
+            self._make_learner_runner(learner),
+            config,
             Pacing(self.config.training_intensity, self.config.train_batch_size),
             np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )
         optimizer.start()
         return optimizer
 
-    def _make_learner_runner(self) -> LearnerRunner:
+    def _make_learner_runner(self, learner: Learner) -> LearnerRunner:
         """Return what learns: a thread; with ``num_workers: 0`` the optimizer's own, so that runs are repeatable."""
         if self.config.num_workers == 0:
-            return InlineLearner(self.learner)
-        return LearnerThread(self.learner, self.config.optimizer.learner_queue_depth)
+            return InlineLearner(learner)
+        return LearnerThread(learner, self.config.optimizer.learner_queue_depth)
 
-    def row_writer(self, worker_index: int) -> RowWriter | None:
-        if self._shared is None:
-            return None
-        return self._shared.writer(worker_index, derive_seed(self.stream_seed, "worker", worker_index, "routing"))
-
-    def _share_replay(self) -> SharedReplay | None:
-        """Return the memory that workers in other processes write into, where ``replay_storage`` wants it."""
+    @cached_property
+    def _shared(self) -> SharedReplay | None:
+        """The memory that workers in other processes write into, with ``replay_storage: shared_memory``."""
         config, settings = self.config, self.config.optimizer
         if config.replay_storage != "shared_memory" or config.num_workers == 0:
             return None

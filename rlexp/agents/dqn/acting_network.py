@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.models import QNetworkConfig
 from rlexp.models.numpy_q_network import NumpyQNetwork, can_be
 from rlexp.policy import Weights
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OUTPUTS, OUTPUTS, REWARDS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch, new
 
-
-@dataclass(frozen=True)
-class PolicyExploration:
-    """How a policy explores by itself, beside its worker's ε."""
-
-    noise_seed: int
-    """Seeds the noise in the layers of a noisy network, or on the weights of any other."""
-    softmax_temp: float | None
-    """Actions are drawn from softmax(Q / ``softmax_temp``); None: they are greedy."""
-    parameter_noise_stddev: float | None
-    """Deviation of parameter noise at the start; None: the weights act as they are."""
+Q_VALUES = "q_values"
+"""The policy's output: action values ``[B, A]``, or logits ``[B, A, N]`` of their N atoms."""
+NEW_Q_VALUES = new(Q_VALUES)
 
 
 class ActingNetwork(Protocol):
@@ -37,19 +29,22 @@ class ActingNetwork(Protocol):
         ...
 
     def outputs(self, obs: Array) -> Array:
-        """Return what the heads say of ``obs [B, ...]``: values ``[B, A]``, or logits ``[B, A, N]`` of N atoms."""
+        """Return what the heads compute for ``obs [B, ...]``: Q_VALUES."""
         ...
 
     def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
-        """Return what to explore by, shaped as ``outputs``; the arguments are those of ``Policy.sample_actions``."""
+        """Return the outputs to explore by, perturbed or not; envs ``resetting [B]`` start an episode.
+
+        ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
+        """
         ...
 
     def values(self, outputs: Array) -> Array:
-        """Return the action values ``[B, A]`` that outputs stand for."""
+        """Return the action values ``[B, A]`` of outputs."""
         ...
 
     def td_errors(self, batch: SampleBatch) -> Array:
-        """Return what priorities are made of ``[B]``, from OUTPUTS and NEW_OUTPUTS: |TD errors|, or cross-entropies."""
+        """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
         ...
 
     def noise_state(self) -> dict[str, Any]:
@@ -57,7 +52,7 @@ class ActingNetwork(Protocol):
         ...
 
     def load_noise(self, state: Mapping[str, Any]) -> None:
-        """Go on with the noise that ``noise_state`` returned; it has its weights already."""
+        """Continue with the noise that ``noise_state`` returned; it has its weights already."""
         ...
 
 
@@ -92,9 +87,9 @@ class NumpyActingNetwork:
 
 
 def absolute_td_errors(batch: SampleBatch) -> Array:
-    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, for OUTPUTS and NEW_OUTPUTS of values ``[B, A]``."""
-    q_tm1 = np.take_along_axis(batch[OUTPUTS], batch[ACTIONS][:, None], axis=1)[:, 0]
-    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_OUTPUTS].max(axis=1, initial=-np.inf)
+    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, of Q_VALUES and NEW_Q_VALUES ``[B, A]``."""
+    q_tm1 = np.take_along_axis(batch[Q_VALUES], batch[ACTIONS][:, None], axis=1)[:, 0]
+    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf)
     errors: Array = np.abs(target - q_tm1)
     return errors
 

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.objective import row_losses
-from rlexp.agents.torch.allocator import keep_freed_memory
-from rlexp.agents.torch.flat_adam import FlatAdam
-from rlexp.agents.torch.flat_parameters import FlatParameters
-from rlexp.agents.torch.staging import BatchStaging
+from rlexp.agents.dqn.loss import row_losses
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.memory import BatchStaging, keep_freed_memory
 from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
@@ -93,7 +91,10 @@ class DQNLearner:
                 f"the loss is {stats['loss']:g} and its gradient {stats['grad_norm']:g} at update {self.num_updates:,}",
                 "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
             )
-        return LearnResult(result.td_errors.cpu().numpy(), stats | {"lr": lr})
+        return LearnResult(stats | {"lr": lr}, result.td_errors.cpu().numpy())
+
+    def stats(self) -> Mapping[str, int]:
+        return {"num_target_updates": self.num_target_updates}
 
     def get_weights(self) -> Weights:
         return self._parameters.arrays()

@@ -1,4 +1,4 @@
-"""Parameter noise: exploration with a perturbed copy of the Q-network, about as much of it as ε says."""
+"""Parameter noise: exploration with a perturbed copy of the Q-network, about as much of it as with ε."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ParameterNoise:
 
     Every weight carries Gaussian noise of one deviation (Plappert et al. 2018, section 3). One draw serves
     all envs of a worker. It lasts for an episode of the first of them, so that what is tried is tried
-    consistently; weights that arrive meanwhile get the same noise. The deviation starts where it is told
-    to and adapts until the copy acts about as differently from the network as ε-greedy acting would. ε's
+    consistently; weights that arrive meanwhile get the same noise. The deviation starts at ``stddev``
+    and adapts until the copy acts about as differently from the network as ε-greedy acting would. ε's
     random actions are taken all the same, as in RLlib; the paper explores by the noise alone.
 
-    Whoever acts with ``network`` says when to ``redraw``, ``perturb``, ``record`` and ``adapt``.
+    The caller, who acts with ``network``, decides when to ``redraw``, ``perturb``, ``record`` and ``adapt``.
     """
 
     def __init__(self, unperturbed: QNetwork, stddev: float, seed: int) -> None:
@@ -68,7 +68,7 @@ class ParameterNoise:
         return np.concatenate([obs for obs, _ in self._steps])
 
     def adapt(self, values: Tensor, epsilons: Array) -> None:
-        """Change the deviation by one step, up or down, towards what ``epsilons [M]`` want on the average.
+        """Change the deviation by one step, up or down, towards the divergence that ``epsilons [M]`` have on average.
 
         ``values [N, A]`` are the unperturbed network's of ``recorded_obs``.
         """
@@ -89,11 +89,11 @@ class ParameterNoise:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned, with the weights as they are now."""
+        """Continue from what ``state`` returned, with the weights as they are now."""
         self.stddev = state["stddev"]
         self._generator.set_state(torch.from_numpy(state["generator"]))
-        for noise, told in zip(self._noise, state["noise"], strict=True):
-            noise.copy_(torch.from_numpy(told))  # into its own layout, which the next draws follow
+        for noise, saved in zip(self._noise, state["noise"], strict=True):
+            noise.copy_(torch.from_numpy(saved))  # into its own layout, which the next draws follow
         self._steps = list(zip(state["obs"], map(torch.from_numpy, state["values"]), strict=True))
         self.perturb()
 

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.acting_network import PolicyExploration, absolute_td_errors
+from rlexp.agents.dqn.acting_network import NEW_Q_VALUES, Q_VALUES, absolute_td_errors
+from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.dqn.loss import cross_entropies
 from rlexp.agents.dqn.parameter_noise import ParameterNoise
-from rlexp.agents.torch.staging import as_tensor
+from rlexp.agents.torch.memory import as_tensor
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import Weights
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OUTPUTS, OUTPUTS, REWARDS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch
 
 
 class TorchActingNetwork:
@@ -60,7 +61,7 @@ class TorchActingNetwork:
     def td_errors(self, batch: SampleBatch) -> Array:
         if self._network.num_atoms == 1:
             return absolute_td_errors(batch)
-        logits_tm1, logits_t = as_tensor(batch[OUTPUTS]), as_tensor(batch[NEW_OUTPUTS])
+        logits_tm1, logits_t = as_tensor(batch[Q_VALUES]), as_tensor(batch[NEW_Q_VALUES])
         a_tm1, r_t, discount_t = (as_tensor(batch[name]) for name in (ACTIONS, REWARDS, DISCOUNTS))
         errors: Array = cross_entropies(
             logits_tm1, a_tm1, r_t, discount_t, logits_t, self._network.values(logits_t), self._network.support
@@ -94,10 +95,10 @@ class TorchActingNetwork:
 def _layer_noise(config: QNetworkConfig, exploration: PolicyExploration | None) -> torch.Generator | None:
     if exploration is None or not config.head.noisy:
         return None
-    return torch.Generator().manual_seed(exploration.noise_seed)
+    return torch.Generator().manual_seed(exploration.seed_of("noise"))
 
 
 def _parameter_noise(network: QNetwork, exploration: PolicyExploration | None) -> ParameterNoise | None:
     if exploration is None or exploration.parameter_noise_stddev is None:
         return None
-    return ParameterNoise(network, exploration.parameter_noise_stddev, exploration.noise_seed)
+    return ParameterNoise(network, exploration.parameter_noise_stddev, exploration.seed_of("noise"))

@@ -21,6 +21,17 @@ class ReplayNeeds:
 
 
 @dataclass(frozen=True)
+class FactLine:
+    """A line about a running trial in the live display."""
+
+    label: str
+    facts: tuple[str, ...]
+    """Texts with metrics of the trial's newest row in braces, each with one of the display's formats, such as
+    ``replay {info/replay_fill:percent} full``; two metrics with ``..`` are a range. Where a line is too long, its
+    last facts are left out."""
+
+
+@dataclass(frozen=True)
 class Caution:
     """What a user may not have meant, though it can be trained."""
 

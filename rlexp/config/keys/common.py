@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.capabilities import Caution, ReplayNeeds
+from rlexp.config.keys.capabilities import Caution, FactLine, ReplayNeeds
 from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.config.keys.fields import (
     Conflict,
@@ -33,6 +33,22 @@ class CommonConfig(KeyGroup):
     """GPUs that the agent's learner can use."""
     WORKERS_USE_GPUS: ClassVar[bool] = True
     """Whether the agent's rollout workers can use GPUs."""
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {"num_workers", "num_envs_per_worker", "sample_batch_size", "batch_mode", "sample_async", "horizon"}
+        | {"observation_filter", "synchronize_filters", "clip_rewards", "gamma", "explore", "seed"}
+    )
+    """The keys that decide what a worker keeps between two fragments: it continues only with the same values."""
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+        FactLine(
+            "speed",
+            (
+                "sampled {info/sample_throughput:count}/s",
+                "trained {info/train_throughput:count}/s",
+                "{info/trained_per_sampled:ratio} trained per sampled",
+            ),
+        ),
+    )
+    """What the live display shows of a trial beside its progress, reward and bottleneck."""
 
     num_workers: CountOrZero
     """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.capabilities import Caution, ReplayNeeds
+from rlexp.config.keys.capabilities import Caution, FactLine, ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn_without_effect import keys_without_effect
 from rlexp.config.keys.env_ids import has_continuous_actions
@@ -40,6 +40,21 @@ class DQNConfig(CommonConfig):
 
     MOST_GPUS: ClassVar[float] = 1
     WORKERS_USE_GPUS: ClassVar[bool] = False
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
+        *("n_step", "noisy", "soft_q", "parameter_noise", "epsilon_with_noisy", "worker_side_prioritization")
+    }
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+        *CommonConfig.DISPLAYED,
+        FactLine(
+            "data",
+            (
+                "replay {info/replay_fill:percent} full {info/replay_fill_per_shard:levels}",
+                "learner queue {info/learner_queue_size:count}/{info/learner_queue_capacity:count}",
+                "weight age {info/weight_age:count}",
+            ),
+        ),
+        FactLine("exploring", ("ε {info/min_exploration..info/max_exploration:short}",)),
+    )
 
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = (
         "buffer_size",

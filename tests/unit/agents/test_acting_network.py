@@ -9,17 +9,19 @@ import pytest
 import torch
 
 from rlexp.agents.dqn.acting_network import (
+    NEW_Q_VALUES,
+    Q_VALUES,
     ActingNetwork,
     NumpyActingNetwork,
-    PolicyExploration,
     absolute_td_errors,
     make_acting_network,
 )
-from rlexp.agents.dqn.objective import row_losses
+from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
+from rlexp.agents.dqn.loss import row_losses
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, NEW_OUTPUTS, OBS, OUTPUTS, REWARDS, TD_ERRORS, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, SampleBatch, new
 from tests.unit.agents.batches import NETWORK, make_batch
 
 DISTRIBUTION = replace(NETWORK, head=replace(NETWORK.head, num_atoms=5))
@@ -54,7 +56,7 @@ def test_priorities_are_the_losses_of_its_own_network(config: QNetworkConfig) ->
     network, acting = make_pair(config)
     batch = make_batch()
     found = acting.td_errors(
-        batch.with_columns(**{OUTPUTS: acting.outputs(batch[OBS]), NEW_OUTPUTS: acting.outputs(batch[NEW_OBS])})
+        batch.with_columns(**{Q_VALUES: acting.outputs(batch[OBS]), NEW_Q_VALUES: acting.outputs(batch[NEW_OBS])})
     )
     rows = {name: torch.from_numpy(batch[name]) for name in (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS)}
     expected = row_losses(network, network, rows, double_q=False).td_errors
@@ -64,11 +66,11 @@ def test_priorities_are_the_losses_of_its_own_network(config: QNetworkConfig) ->
 def test_td_errors_by_hand() -> None:
     batch = SampleBatch(
         {
-            OUTPUTS: np.array([[1.0, 5.0], [2.0, -1.0]], np.float32),
+            Q_VALUES: np.array([[1.0, 5.0], [2.0, -1.0]], np.float32),
             ACTIONS: np.array([1, 0]),
             REWARDS: np.array([1.0, -3.0], np.float32),
             DISCOUNTS: np.array([0.5, 0.0], np.float32),
-            NEW_OUTPUTS: np.array([[4.0, 6.0], [9.0, 9.0]], np.float32),
+            NEW_Q_VALUES: np.array([[4.0, 6.0], [9.0, 9.0]], np.float32),
         }
     )
     assert absolute_td_errors(batch).tolist() == [1.0, 5.0]
@@ -77,14 +79,13 @@ def test_td_errors_by_hand() -> None:
 @pytest.mark.parametrize("config", [NETWORK, DISTRIBUTION], ids=["values", "distribution"])
 def test_a_policy_makes_the_same_priorities_of_what_it_saw_as_of_looking_again(config: QNetworkConfig) -> None:
     network, _ = make_pair(config)
-    policy = DQNPolicy(config, worker_side_prioritization=True, exploration=None)
+    policy = DQNPolicy(config, worker_side_prioritization=True)
     policy.set_weights({name: tensor.numpy() for name, tensor in network.state_dict().items()})
     batch = make_batch()
-    _, outputs = policy.sample_actions(batch[OBS], NO_EPSILON, NO_RESET, np.random.default_rng(0))
-    new_outputs = policy.outputs(batch[NEW_OBS])
-    assert outputs is not None
-    assert new_outputs is not None
-    remembered = policy.postprocess(batch.with_columns(**{OUTPUTS: outputs, NEW_OUTPUTS: new_outputs}))
+    _, outputs = policy.act(batch[OBS], NO_RESET, 0)
+    new_outputs = {new(name): output for name, output in policy.outputs(batch[NEW_OBS]).items()}
+    assert {*outputs, *new_outputs} == {Q_VALUES, NEW_Q_VALUES}
+    remembered = policy.postprocess(batch.with_columns(**outputs, **new_outputs))
     assert set(remembered) == {*batch, TD_ERRORS}
     assert remembered[TD_ERRORS] == pytest.approx(policy.postprocess(batch)[TD_ERRORS], abs=1e-6)
 
@@ -95,13 +96,15 @@ def test_a_policy_remembers_only_what_its_own_weights_saw_and_only_for_prioritie
     parameter_noise_stddev: float | None, worker_side_prioritization: bool
 ) -> None:
     network, _ = make_pair(NETWORK)
-    exploration = PolicyExploration(0, softmax_temp=None, parameter_noise_stddev=parameter_noise_stddev)
-    policy = DQNPolicy(NETWORK, worker_side_prioritization, exploration)
+    schedule = ConstantEpsilon((0.0,) * 32)
+    exploration = PolicyExploration(schedule, 0, 0, parameter_noise_stddev=parameter_noise_stddev)
+    policy = DQNPolicy(NETWORK, exploration, worker_side_prioritization)
     policy.set_weights({name: tensor.numpy() for name, tensor in network.state_dict().items()})
     obs = make_batch()[OBS]
-    _, outputs = policy.sample_actions(obs, NO_EPSILON, NO_RESET, np.random.default_rng(0))
+    _, outputs = policy.act(obs, NO_RESET, 0)
     remembers = worker_side_prioritization and parameter_noise_stddev is None
-    assert (outputs is not None) == (policy.outputs(obs) is not None) == remembers
+    assert set(outputs) == set(policy.outputs(obs)) == ({Q_VALUES} if remembers else set())
+    assert policy.postprocess_reads_obs == (worker_side_prioritization and not remembers)
 
 
 @pytest.mark.parametrize(("num_threads", "in_numpy"), [(None, True), (1, True), (2, False)])

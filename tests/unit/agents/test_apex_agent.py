@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.dqn.exploration import epsilon_ladder
+from rlexp.agents.dqn.learner import DQNLearner
 from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.policy import Learner, LearnResult, Weights
-from rlexp.rollout.exploration import epsilon_ladder
+from rlexp.policy import LearnResult, Weights
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV, IDENTITY_ENV, UNEVEN_ENV
@@ -57,7 +58,7 @@ def make_agent(env: str = IDENTITY_ENV, **changes: Any) -> ApexAgent:
 
 
 def has_learned(agent: ApexAgent, updates: int) -> Callable[[], bool]:
-    return lambda: agent.learner.num_updates >= updates
+    return lambda: agent.optimizer.counters.num_steps_trained >= updates * agent.config.train_batch_size
 
 
 @pytest.mark.parametrize(
@@ -93,22 +94,38 @@ def test_buffer_and_start_are_split_over_the_shards_so_that_nothing_is_lost() ->
     agent.stop()
 
 
+def epsilons(agent: ApexAgent) -> list[list[float]]:
+    """Return ε of the envs of each worker."""
+    return [agent.epsilon_schedule(index).epsilons(0).tolist() for index in range(max(agent.config.num_workers, 1))]
+
+
 def test_one_worker_spreads_the_ladder_over_its_envs() -> None:
     agent = make_agent(num_workers=0, num_envs_per_worker=4)
-    assert [each.tolist() for each in agent.epsilons()] == [list(epsilon_ladder(4))]
+    assert epsilons(agent) == [list(epsilon_ladder(4))]
     agent.stop()
 
 
 def test_many_workers_have_a_rung_each() -> None:
     agent = make_agent(num_workers=3, num_envs_per_worker=2)
     ladder = epsilon_ladder(3)
-    assert [each.tolist() for each in agent.epsilons()] == [[epsilon] * 2 for epsilon in ladder]
+    assert epsilons(agent) == [[epsilon] * 2 for epsilon in ladder]
     agent.stop()
 
 
 def test_many_workers_may_spread_the_ladder_over_all_envs() -> None:
     agent = make_agent(num_workers=3, num_envs_per_worker=2, epsilon_ladder="env")
-    assert np.concatenate(agent.epsilons()).tolist() == list(epsilon_ladder(6))
+    assert np.concatenate(epsilons(agent)).tolist() == list(epsilon_ladder(6))
+    agent.stop()
+
+
+def test_figures_of_exploration_by_hand() -> None:
+    agent = make_agent(num_workers=2, num_envs_per_worker=2, epsilon_ladder="env")
+    # The ladder of four envs is 0.4, 0.0471557, 0.00555913, 0.00065536.
+    assert agent.stats() == {
+        "min_exploration": pytest.approx(0.00065536),
+        "max_exploration": 0.4,
+        "exploration_per_worker": {"0": pytest.approx(0.22357785), "1": pytest.approx(0.003107245)},
+    }
     agent.stop()
 
 
@@ -144,7 +161,8 @@ def test_the_target_network_is_copied_by_trained_steps() -> None:
     agent = make_agent(target_network_update_freq=10 * 32, timesteps_per_iteration=10**9)
     agent.train(should_stop=has_learned(agent, 35))
     agent.stop()
-    assert agent.learner.num_target_updates == agent.learner.num_updates // 10 >= 3
+    with agent.optimizer.paused() as learner:
+        assert learner.stats()["num_target_updates"] == learner.num_updates // 10 >= 3
 
 
 def test_beta_stays_unless_its_end_is_given() -> None:
@@ -156,65 +174,46 @@ def test_beta_stays_unless_its_end_is_given() -> None:
         agent.stop()
 
 
-class OverlapLearner:
+class OverlapLearner(DQNLearner):
     """Tells whether somebody read the learner's state while its thread was inside an update."""
 
     PATIENCE_S = 0.3
-
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
-        self._was_read = threading.Event()
-        self.updating = threading.Event()
-        self.overlapped = False
-        self.num_target_updates = 0
-
-    @property
-    def num_updates(self) -> int:
-        return self._learner.num_updates
-
-    def observe_progress(self, num_steps_sampled: int) -> None:
-        self._learner.observe_progress(num_steps_sampled)
+    was_read = threading.Event()
+    updating = threading.Event()
+    overlapped = False
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         self.updating.set()
-        self.overlapped |= self._was_read.wait(self.PATIENCE_S)
-        result = self._learner.learn_on_batch(batch)
+        OverlapLearner.overlapped |= self.was_read.wait(self.PATIENCE_S)
+        result = super().learn_on_batch(batch)
         self.updating.clear()
-        self._was_read.clear()
+        self.was_read.clear()
         return result
 
     def get_weights(self) -> Weights:
         if self.updating.is_set():
-            self._was_read.set()
-        return self._learner.get_weights()
+            self.was_read.set()
+        return super().get_weights()
 
     def state_dict(self) -> Mapping[str, Array]:
         if self.updating.is_set():
-            self._was_read.set()
-        return self._learner.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._learner.load_state_dict(state)
-
-
-class OverlapAgent(ApexAgent):
-    def make_learner(self) -> Learner:
-        return OverlapLearner(super().make_learner())
+            self.was_read.set()
+        return super().state_dict()
 
 
 @pytest.mark.parametrize("reads", ["save", "evaluate"])
-def test_nobody_reads_the_learner_while_it_is_being_written(reads: str, tmp_path: Path) -> None:
-    keys = {**SMALL, "num_workers": 1, "timesteps_per_iteration": 10**9}
-    agent = OverlapAgent(IDENTITY_ENV, ApexConfig(**keys), YieldingPool(), 0)
-    learner = agent.learner
-    assert isinstance(learner, OverlapLearner)
-    agent.train(should_stop=learner.updating.is_set)
+def test_nobody_reads_the_learner_while_it_is_being_written(
+    reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlexp.agents.dqn.agent.DQNLearner", OverlapLearner)
+    agent = make_agent(num_workers=1, timesteps_per_iteration=10**9)
+    agent.train(should_stop=OverlapLearner.updating.is_set)
     if reads == "save":
         agent.save(tmp_path / "checkpoint_000001", {})
     else:
         agent.evaluate(4)
     agent.stop()
-    assert not learner.overlapped
+    assert not OverlapLearner.overlapped
 
 
 @pytest.mark.parametrize(("num_workers", "has_thread"), [(0, False), (1, True)])

@@ -19,7 +19,6 @@ from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.errors import EnvError, ResourceError, TrialError, UsageError
-from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool
 from tests.envs import CONTINUOUS_ENV, COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, RAISING_ENV
 
@@ -38,8 +37,13 @@ SMALL: Mapping[str, Any] = {
 }
 
 
-def make_agent(env: str = IDENTITY_ENV, seed: int = 0, **changes: Any) -> DQNAgent:
+def make_agent(env: str = IDENTITY_ENV, seed: int = 0, **changes: Any) -> DQNAgent[DQNConfig]:
     return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), InlineTaskPool(), seed)
+
+
+def learner_state(agent: DQNAgent[DQNConfig]) -> dict[str, bytes]:
+    with agent.optimizer.paused() as learner:
+        return {name: array.tobytes() for name, array in learner.state_dict().items()}
 
 
 def weights_after(seed: int, **changes: Any) -> dict[str, bytes]:
@@ -47,7 +51,8 @@ def weights_after(seed: int, **changes: Any) -> dict[str, bytes]:
     for _ in range(2):
         agent.train()
     agent.stop()
-    return {name: array.tobytes() for name, array in agent.learner.get_weights().items()}
+    with agent.optimizer.paused() as learner:
+        return {name: array.tobytes() for name, array in learner.get_weights().items()}
 
 
 @pytest.mark.parametrize("parameter_noise", [False, True])
@@ -133,7 +138,7 @@ def test_the_target_network_is_copied_by_sampled_steps() -> None:
 
 def test_epsilon_falls_with_the_steps_sampled() -> None:
     agent = make_agent(exploration_final_eps=0.1)
-    seen = [agent.epsilons()[0].item()] + [agent.train()["info"]["max_exploration"] for _ in range(4)]
+    seen = [agent.stats()["max_exploration"]] + [agent.train()["info"]["max_exploration"] for _ in range(4)]
     assert seen[0] == 1.0
     assert seen == sorted(seen, reverse=True)
     assert seen[-1] == pytest.approx(0.1)
@@ -143,12 +148,12 @@ def test_epsilon_falls_with_the_steps_sampled() -> None:
 
 def test_evaluation_is_greedy_and_leaves_training_alone() -> None:
     agent = make_agent(COUNTING_ENV)
-    before = {name: array.tobytes() for name, array in agent.learner.state_dict().items()}
+    before = learner_state(agent)
     played, again = agent.evaluate(10), agent.evaluate(10)
     assert sorted(played.lengths.tolist()) == [3] * 8 + [7] * 2
     assert played.returns.tolist() == again.returns.tolist()
     assert agent.optimizer.counters.num_steps_sampled == 0
-    assert {name: array.tobytes() for name, array in agent.learner.state_dict().items()} == before
+    assert learner_state(agent) == before
     agent.stop()
 
 
@@ -156,12 +161,11 @@ def test_a_checkpoint_goes_on_with_weights_counters_and_iterations(tmp_path: Pat
     first = make_agent()
     row = [first.train() for _ in range(2)][-1]
     path = first.save(tmp_path / "checkpoint_000002", {"note": "by a test"})
-    state: Mapping[str, Array] = first.learner.state_dict()
+    state = learner_state(first)
     first.stop()
     restored = DQNAgent(IDENTITY_ENV, first.config, InlineTaskPool(), 5, read_checkpoint(path))
-    for name, array in restored.learner.state_dict().items():
-        assert array.tobytes() == state[name].tobytes(), name
-    epsilon = restored.epsilons()[0].item()
+    assert learner_state(restored) == state
+    epsilon = restored.stats()["max_exploration"]
     next_row = restored.train()
     assert epsilon == pytest.approx(row["info"]["max_exploration"])
     assert next_row["training_iteration"] == 3
@@ -175,7 +179,8 @@ def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
     agent = make_agent()
     space = gym.spaces.Box(0.0, 1.0, (4,), np.float32)
     policy = DQNAgent.make_policy(agent.config, space, gym.spaces.Discrete(4))
-    policy.set_weights(agent.learner.get_weights())
+    with agent.optimizer.paused() as learner:
+        policy.set_weights(learner.get_weights())
     assert policy.compute_actions(np.eye(4, dtype=np.float32)).shape == (4,)
     agent.stop()
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.loss import cross_entropies, huber, td_errors
-from rlexp.agents.dqn.objective import row_losses
+from rlexp.agents.dqn.loss import cross_entropies, huber, row_losses, td_errors
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS

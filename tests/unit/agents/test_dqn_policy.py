@@ -5,13 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.acting_network import PolicyExploration
+from rlexp.agents.dqn.acting_network import make_acting_network
+from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.loss import td_errors
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
-from tests.unit.agents.batches import BATCH_SIZE, NETWORK, make_batch, make_learner, read_only
+from tests.unit.agents.batches import NETWORK, make_batch, make_learner, read_only
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def weights() -> Weights:
 
 
 def make_policy(weights: Weights, worker_side_prioritization: bool = True) -> DQNPolicy:
-    policy = DQNPolicy(NETWORK, worker_side_prioritization, exploration=None)
+    policy = DQNPolicy(NETWORK, worker_side_prioritization=worker_side_prioritization)
     policy.set_weights(weights)
     return policy
 
@@ -105,32 +106,34 @@ def test_read_only_batches_and_observations_raise_no_warning(weights: Weights) -
     policy.compute_actions(batch[OBS])
 
 
-RNG = np.random.default_rng(0)
-SOME_EPSILON = np.full(BATCH_SIZE, 0.1)
-NONE_RESETTING = np.zeros(BATCH_SIZE, bool)
-FIRST_RESETTING = np.arange(BATCH_SIZE) == 0
+NUM_ENVS = 200
+NONE_RESETTING = np.zeros(NUM_ENVS, bool)
+FIRST_RESETTING = np.arange(NUM_ENVS) == 0
+
+
+def noisy(stddev: float, seed: int = 0) -> PolicyExploration:
+    return PolicyExploration(ConstantEpsilon((0.0,) * NUM_ENVS), seed, 0, parameter_noise_stddev=stddev)
 
 
 def make_perturbed(weights: Weights, stddev: float, seed: int = 0) -> DQNPolicy:
-    exploration = PolicyExploration(noise_seed=seed, softmax_temp=None, parameter_noise_stddev=stddev)
-    policy = DQNPolicy(NETWORK, worker_side_prioritization=True, exploration=exploration)
+    policy = DQNPolicy(NETWORK, noisy(stddev, seed=seed), worker_side_prioritization=True)
     policy.set_weights(weights)
     return policy
 
 
 def explored(policy: DQNPolicy, obs: Array, resetting: Array = NONE_RESETTING) -> list[int]:
-    actions: list[int] = policy.sample_actions(obs, SOME_EPSILON, resetting, RNG)[0].tolist()
+    actions: list[int] = policy.act(obs, resetting, 0)[0].tolist()
     return actions
 
 
 def test_without_noise_it_explores_greedily(weights: Weights) -> None:
-    obs = make_batch()[OBS]
+    obs = make_batch(count=NUM_ENVS)[OBS]
     policy = make_policy(weights)
     assert explored(policy, obs, FIRST_RESETTING) == policy.compute_actions(obs).tolist()
 
 
 def test_parameter_noise_explores_and_nothing_else(weights: Weights) -> None:
-    batch = make_batch()
+    batch = make_batch(count=NUM_ENVS)
     plain, policy = make_policy(weights), make_perturbed(weights, stddev=1.0)
     greedy = plain.compute_actions(batch[OBS]).tolist()
     assert explored(policy, batch[OBS]) != greedy
@@ -139,7 +142,7 @@ def test_parameter_noise_explores_and_nothing_else(weights: Weights) -> None:
 
 
 def test_parameter_noise_lasts_until_the_first_env_resets(weights: Weights) -> None:
-    obs = make_batch(count=200)[OBS]
+    obs = make_batch(count=NUM_ENVS)[OBS]
     policy = make_perturbed(weights, stddev=1.0)
     first = explored(policy, obs)
     assert explored(policy, obs, ~FIRST_RESETTING) == first
@@ -148,7 +151,7 @@ def test_parameter_noise_lasts_until_the_first_env_resets(weights: Weights) -> N
 
 def test_parameter_noise_lies_on_the_newest_weights(weights: Weights) -> None:
     newer = make_learner(seed=4).get_weights()
-    obs = make_batch(count=200)[OBS]
+    obs = make_batch(count=NUM_ENVS)[OBS]
     policy, other = make_perturbed(weights, stddev=0.1), make_perturbed(newer, stddev=0.1)
     assert explored(policy, obs) != explored(other, obs)
     policy.set_weights(newer)
@@ -159,7 +162,8 @@ def test_parameter_noise_goes_by_its_seed(weights: Weights) -> None:
     def played(seed: int) -> list[list[int]]:
         policy = make_perturbed(weights, stddev=1.0, seed=seed)
         steps = [
-            (make_batch(seed=step)[OBS], FIRST_RESETTING if step % 7 == 6 else NONE_RESETTING) for step in range(50)
+            (make_batch(step, NUM_ENVS)[OBS], FIRST_RESETTING if step % 7 == 6 else NONE_RESETTING)
+            for step in range(50)
         ]
         return [explored(policy, *step) for step in steps]
 
@@ -169,13 +173,14 @@ def test_parameter_noise_goes_by_its_seed(weights: Weights) -> None:
 
 @pytest.mark.parametrize(("stddev", "epsilon"), [(0.5, 0.0001), (0.01, 1.0)])
 def test_parameter_noise_becomes_as_strong_as_epsilon(weights: Weights, stddev: float, epsilon: float) -> None:
-    obs = make_batch()[OBS]
-    policy = make_perturbed(weights, stddev)
-    greedy = policy.compute_actions(obs)
+    obs = make_batch(count=NUM_ENVS)[OBS]
+    network = make_acting_network(NETWORK, noisy(stddev), num_threads=None)
+    network.load(weights)
+    greedy = network.values(network.outputs(obs)).argmax(axis=1)
     agreeing: list[float] = []
     for step in range(6000):
         resetting = FIRST_RESETTING if step % 10 == 9 else NONE_RESETTING
-        actions, _ = policy.sample_actions(obs, np.full(len(obs), epsilon), resetting, RNG)
-        agreeing.append(float((actions == greedy).mean()))
+        perturbed = network.values(network.exploring_outputs(obs, np.full(NUM_ENVS, epsilon), resetting))
+        agreeing.append(float((perturbed.argmax(axis=1) == greedy).mean()))
     before, after = np.mean(agreeing[:100]), np.mean(agreeing[-100:])
     assert (after > before + 0.2) if epsilon < 0.5 else (after < before - 0.2)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.objective import row_losses
-from rlexp.agents.torch.flat_parameters import FlatParameters
+from rlexp.agents.dqn.loss import row_losses
+from rlexp.agents.torch.flat_adam import FlatParameters
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of

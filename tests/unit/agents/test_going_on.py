@@ -41,7 +41,7 @@ SMALL: Mapping[str, Any] = {
     "metrics_smoothing_episodes": 20,
     "min_iter_time_s": 0.0,
 }
-Make = Callable[..., "DQNAgent | ApexAgent"]
+Make = Callable[..., DQNAgent[Any]]
 TIMES = {
     *("time_total_s", "time_this_iter_s", "sample_throughput", "train_throughput", "bottleneck"),
     *("learner_wait_share", "learner_time_share", "worker_wait_share", "worker_time_share"),
@@ -49,14 +49,19 @@ TIMES = {
 """Figures of the clock."""
 
 
-def make_agent(env: str, changes: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> DQNAgent:
+def make_agent(env: str, changes: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> DQNAgent[Any]:
     return DQNAgent(env, DQNConfig.model_validate({**SMALL, **changes}), InlineTaskPool(), 3, checkpoint)
+
+
+def num_updates_of(agent: Agent[Any]) -> int:
+    with agent.optimizer.paused() as learner:
+        return learner.num_updates
 
 
 def train(agent: Agent[Any], num_updates: int) -> list[dict[str, Any]]:
     """Return the rows of the iterations up to the one with the update of that number."""
     rows = []
-    while agent.learner.num_updates < num_updates:
+    while num_updates_of(agent) < num_updates:
         rows.append(agent.train())
     return rows
 
@@ -72,7 +77,7 @@ def make_apex(env: str, changes: Mapping[str, Any], checkpoint: Checkpoint | Non
     return ApexAgent(env, ApexConfig.model_validate(keys), InlineTaskPool(), 3, checkpoint)
 
 
-def held(agent: DQNAgent | ApexAgent) -> list[dict[str, Any]]:
+def held(agent: DQNAgent[Any]) -> list[dict[str, Any]]:
     """Return what each shard holds: its rows with their keys, by slot, their priorities, and its random stream."""
     optimizer: Any = agent.optimizer
     is_apex = isinstance(agent, ApexAgent)
@@ -115,7 +120,8 @@ def assert_goes_on(env: str, changes: Mapping[str, Any], directory: Path, make: 
     rows_after = train(second, 2 * UPDATES)
 
     assert_same_bits([timeless(row) for row in rows_before + rows_after], [timeless(row) for row in all_rows])
-    assert_same_bits(second.learner.state_dict(), whole.learner.state_dict())
+    with second.optimizer.paused() as learner, whole.optimizer.paused() as expected:
+        assert_same_bits(learner.state_dict(), expected.state_dict())
     assert_same_bits(held(second), held(whole))
     assert_same_bits(second.optimizer.state(), whole.optimizer.state())
     for agent in (second, whole):
@@ -194,8 +200,8 @@ def test_without_its_replay_a_run_waits_for_it_again(tmp_path: Path) -> None:
     row = second.train()
     second.stop()
     assert row["timesteps_total"] >= sampled + 150
-    new_rows = second.optimizer.stats().shards[0].num_added
-    assert 0 < row["info"]["num_updates"] - first.learner.num_updates <= 2.0 * (new_rows - 40) / 16 + 3
+    new_rows = held(second)[0]["num_added"]
+    assert 0 < row["info"]["num_updates"] - num_updates_of(first) <= 2.0 * (new_rows - 40) / 16 + 3
 
 
 def first_envs(agent: Agent[Any]) -> Array:
@@ -282,7 +288,7 @@ def test_the_shards_of_apex_come_back_as_they_were(num_shards: int, env: str, si
     }
     config = ApexConfig.model_validate(keys)
     agent = ApexAgent(env, config, PlacementPool(), 0)
-    while agent.learner.num_updates < 10:
+    while num_updates_of(agent) < 10:
         agent.train()
     path = agent.save(tmp_path / "checkpoint_000001", {})
     saved = [in_memory(state) for state in agent.optimizer.replay_states()]
@@ -321,7 +327,7 @@ class LosingPool(PlacementPool):
 def apex_with(pool: TaskPool) -> ApexAgent:
     keys = {**SMALL, "replay_storage": "actors", "optimizer": {"num_replay_buffer_shards": 2}}
     agent = ApexAgent("CartPole-v1", ApexConfig.model_validate(keys), pool, 0)
-    while agent.learner.num_updates < 10:
+    while num_updates_of(agent) < 10:
         agent.train()
     return agent
 
@@ -350,11 +356,11 @@ def test_another_agent_goes_on_with_the_replay_and_begins_the_rest_anew(tmp_path
     first = make_agent("CartPole-v1", {})
     train(first, 10)
     path = first.save(tmp_path / "checkpoint_000001", {})
-    saved = first.optimizer.stats().shards
+    saved = held(first)
     first.stop()
     keys = {**SMALL, "optimizer": {"num_replay_buffer_shards": 1}}
     second = ApexAgent("CartPole-v1", ApexConfig.model_validate(keys), PlacementPool(), 0, read_checkpoint(path))
-    assert second.optimizer.stats().shards == saved
-    while second.learner.num_updates <= first.learner.num_updates:
+    assert_same_bits(held(second), saved)
+    while num_updates_of(second) <= num_updates_of(first):
         second.train()
     second.stop()

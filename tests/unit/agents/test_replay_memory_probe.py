@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_per_transition
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.envs import EnvConfig
 from rlexp.errors import ResourceError
@@ -26,12 +25,12 @@ def experiment(run: str = "DQN", **config: Any) -> Experiment:
 
 
 def measured(run: str = "DQN", **config: Any) -> int:
-    return measured_bytes_per_transition(PIXELS, config_of(experiment(run, **config)))
+    return measured_in(PIXELS, experiment(run, **config))
 
 
-def config_of(experiment: Experiment) -> DQNConfig:
-    assert isinstance(experiment.config, DQNConfig)
-    return experiment.config
+def measured_in(env_config: EnvConfig, experiment: Experiment) -> int:
+    assert experiment.config.replay is not None
+    return measured_bytes_per_transition(env_config, experiment.config.replay, experiment.config.sample_batch_size)
 
 
 def test_plain_images_take_their_bytes_and_little_more() -> None:
@@ -61,7 +60,7 @@ def test_shared_memory_takes_whole_observations() -> None:
 
 
 def test_small_observations_take_their_bytes() -> None:
-    each = measured_bytes_per_transition(EnvConfig(COUNTING_ENV, {}, None), config_of(experiment()))
+    each = measured_in(EnvConfig(COUNTING_ENV, {}, None), experiment())
     assert 40 < each < 200
 
 

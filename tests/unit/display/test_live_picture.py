@@ -11,8 +11,7 @@ import pytest
 from rlexp import number_format
 from rlexp.config.keys.trial import Trial
 from rlexp.display.panel import picture
-from rlexp.display.progress_text import OverallProgress
-from rlexp.display.trial_view import TrialView
+from rlexp.display.trial_view import OverallProgress, TrialView
 from rlexp.runs.run_record import Status
 
 MakeTrial = Callable[..., Trial]

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
-from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayConfig, AsyncReplayOptimizer
+from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay.shard import ReplayShard
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import Actor, TaskPool
-from tests.unit.optimizers.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
+from tests.doubles.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
 
 BATCH_SIZE = 4
-DEPTHS = QueueDepths(replay=2, store=100)
-CONSTANT_BETA = LinearSchedule(0.4, 0.4, 0)
+CONFIG = AsyncReplayConfig(replay_depth=2, store_depth=100, beta=LinearSchedule(0.4, 0.4, 0), reports_timing=True)
 
 
 class SteppedLearnerThread(LearnerThread):
@@ -38,8 +37,7 @@ class Bench:
 
     shards: Sequence[Actor[ReplayShard]]
     capacity: int = 8
-    depths: QueueDepths = DEPTHS
-    beta: LinearSchedule = CONSTANT_BETA
+    config: AsyncReplayConfig = CONFIG
     pacing: Pacing = field(default_factory=lambda: Pacing(None, BATCH_SIZE))
     learner: ScriptedLearner = field(default_factory=ScriptedLearner)
     source: ScriptedSource = field(default_factory=ScriptedSource)
@@ -47,16 +45,18 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.thread = SteppedLearnerThread(self.learner, self.capacity)
-        rng = np.random.default_rng(0)
-        self.optimizer = AsyncReplayOptimizer(
+        self.optimizer = self.optimizer_with(self.thread)
+
+    def optimizer_with(self, learner_runner: LearnerRunner) -> AsyncReplayOptimizer:
+        """Return an optimizer with another runner of the learner."""
+        return AsyncReplayOptimizer(
             self.pool,
             self.source,
             places_of(self.pool, self.shards),
-            self.thread,
-            self.depths,
-            self.beta,
+            learner_runner,
+            self.config,
             self.pacing,
-            rng,
+            np.random.default_rng(0),
         )
 
     def round(self, updates: int = 0) -> None:

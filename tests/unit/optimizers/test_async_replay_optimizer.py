@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, QueueDepths
 from rlexp.optimizers.learner_thread import LearnerThread
-from rlexp.optimizers.pacing import Pacing
 from rlexp.sample_batch import OBS
 from rlexp.schedules import LinearSchedule
-from tests.unit.optimizers.bench import BATCH_SIZE, Bench, make_shards, places_of
-from tests.unit.optimizers.scripted import TIMEOUT_S, HeldPool, ScriptedLearner, prioritized_rows, rows
+from tests.doubles.scripted import TIMEOUT_S, HeldPool, ScriptedLearner, prioritized_rows, rows
+from tests.unit.optimizers.bench import BATCH_SIZE, CONFIG, Bench, make_shards
 
 
 def test_samples_are_counted_stored_and_told() -> None:
@@ -31,7 +30,7 @@ def test_samples_are_counted_stored_and_told() -> None:
 
 
 def test_samples_are_dealt_to_all_shards_about_evenly() -> None:
-    bench = Bench(make_shards(4, filled=False), depths=QueueDepths(replay=1, store=10_000))
+    bench = Bench(make_shards(4, filled=False), config=replace(CONFIG, replay_depth=1, store_depth=10_000))
     for _ in range(400):
         bench.source.give(prioritized_rows(1.0, 1))
     bench.round()
@@ -41,7 +40,7 @@ def test_samples_are_dealt_to_all_shards_about_evenly() -> None:
 
 
 def test_rows_that_were_written_for_a_shard_go_to_it() -> None:
-    bench = Bench(make_shards(4, filled=False), depths=QueueDepths(replay=1, store=10_000))
+    bench = Bench(make_shards(4, filled=False), config=replace(CONFIG, replay_depth=1, store_depth=10_000))
     for shard in (2, 0, 2, 3):
         bench.source.give(prioritized_rows(shard, 1), shard=shard)
     bench.round()
@@ -58,7 +57,7 @@ def test_a_batch_without_rows_counts_its_steps_and_is_not_stored() -> None:
 
 
 def test_no_samples_are_taken_while_too_many_are_on_their_way() -> None:
-    bench = Bench(make_shards(1, filled=False), depths=QueueDepths(replay=1, store=2))
+    bench = Bench(make_shards(1, filled=False), config=replace(CONFIG, replay_depth=1, store_depth=2))
     for _ in range(2):
         bench.source.give(prioritized_rows(1.0, 1))
     for _ in range(3):
@@ -86,7 +85,12 @@ def test_no_more_batches_are_under_way_than_the_learners_queue_holds(
         under_way += method == "replay"
         assert under_way <= capacity
 
-    bench = Bench(make_shards(num_shards), capacity, QueueDepths(replay_depth, store=9), pool=HeldPool(on_start))
+    bench = Bench(
+        make_shards(num_shards),
+        capacity,
+        replace(CONFIG, replay_depth=replay_depth, store_depth=9),
+        pool=HeldPool(on_start),
+    )
     for num_calls, num_updates in script:
         bench.pool.let_run(num_calls)
         updates = min(num_updates, bench.thread.queue_size)
@@ -100,7 +104,7 @@ def test_no_more_batches_are_under_way_than_the_learners_queue_holds(
 
 
 def test_each_shard_has_its_depth_of_calls_in_flight() -> None:
-    bench = Bench(make_shards(3), capacity=100, depths=QueueDepths(replay=4, store=9))
+    bench = Bench(make_shards(3), capacity=100, config=replace(CONFIG, replay_depth=4, store_depth=9))
     for _ in range(3):
         bench.optimizer.step()
     assert [len(bench.pool.made("replay", shard)) for shard in bench.shards] == [4, 4, 4]
@@ -108,7 +112,7 @@ def test_each_shard_has_its_depth_of_calls_in_flight() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 3, 16])
 def test_a_slow_learner_gets_batches_of_all_shards_alike(capacity: int) -> None:
-    bench = Bench(make_shards(4), capacity, QueueDepths(replay=4, store=9))
+    bench = Bench(make_shards(4), capacity, replace(CONFIG, replay_depth=4, store_depth=9))
     for _ in range(200):
         bench.round(updates=1)
     sampled = [shard.handle.stats().num_sampled for shard in bench.shards]
@@ -116,7 +120,9 @@ def test_a_slow_learner_gets_batches_of_all_shards_alike(capacity: int) -> None:
 
 
 def test_shards_that_hold_too_little_are_not_asked_again_until_they_were_given_more() -> None:
-    bench = Bench(make_shards(2, filled=False, learning_starts=100), depths=QueueDepths(replay=3, store=100))
+    bench = Bench(
+        make_shards(2, filled=False, learning_starts=100), config=replace(CONFIG, replay_depth=3, store_depth=100)
+    )
     for _ in range(10):
         bench.round()
     asked = [len(bench.pool.made("replay", shard)) for shard in bench.shards]
@@ -162,7 +168,7 @@ def test_every_update_is_counted_and_returns_its_priorities_once() -> None:
 
 
 def test_beta_follows_the_trained_steps() -> None:
-    bench = Bench(make_shards(1), beta=LinearSchedule(0.4, 1.0, 20 * BATCH_SIZE))
+    bench = Bench(make_shards(1), config=replace(CONFIG, beta=LinearSchedule(0.4, 1.0, 20 * BATCH_SIZE)))
     seen = []
     for _ in range(30):
         trained, num_calls = bench.optimizer.counters.num_steps_trained, len(bench.pool.calls)
@@ -193,17 +199,7 @@ def test_the_error_of_the_learner_surfaces_in_a_step() -> None:
     learner = ScriptedLearner()
     learner.fails_at = 0
     bench = Bench(make_shards(1), learner=learner)
-    thread = LearnerThread(learner, queue_capacity=4)
-    bench.optimizer = AsyncReplayOptimizer(
-        bench.pool,
-        bench.source,
-        places_of(bench.pool, bench.shards),
-        thread,
-        bench.depths,
-        bench.beta,
-        Pacing(None, BATCH_SIZE),
-        np.random.default_rng(0),
-    )
+    bench.optimizer = bench.optimizer_with(LearnerThread(learner, queue_capacity=4))
     bench.optimizer.start()
     bench.optimizer.step()
     bench.pool.let_run()

@@ -7,29 +7,27 @@ from functools import partial
 
 import pytest
 
+from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
-from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
-from rlexp.rollout.source import SampleSource
+from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool
+from tests.doubles.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
 from tests.envs import ENDLESS_ENV, IDENTITY_ENV
 from tests.networks import PLAIN_HEAD
-from tests.rollout_settings import PLAIN, fleet_of
-from tests.unit.optimizers.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
+from tests.rollout_settings import fleet_of, spec_of
 
 NUM_ENVS = 2
 FRAGMENT_LENGTH = 4
@@ -56,14 +54,9 @@ def make_learner(network: QNetworkConfig, seed: int) -> DQNLearner:
 
 
 def make_worker(env: str, network: QNetworkConfig, index: int, seed: int) -> RolloutWorker:
-    return RolloutWorker(
-        partial(make_vector_env, EnvConfig(env, {}, None), NUM_ENVS),
-        partial(DQNPolicy, network, worker_side_prioritization=False, exploration=None),
-        ConstantEpsilon((0.3,) * NUM_ENVS),
-        replace(PLAIN, fragment_length=FRAGMENT_LENGTH),
-        index,
-        seed,
-    )
+    exploration = PolicyExploration(ConstantEpsilon((0.3,) * NUM_ENVS), seed, index)
+    spec = spec_of(env, partial(DQNPolicy, network, exploration), NUM_ENVS, fragment_length=FRAGMENT_LENGTH)
+    return RolloutWorker(replace(spec, index=index, seed=seed))
 
 
 def make_optimizer(env: str, seed: int, num_workers: int = 0, learning_starts: int = 40) -> SyncReplayOptimizer:
@@ -207,9 +200,9 @@ def test_the_learner_and_the_source_are_told_the_sampled_steps() -> None:
         source.give(rows(1.0, 2), num_env_steps=7)
         optimizer.step()
     assert source.clocks == [0, 7, 14]
-    learner = optimizer._learner
-    assert isinstance(learner, ScriptedLearner)
-    assert learner.progress == [7, 14, 21]
+    with optimizer.paused() as learner:
+        assert isinstance(learner, ScriptedLearner)
+        assert learner.progress == [7, 14, 21]
 
 
 def test_a_batch_without_rows_belongs_to_its_round() -> None:
@@ -228,14 +221,14 @@ def test_stats_tell_of_the_shard_and_the_last_update() -> None:
     source.give(rows(1.0, 3), weights_version=-4)
     optimizer.step()
     stats = optimizer.stats()
-    assert [(shard.num_added, shard.num_sampled) for shard in stats.shards] == [(3, 4)]
-    assert stats.learner == {"loss": 1.0}
-    assert stats.weight_age == 4.0
-    assert (stats.learner_queue_size, stats.learner_queue_capacity) == (0, 0)
-    assert stats.bottleneck in stats.timing_s
-    assert set(stats.timing_s) == {"workers", "replay", "learner"}
-    assert 0.0 <= stats.learner_wait_share <= 1.0
-    assert set(stats.learner_time_share) == {"workers", "replay", "learner"}
+    assert stats["replay_fill_per_shard"] == [3 / 64]
+    assert (stats["num_updates"], stats["num_weight_syncs"], stats["num_worker_restarts"]) == (1, 1, 0)
+    assert stats["learner"] == {"loss": 1.0}
+    assert stats["weight_age"] == 4.0
+    assert (stats["learner_queue_size"], stats["learner_queue_capacity"]) == (0, 0)
+    assert stats["bottleneck"] in stats["learner_time_share"]
+    assert set(stats["learner_time_share"]) == {"workers", "replay", "learner"}
+    assert 0.0 <= stats["learner_wait_share"] <= 1.0
 
 
 def test_stops_twice() -> None:

@@ -43,12 +43,9 @@ def test_followed_by_joins_the_streams_without_doubling_the_observation_between(
 
 
 def test_at_a_border_the_outputs_of_the_weights_that_acted_there_stay() -> None:
-    earlier = replace(make_fragment(10, 2), outputs=np.array([[1, 1], [2, 2], [3, 3]]))
-    later = replace(make_fragment(12, 2), outputs=np.array([[30, 30], [40, 40], [50, 50]]))
+    earlier = replace(make_fragment(10, 2), outputs={"values": np.array([[1, 1], [2, 2], [3, 3]])})
+    later = replace(make_fragment(12, 2), outputs={"values": np.array([[30, 30], [40, 40], [50, 50]])})
     joined = earlier.followed_by(later)
-    assert joined.outputs is not None
-    assert times(joined.outputs) == [1, 2, 30, 40, 50]
-    rest = joined.since(3).outputs
-    assert rest is not None
-    assert times(rest) == [40, 50]
-    assert make_fragment(10, 2).followed_by(make_fragment(12, 2)).outputs is None
+    assert times(joined.outputs["values"]) == [1, 2, 30, 40, 50]
+    assert times(joined.since(3).outputs["values"]) == [40, 50]
+    assert make_fragment(10, 2).followed_by(make_fragment(12, 2)).outputs == {}

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
-from rlexp.rollout import whole_episodes
+from rlexp.rollout import accumulators
+from rlexp.rollout.accumulators import Accumulator, EpisodeAccumulator, FragmentAccumulator
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.frame_packer import FramePacker
-from rlexp.rollout.n_step import NStepAccumulator
-from rlexp.rollout.whole_episodes import EpisodeAccumulator
-from rlexp.rollout.worker import Accumulator
+from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch
 
 SIDE = 16
@@ -85,9 +84,11 @@ def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
         assert batch[name].dtype == expected[name].dtype
 
 
-def accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumulator, Accumulator]:
+def two_accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumulator, Accumulator]:
+    fold = NStep(n_step, GAMMA)
+
     def make() -> Accumulator:
-        return EpisodeAccumulator(n_step, GAMMA, 10) if complete else NStepAccumulator(n_step, GAMMA)
+        return EpisodeAccumulator(fold, 10) if complete else FragmentAccumulator(fold)
 
     return make(), make()
 
@@ -105,7 +106,7 @@ def test_rows_are_those_of_whole_observations(
     lengths: list[int], num_envs: int, n_step: int, channels: int, overlap: bool, complete: bool
 ) -> None:
     recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, sends_whole_episodes=False)
-    plain, framed = accumulators(n_step, num_envs, complete)
+    plain, framed = two_accumulators(n_step, num_envs, complete)
     for length in lengths:
         fragment = recorder.record(length)
         expected, batch = plain.push(fragment), framed.push(packer.pack(fragment))
@@ -118,7 +119,7 @@ def test_rows_are_those_of_whole_observations(
 
 
 def sent_fragments(recorder: Recorder, num_envs: int, count: int, steps: int, n_step: int = 3) -> list[FrameRows]:
-    packer, accumulator = FramePacker(num_envs, sends_whole_episodes=False), NStepAccumulator(n_step, GAMMA)
+    packer, accumulator = FramePacker(num_envs, sends_whole_episodes=False), FragmentAccumulator(NStep(n_step, GAMMA))
     return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
 
 
@@ -164,7 +165,11 @@ def test_an_episodes_first_frame_is_sent_once_although_it_fills_a_stack() -> Non
 
 
 def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
-    recorder, packer, accumulator = Recorder(2), FramePacker(2, sends_whole_episodes=False), NStepAccumulator(3, GAMMA)
+    recorder, packer, accumulator = (
+        Recorder(2),
+        FramePacker(2, sends_whole_episodes=False),
+        FragmentAccumulator(NStep(3, GAMMA)),
+    )
     held = []
     for _ in range(20):
         packer.send(accumulator.push(packer.pack(recorder.record(20))))
@@ -173,11 +178,11 @@ def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
 
 
 def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
     recorder, packer, accumulator = (
         Recorder(1),
         FramePacker(1, sends_whole_episodes=True),
-        EpisodeAccumulator(3, GAMMA, 10),
+        EpisodeAccumulator(NStep(3, GAMMA), 10),
     )
     never = np.zeros((50, 1), bool)
     for _ in range(2):
@@ -189,7 +194,7 @@ def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.Monke
 
 
 def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
     recorder, packer = Recorder(1), FramePacker(1, sends_whole_episodes=False)
     with pytest.raises(TrialError, match="for one fragment") as caught:
         packer.pack(recorder.record(150))
@@ -197,7 +202,7 @@ def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.Mo
 
 
 def test_a_fragment_without_rows_is_sent_without_frames() -> None:
-    packer, accumulator = FramePacker(1, sends_whole_episodes=False), NStepAccumulator(5, GAMMA)
+    packer, accumulator = FramePacker(1, sends_whole_episodes=False), FragmentAccumulator(NStep(5, GAMMA))
     sent = packer.send(accumulator.push(packer.pack(Recorder(1).record(2))))
     assert len(sent) == 0
     assert sent.frames.shape == (0, SIDE, SIDE, 1)

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlexp.rollout.accumulators import FragmentAccumulator
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.n_step import NStepAccumulator
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, NEW_OUTPUTS, OBS, OUTPUTS, REWARDS, Array, SampleBatch
+from rlexp.rollout.n_step import NStep
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
 
+OUTPUT = "output"
 GOES_ON, TERMINATED, TRUNCATED, BOTH = range(4)
 RESET_REWARD = 999.0
 """Reward of resetting steps: no row may hold any of it."""
@@ -83,7 +85,7 @@ def make_fragment(envs: list[list[Step]], start: int, stop: int) -> Fragment:
         terminated=np.isin(endings, (TERMINATED, BOTH)),
         truncated=np.isin(endings, (TRUNCATED, BOTH)),
         valid=~is_reset,
-        outputs=10 * np.concatenate([obs, last_obs]),
+        outputs={OUTPUT: 10 * np.concatenate([obs, last_obs])},
     )
 
 
@@ -117,7 +119,7 @@ def test_the_pushes_together_hold_each_row_of_the_model_once(
     stream: tuple[list[list[Step]], list[int]], n_step: int, gamma: float
 ) -> None:
     envs, lengths = stream
-    accumulator = NStepAccumulator(n_step, gamma)
+    accumulator = FragmentAccumulator(NStep(n_step, gamma))
     found: list[Row] = []
     stop = 0
     for length in lengths:
@@ -125,8 +127,8 @@ def test_the_pushes_together_hold_each_row_of_the_model_once(
         batch = accumulator.push(make_fragment(envs, start, stop))
         assert batch.count <= length * len(envs)
         assert (batch[ACTIONS] == -batch[OBS][:, 0]).all()
-        assert (batch[OUTPUTS] == 10 * batch[OBS][:, 0]).all()
-        assert (batch[NEW_OUTPUTS] == 10 * batch[NEW_OBS][:, 0]).all()
+        assert (batch[OUTPUT] == 10 * batch[OBS][:, 0]).all()
+        assert (batch[new(OUTPUT)] == 10 * batch[NEW_OBS][:, 0]).all()
         found += as_rows(batch)
         # After every push, not only at the end: what can be folded is never held back.
         seen = [slow_rows(env[:stop], n_step, gamma) if stop >= n_step else [] for env in envs]
@@ -135,7 +137,7 @@ def test_the_pushes_together_hold_each_row_of_the_model_once(
 
 def rows_of(rewards: list[int], endings: list[int], n_step: int, gamma: float) -> list[Row]:
     steps = [make_steps(0, rewards, endings)]
-    return as_rows(NStepAccumulator(n_step, gamma).push(make_fragment(steps, 0, len(rewards))))
+    return as_rows(FragmentAccumulator(NStep(n_step, gamma)).push(make_fragment(steps, 0, len(rewards))))
 
 
 def test_three_steps_by_hand() -> None:
@@ -155,30 +157,31 @@ def test_a_truncation_ends_the_fold_and_bootstraps_with_the_steps_folded() -> No
 
 def test_fragments_shorter_than_n_wait_for_their_successors() -> None:
     steps = [make_steps(0, [1, 2, 4], [GOES_ON] * 3)]
-    accumulator = NStepAccumulator(3, 0.5)
+    accumulator = FragmentAccumulator(NStep(3, 0.5))
     counts = [accumulator.push(make_fragment(steps, t, t + 1)).count for t in range(3)]
     assert counts == [0, 0, 1]
 
 
 def test_columns_keep_their_types() -> None:
     steps = [make_steps(0, [1, 2], [GOES_ON] * 2)]
-    batch = NStepAccumulator(1, 0.9).push(make_fragment(steps, 0, 2))
+    batch = FragmentAccumulator(NStep(1, 0.9)).push(make_fragment(steps, 0, 2))
     assert {name: column.dtype for name, column in batch.columns.items()} == {
         OBS: np.float32,
         ACTIONS: np.int64,
         REWARDS: np.float32,
         DISCOUNTS: np.float32,
         NEW_OBS: np.float32,
-        OUTPUTS: np.int64,
-        NEW_OUTPUTS: np.int64,
+        OUTPUT: np.int64,
+        new(OUTPUT): np.int64,
     }
 
 
 def test_the_fragments_given_are_not_written_into() -> None:
     steps = [make_steps(0, [1, 2, 4, 8], [GOES_ON, TERMINATED, GOES_ON, GOES_ON])]
-    accumulator = NStepAccumulator(3, 0.9)
+    accumulator = FragmentAccumulator(NStep(3, 0.9))
     for start in (0, 2):
         fragment = make_fragment(steps, start, start + 2)
-        for column in vars(fragment).values():
+        columns = vars(fragment) | {"outputs": fragment.outputs[OUTPUT]}
+        for column in columns.values():
             column.setflags(write=False)
         accumulator.push(fragment)

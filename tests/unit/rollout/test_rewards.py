@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlexp.rollout.rewards import RewardLimits, clip_rewards
+from rlexp.rollout.recorder import clip_rewards
+from rlexp.rollout.worker_spec import RewardLimits
 
 REWARDS = [-7.0, -0.5, 0.0, 1e-50, 3.0]
 

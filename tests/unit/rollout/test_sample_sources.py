@@ -1,28 +1,24 @@
-"""Where samples come from: what every source promises, then the fleet's queues and weights."""
+"""Where samples come from: what both kinds of workers do, then the fleet's queues and weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
-from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.policy import Weights
-from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.local_workers import LocalWorkers
 from rlexp.rollout.remote_workers import RemoteWorkers
-from rlexp.rollout.source import SampleSource
+from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
+from tests.doubles.policies import StepPolicy
+from tests.doubles.scripted import HeldPool
 from tests.envs import ENDLESS_ENV
-from tests.rollout_settings import PLAIN, fleet_of
+from tests.rollout_settings import fleet_of, spec_of
 from tests.sent_rows import whole
-from tests.unit.optimizers.scripted import HeldPool
-from tests.unit.rollout.policies import StepPolicy
 
 R = TypeVar("R")
 FRAGMENT_LENGTH = 10
@@ -52,9 +48,8 @@ class RecordingPool(InlineTaskPool):
 
 
 def make_worker(index: int) -> RolloutWorker:
-    make_env = partial(make_vector_env, EnvConfig(ENDLESS_ENV, {}, None), 1)
-    config = replace(PLAIN, fragment_length=FRAGMENT_LENGTH)
-    return RolloutWorker(make_env, StepPolicy, ConstantEpsilon((0.0,)), config, index, seed=0)
+    spec = spec_of(ENDLESS_ENV, StepPolicy, num_envs=1, fragment_length=FRAGMENT_LENGTH)
+    return RolloutWorker(replace(spec, index=index))
 
 
 def remote(
@@ -101,14 +96,6 @@ def test_a_source_gives_published_weights_to_every_worker(source: SampleSource) 
     source.publish(9, weights(9))
     assert poll_versions(source, 5)[-2:] == [9, 9]
     assert source.num_weight_syncs == 4
-
-
-def test_a_stopped_source_delivers_no_new_batches_and_stops_twice(source: SampleSource) -> None:
-    source.poll(0)
-    source.stop()
-    source.stop()
-    source.poll(0)
-    assert source.poll(0) == []
 
 
 def test_a_fleet_delivers_each_batch_once_in_the_order_sampled(pool: RecordingPool) -> None:

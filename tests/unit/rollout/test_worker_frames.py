@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rlexp.envs import EnvConfig, make_vector_env
-from rlexp.policy import Policy
-from rlexp.rollout.exploration import ConstantEpsilon
-from rlexp.rollout.worker import MakePolicy, RolloutWorker
-from rlexp.sample_batch import NEW_OBS, NEW_OUTPUTS, OBS, OUTPUTS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.policy import Outputs, Policy
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import MakePolicy
+from rlexp.sample_batch import NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new
+from tests.doubles.policies import SEEN, ScriptedPolicy, without
 from tests.envs import PIXEL_ENV
-from tests.rollout_settings import PLAIN
-from tests.unit.rollout.policies import ZeroPolicy
+from tests.rollout_settings import spec_of
 from tests.unit.rollout.test_rollout_worker import KeepingWriter
 
-NUM_ENVS = 2
 SIZE = 20
 
 
@@ -28,39 +26,28 @@ def brightness(observations: Array) -> Array:
     return sums
 
 
-class LookingPolicy(ZeroPolicy):
+class LookingPolicy(ScriptedPolicy):
     """Looks at the observations again when it is given the rows."""
+
+    postprocess_reads_obs = True
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         return batch.with_columns(**{TD_ERRORS: brightness(batch[OBS]) - brightness(batch[NEW_OBS])})
 
 
-class RememberingPolicy(ZeroPolicy):
+class RememberingPolicy(ScriptedPolicy):
     """Remembers what it saw, and is not shown it again."""
 
-    def sample_actions(
-        self, obs: Array, epsilons: Array, resetting: Array, rng: np.random.Generator
-    ) -> tuple[Array, Array | None]:
-        return self.compute_actions(obs), brightness(obs)
-
-    def outputs(self, obs: Array) -> Array | None:
-        return brightness(obs)
+    def outputs(self, obs: Array) -> Outputs:
+        return {SEEN: brightness(obs)}
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        kept = {name: column for name, column in batch.columns.items() if name not in {OUTPUTS, NEW_OUTPUTS}}
-        return SampleBatch({**kept, TD_ERRORS: batch[OUTPUTS] - batch[NEW_OUTPUTS]})
+        return without(batch, SEEN, new(SEEN)).with_columns(**{TD_ERRORS: batch[SEEN] - batch[new(SEEN)]})
 
 
 def make_worker(make_policy: MakePolicy, size: int = SIZE, row_writer: KeepingWriter | None = None) -> RolloutWorker:
-    return RolloutWorker(
-        partial(make_vector_env, EnvConfig(PIXEL_ENV, {"size": size}, None), NUM_ENVS),
-        make_policy,
-        ConstantEpsilon((0.0,) * NUM_ENVS),
-        PLAIN,
-        worker_index=0,
-        seed=0,
-        row_writer=row_writer,
-    )
+    spec = spec_of(PIXEL_ENV, make_policy, env_config={"size": size})
+    return RolloutWorker(replace(spec, row_writer=row_writer))
 
 
 @pytest.mark.parametrize("make_policy", [LookingPolicy, RememberingPolicy])

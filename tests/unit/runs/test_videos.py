@@ -21,8 +21,8 @@ from rlexp.rollout.evaluation import film_episode
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool
+from tests.doubles.policies import ScriptedPolicy
 from tests.envs import FILMED_ENV
-from tests.unit.rollout.policies import ZeroPolicy
 
 FRAMES = FrameConfig("deepmind", 84, grayscale=False, framestack=True)
 
@@ -127,7 +127,7 @@ def test_a_game_is_shown_at_its_own_speed(
 
 def test_the_film_of_a_game_shows_all_its_lives_in_colour() -> None:
     vector = make_filmed_env(EnvConfig("BreakoutNoFrameskip-v4", {}, None, frames=FRAMES))
-    pictures = list(film_episode(ZeroPolicy(), vector, seed=0, max_frames=2000))
+    pictures = list(film_episode(ScriptedPolicy(), vector, seed=0, max_frames=2000))
     assert len(pictures) < 2000
     vector.reset(seed=0)
     steps = 0

@@ -1,3 +1,5 @@
+"""What every TaskPool promises."""
+
 from __future__ import annotations
 
 import os

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlexp.rollout.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonGreedy, draw_softmax, epsilon_ladder
+from rlexp.agents.dqn.exploration import AnnealedEpsilon, ConstantEpsilon, EpsilonGreedy, draw_softmax, epsilon_ladder
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule
 

@@ -1,4 +1,4 @@
-"""A learner, a source and a pool that do what a test tells them."""
+"""The doubles of a Learner, a SampleSource and a TaskPool, which do what a test says; and rows for them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from rlexp.policy import LearnResult, Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.sample_time import SampleTime
+from rlexp.rollout.fragment import FragmentInfo, SampleTime
 from rlexp.rollout.source import Sample
-from rlexp.rollout.worker import FragmentInfo
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 
@@ -27,7 +26,6 @@ class ScriptedLearner:
 
     def __init__(self) -> None:
         self.num_updates = 0
-        self.num_target_updates = 0
         self.num_snapshots = 0
         self.progress: list[int] = []
         self.fails_at: int | None = None
@@ -46,17 +44,20 @@ class ScriptedLearner:
         if self.num_updates == self.fails_at:
             raise FloatingPointError("this learner fails")
         self.num_updates += 1
-        return LearnResult(batch[OBS].copy(), {"loss": float(self.num_updates)})
+        return LearnResult({"loss": float(self.num_updates)}, batch[OBS].copy())
+
+    def stats(self) -> Mapping[str, Any]:
+        return {"num_snapshots": self.num_snapshots}
 
     def get_weights(self) -> Weights:
         self.num_snapshots += 1
         return {"updates": np.array([self.num_updates])}
 
     def state_dict(self) -> Mapping[str, Array]:
-        return {}
+        return {"updates": np.array([self.num_updates])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        return None
+        (self.num_updates,) = state["updates"].tolist()
 
 
 class ScriptedSource:
@@ -79,11 +80,9 @@ class ScriptedSource:
         shard: int | None = None,
     ) -> None:
         """Let the next poll deliver ``batch``; by default, each row took one env step and may go to any shard."""
-        nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0))
+        nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
         steps = batch.count if num_env_steps is None else num_env_steps
-        info = FragmentInfo(
-            0, batch.count, steps, nothing, np.zeros(1), weights_version, SampleTime(0.001), shard=shard
-        )
+        info = FragmentInfo(0, batch.count, steps, nothing, weights_version, SampleTime(0.001), shard=shard)
         self._samples.append(Sample(Ref(batch), info))
 
     def poll(self, num_steps_sampled: int) -> list[Sample]:
@@ -91,20 +90,24 @@ class ScriptedSource:
         samples, self._samples = self._samples, []
         return samples
 
+    def wait(self, timeout: float) -> bool:
+        return True
+
     def weights_wanted(self) -> bool:
         return self.wants_weights
 
     def publish(self, version: int, weights: Weights) -> None:
+        self.num_weight_syncs += 1
         self.published.append((version, int(weights["updates"][0])))
 
     def set_filter(self, moments: Moments) -> None:
         raise AssertionError("an optimizer knows of no filters")
 
     def state(self) -> dict[str, Any]:
-        return {}
+        return {"num_weight_syncs": self.num_weight_syncs}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        return None
+        self.num_weight_syncs = state["num_weight_syncs"]
 
     def drain_events(self) -> list[str]:
         return []

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
-from rlexp.rollout import whole_episodes
-from rlexp.rollout.whole_episodes import EpisodeAccumulator
+from rlexp.rollout import accumulators
+from rlexp.rollout.accumulators import EpisodeAccumulator
+from rlexp.rollout.n_step import NStep
 from tests.unit.rollout.test_n_step import (
     GOES_ON,
     TERMINATED,
@@ -40,7 +41,7 @@ def test_each_ended_episode_is_sent_once_and_as_soon_as_there_are_enough_steps(
     stream: tuple[list[list[Step]], list[int]], n_step: int, gamma: float, min_steps: int
 ) -> None:
     envs, lengths = stream
-    accumulator = EpisodeAccumulator(n_step, gamma, min_steps)
+    accumulator = EpisodeAccumulator(NStep(n_step, gamma), min_steps)
     found: list[Row] = []
     stop = 0
     for length in lengths:
@@ -56,10 +57,10 @@ def test_each_ended_episode_is_sent_once_and_as_soon_as_there_are_enough_steps(
 
 
 def test_memory_is_bounded_even_while_other_envs_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100)
+    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100)
     endings = [[TERMINATED, GOES_ON] * 20, [GOES_ON] * 40]
     envs = [make_steps(env, [1] * 40, each) for env, each in enumerate(endings)]
-    accumulator = EpisodeAccumulator(1, 0.9, 1)
+    accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
     for t in range(0, 8, 2):
         assert accumulator.push(make_fragment(envs, t, t + 2)) is not None
     with pytest.raises(TrialError, match=r"episodes that have not ended"):
@@ -67,15 +68,15 @@ def test_memory_is_bounded_even_while_other_envs_send(monkeypatch: pytest.Monkey
 
 
 def test_memory_is_free_again_once_episodes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_episodes, "MAX_WAITING_BYTES", 100)
+    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100)
     steps = [make_steps(0, [1] * 400, [GOES_ON, TRUNCATED] * 200)]
-    accumulator = EpisodeAccumulator(1, 0.9, 1)
+    accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
     assert all(accumulator.push(make_fragment(steps, t, t + 4)) is not None for t in range(0, 400, 4))
 
 
 def test_an_episode_over_many_fragments_counts_with_all_its_steps() -> None:
     steps = [make_steps(0, [1] * 5, [GOES_ON] * 4 + [TERMINATED])]
-    accumulator = EpisodeAccumulator(1, 0.9, min_steps=5)
+    accumulator = EpisodeAccumulator(NStep(1, 0.9), min_steps=5)
     batches = [accumulator.push(make_fragment(steps, t, t + 1)) for t in range(5)]
     assert batches[:4] == [None] * 4
     assert batches[4] is not None

@@ -1,33 +1,88 @@
-"""Whole episodes (``batch_mode: complete_episodes``): steps wait in the worker until their episode has ended."""
+"""Turns a worker's fragments into rows: as soon as they are complete, or whole episodes only (``batch_mode``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlexp.errors import TrialError
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.n_step import n_step_transitions
 from rlexp.sample_batch import Array, SampleBatch
 
 MAX_WAITING_BYTES = 2**31
 """Observations that may wait in a worker."""
 
 
-class EpisodeAccumulator:
-    """Turns fragments into the transitions of whole episodes; owned by one worker.
+class Fold(Protocol):
+    """Computes an algorithm's rows from a stream of steps: n-step transitions, advantages. Has no state."""
 
-    The stream of all envs waits together and each env has its own cut, behind its last ended episode.
-    What lies before it is sent as soon as it is ``min_steps`` steps of all envs together; the rest waits
-    on, at most an episode per env (which ``horizon`` bounds) and a fragment. Every episode is sent once.
+    @property
+    def lookahead(self) -> int:
+        """Steps of the stream that a row needs behind its first one, unless its episode ends before."""
+        ...
+
+    def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
+        """Return the rows that start at steps ``0 .. num_starts - 1`` of every env, in time-major order.
+
+        Steps that are not ``valid`` have no row.
+        """
+        ...
+
+
+class Accumulator(Protocol):
+    """Holds the steps that wait until rows can be folded from them; owned by one worker."""
+
+    def push(self, fragment: Fragment) -> SampleBatch | None:
+        """Return the rows that may be sent now; None: more fragments are needed first."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return the steps that wait."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned, as a new accumulator."""
+        ...
+
+
+class FragmentAccumulator:
+    """An Accumulator that returns each row as soon as it is complete.
+
+    The steps at a fragment's end whose rows need later ones wait for the next fragment, so that no row is
+    folded short at a border, none is lost and none appears twice.
     """
 
-    def __init__(self, n_step: int, gamma: float, min_steps: int) -> None:
-        self._n_step = n_step
-        self._gamma = gamma
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._waiting: Fragment | None = None
+
+    def push(self, fragment: Fragment) -> SampleBatch:
+        """Return at most ``T * M`` rows (none at first, if the fold looks further ahead than T steps)."""
+        stream = fragment if self._waiting is None else self._waiting.followed_by(fragment)
+        num_starts = max(stream.num_steps - self._fold.lookahead, 0)
+        self._waiting = stream.since(num_starts)
+        return self._fold.rows(stream, num_starts)
+
+    def state(self) -> dict[str, Any]:
+        return {"waiting": None if self._waiting is None else self._waiting.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._waiting = None if state["waiting"] is None else Fragment(**state["waiting"])
+
+
+class EpisodeAccumulator:
+    """An Accumulator that returns the rows of whole episodes.
+
+    The stream of all envs waits together and each env has its own cut, behind its last ended episode.
+    The steps before it are sent as soon as they are ``min_steps`` of all envs together; the rest waits,
+    at most an episode per env (which ``horizon`` bounds) and a fragment. Every episode is sent once.
+    """
+
+    def __init__(self, fold: Fold, min_steps: int) -> None:
+        self._fold = fold
         self._min_steps = min_steps
         self._waiting: list[Fragment] = []
         self._waiting_bytes = 0
@@ -35,9 +90,9 @@ class EpisodeAccumulator:
         self._open_steps: Array = np.zeros(1, np.int64)
 
     def push(self, fragment: Fragment) -> SampleBatch | None:
-        """Return the transitions of all ended episodes, or None while they are fewer than ``min_steps`` steps.
+        """Return the rows of all ended episodes, or None while they are fewer than ``min_steps`` steps.
 
-        Raises TrialError when what waits grows beyond MAX_WAITING_BYTES.
+        Raises TrialError when more than MAX_WAITING_BYTES wait.
         """
         self._waiting.append(fragment)
         self._count(fragment)
@@ -46,11 +101,9 @@ class EpisodeAccumulator:
         return batch
 
     def state(self) -> dict[str, Any]:
-        """Return the steps that wait."""
         return {"waiting": [fragment.state() for fragment in self._waiting]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned, as a new accumulator."""
         self._waiting = [Fragment(**fragment) for fragment in state["waiting"]]
         for fragment in self._waiting:
             self._count(fragment)
@@ -70,7 +123,7 @@ class EpisodeAccumulator:
         sent = replace(stream, valid=stream.valid & finished)
         rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
         self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.obs.nbytes, 0
-        return n_step_transitions(sent, int(per_env.max()), self._n_step, self._gamma)
+        return self._fold.rows(sent, int(per_env.max()))
 
 
 def refuse_too_much_waiting(num_bytes: int, *, whole_episodes: bool) -> None:
@@ -90,7 +143,7 @@ def refuse_too_much_waiting(num_bytes: int, *, whole_episodes: bool) -> None:
 
 
 def before_last_end(fragment: Fragment) -> tuple[Array, Array]:
-    """Return which steps ``[T, M]`` lie up to their env's last end of an episode, and which envs ``[M]`` have one."""
+    """Return which steps ``[T, M]`` are up to their env's last end of an episode, and which envs ``[M]`` have one."""
     ends = fragment.terminated | fragment.truncated
     finished: Array = np.logical_or.accumulate(ends[::-1])[::-1]
     return finished, finished[0]

@@ -1,4 +1,4 @@
-"""ε-greedy exploration: each worker's, or each env's, own ε."""
+"""How a DQN policy explores: ε-greedy with an ε for each worker or env, by the softmax of its values, or with noise."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule
+from rlexp.seeding import derive_seed
 
 STEPS_DRAWN_AHEAD = 64
 """Steps that random actions are drawn for at once."""
@@ -26,7 +28,7 @@ class EpsilonSchedule(Protocol):
 
 @dataclass(frozen=True)
 class ConstantEpsilon:
-    """A fixed ε per env, as Ape-X holds them."""
+    """A fixed ε per env, as in Ape-X."""
 
     values: tuple[float, ...]
 
@@ -52,6 +54,66 @@ class AnnealedEpsilon:
         """Return ε per env ``[M]``."""
         t = num_steps_sampled - self.warmup_timesteps
         return np.full(self.num_envs, self.schedule.value(t) if t >= 0 else self.schedule.initial)
+
+
+@dataclass(frozen=True)
+class PolicyExploration:
+    """How the policy of one worker explores."""
+
+    epsilon: EpsilonSchedule
+    seed: int
+    worker_index: int
+    softmax_temp: float | None = None
+    """Actions are drawn from softmax(Q / ``softmax_temp``); None: they are greedy."""
+    parameter_noise_stddev: float | None = None
+    """Deviation of parameter noise at the start; None: the weights act as they are."""
+
+    def seed_of(self, stream: str) -> int:
+        """Return the seed of one of the worker's random streams."""
+        return derive_seed(self.seed, "worker", self.worker_index, stream)
+
+
+class Explorer:
+    """Chooses a worker's actions from their values, by ε and softmax; owned by its policy."""
+
+    def __init__(self, exploration: PolicyExploration, num_actions: int) -> None:
+        self._schedule, self._softmax_temp = exploration.epsilon, exploration.softmax_temp
+        self._softmax_rng = np.random.default_rng(exploration.seed_of("exploration"))
+        epsilon_rng = np.random.default_rng(exploration.seed_of("epsilon"))
+        self._epsilon_greedy = EpsilonGreedy(len(exploration.epsilon.epsilons(0)), num_actions, epsilon_rng)
+
+    def epsilons(self, num_steps_sampled: int) -> Array:
+        """Return ε per env ``[M]`` once all workers together have sampled so many env steps."""
+        return self._schedule.epsilons(num_steps_sampled)
+
+    def choose(self, values: Array, epsilons: Array) -> Array:
+        """Return actions ``[M]`` for action values ``[M, A]`` and ``epsilons [M]``."""
+        temperature = self._softmax_temp
+        actions = values.argmax(axis=1) if temperature is None else draw_softmax(values, temperature, self._softmax_rng)
+        return self._epsilon_greedy(actions, epsilons)
+
+    def state(self) -> dict[str, Any]:
+        """Return the random streams."""
+        return {"epsilon": self._epsilon_greedy.state(), "softmax_rng": self._softmax_rng.bit_generator.state}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned."""
+        self._epsilon_greedy.load(state["epsilon"])
+        self._softmax_rng.bit_generator.state = state["softmax_rng"]
+
+
+class EpsilonGreedyPolicy:
+    """A policy that takes a random action with probability ε: for evaluations that explore."""
+
+    def __init__(self, policy: ActingPolicy, epsilons: Array, num_actions: int, seed: int) -> None:
+        """Explore in as many envs as there are ``epsilons [M]``."""
+        self._policy = policy
+        self._epsilons = epsilons
+        self._epsilon_greedy = EpsilonGreedy(len(epsilons), num_actions, np.random.default_rng(seed))
+
+    def compute_actions(self, obs: Array) -> Array:
+        """Return the actions ``[M]``."""
+        return self._epsilon_greedy(self._policy.compute_actions(obs), self._epsilons)
 
 
 def epsilon_ladder(num_rungs: int) -> tuple[float, ...]:
@@ -90,12 +152,12 @@ class EpsilonGreedy:
         return np.where(chances < epsilons, random_actions, actions)
 
     def state(self) -> dict[str, Any]:
-        """Return what was drawn ahead, and what the next draws come of."""
+        """Return what was drawn ahead, and the generator of the next draws."""
         chances, actions = ([drawn[part] for drawn in self._ahead] for part in range(2))
         return {"rng": self._rng.bit_generator.state, "chances": np.array(chances), "actions": np.array(actions)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
         self._rng.bit_generator.state = state["rng"]
         self._ahead = list(zip(state["chances"], state["actions"], strict=True))
 

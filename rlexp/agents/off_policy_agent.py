@@ -1,0 +1,73 @@
+"""Agents that learn from replay: its shards, what checkpoints hold of them, and the importance-sampling exponent."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from rlexp.agents.agent import Agent, CheckpointArrays
+from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.config.keys.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
+from rlexp.errors import CheckpointError
+from rlexp.optimizers.policy_optimizer import ReplayOptimizer
+from rlexp.policy import Learner
+from rlexp.replay import ReplayConfig, split_evenly
+from rlexp.rollout.source import SampleSource
+from rlexp.sample_batch import Array
+from rlexp.schedules import LinearSchedule
+
+OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=DQNConfig)
+
+
+class OffPolicyAgent(Agent[OffPolicyConfigT]):
+    """An agent whose optimizer owns replay."""
+
+    optimizer: ReplayOptimizer
+
+    @abstractmethod
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer: ...
+
+    def stores_replay(self) -> bool:
+        """Return whether checkpoints hold what replay holds, which may depend on how much that is."""
+        given = self.config.checkpoint_replay
+        return self.optimizer.replay_bytes() <= MOST_CHECKPOINTED_BYTES if given is None else given
+
+    def beta_schedule(self) -> LinearSchedule:
+        """Return the importance-sampling exponent over trained steps."""
+        config = self.config
+        return LinearSchedule(
+            config.prioritized_replay_beta,
+            config.resolved_final_prioritized_replay_beta,
+            config.resolved_beta_annealing_timesteps,
+        )
+
+    def replay_config(self, num_shards: int) -> ReplayConfig:
+        """Return the config of one of ``num_shards`` shards."""
+        config = self.config
+        return ReplayConfig(
+            capacity=split_evenly(config.buffer_size, num_shards),
+            learning_starts=split_evenly(config.learning_starts, num_shards),
+            train_batch_size=config.train_batch_size,
+            prioritized=config.prioritized_replay,
+            alpha=config.prioritized_replay_alpha,
+            beta=config.prioritized_replay_beta,
+            eps=config.prioritized_replay_eps,
+            compress_observations=config.compress_observations,
+        )
+
+    def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
+        if self.stores_replay():
+            replay_arrays, state["replay"] = packed_states(self.optimizer.replay_states())
+            arrays.update(replay_arrays)
+
+    def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
+        """Fill replay; without it, the rest of the optimizer's state starts anew as well."""
+        if "replay" not in state:
+            return
+        try:
+            self.optimizer.load_replay_states(unpacked_states(arrays, state["replay"]))
+        except CheckpointError as error:
+            self.add_event(f"replay starts empty: {error.message}")
+            return
+        super().restore_optimizer(state, arrays)

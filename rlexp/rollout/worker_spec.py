@@ -1,0 +1,62 @@
+"""Everything that a rollout worker is built from, in this process or in any other: it imports neither torch nor Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from gymnasium.vector import VectorEnv
+
+from rlexp.policy import Policy
+from rlexp.rollout.accumulators import Fold
+from rlexp.rollout.filters import Moments
+from rlexp.sample_batch import SampleBatch, WrittenRows
+
+MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
+MakePolicy = Callable[[], Policy]
+
+RewardLimits = bool | float | tuple[float, float]
+"""True: their sign. False: whole. A number x: limited to [-x, x]. A pair: limited to [low, high]."""
+
+
+class RowWriter(Protocol):
+    """Puts rows where replay finds them, so that the worker need not send them."""
+
+    def write(self, batch: SampleBatch) -> WrittenRows:
+        """Write ``batch [B]`` and return where it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How a worker samples, whatever the algorithm."""
+
+    fragment_length: int
+    """Steps per env and ``sample`` call (``sample_batch_size``)."""
+    clip_rewards: RewardLimits
+    """How the learner sees rewards; episode returns are never clipped."""
+    batch_mode: Literal["truncate_episodes", "complete_episodes"]
+    """Whether ``sample`` returns what it has recorded, or whole episodes only."""
+    sample_async: bool
+    """Whether the next fragment is recorded while this one is folded and sent."""
+    observation_filter: Moments | None = None
+    """The moments that a MeanStdFilter starts with; None: observations stay as they are."""
+    reported_envs: tuple[bool, ...] | None = None
+    """Whether the episodes of each env count for the reported returns; None: all do. Others explore too much."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One rollout worker. It can be pickled, as its functions are those of modules."""
+
+    index: int
+    seed: int
+    """Seeds its envs; each of its random streams is derived from it and ``index``."""
+    make_env: MakeVectorEnv
+    make_policy: MakePolicy
+    """Called once, and twice with ``sample_async``: a policy is used by one thread."""
+    fold: Fold
+    rollout: RolloutConfig
+    row_writer: RowWriter | None = None
+    """What writes its transitions into replay; None: they are sent."""

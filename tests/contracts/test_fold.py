@@ -1,0 +1,100 @@
+"""What every Fold and every Accumulator promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlexp.rollout.accumulators import Accumulator, EpisodeAccumulator, Fold, FragmentAccumulator
+from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.n_step import NStep
+from rlexp.sample_batch import OBS, SampleBatch
+from tests.unit.rollout.test_n_step import GOES_ON, TERMINATED, TRUNCATED, make_fragment, make_steps
+
+NUM_STEPS = 40
+ENDINGS = [GOES_ON, GOES_ON, TERMINATED, GOES_ON, GOES_ON, GOES_ON, GOES_ON, TRUNCATED, GOES_ON, GOES_ON]
+STEPS = [make_steps(env, list(range(NUM_STEPS)), (ENDINGS[env:] + ENDINGS[:env]) * 4) for env in range(3)]
+
+
+def stream(start: int = 0, stop: int = NUM_STEPS) -> Fragment:
+    return make_fragment(STEPS, start, stop)
+
+
+def assert_equal(found: SampleBatch, expected: SampleBatch) -> None:
+    assert set(found) == set(expected)
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+@pytest.fixture(params=[NStep(1, 0.9), NStep(4, 0.9)], ids=repr)
+def fold(request: pytest.FixtureRequest) -> Fold:
+    found: Fold = request.param
+    return found
+
+
+def test_each_valid_step_starts_a_row_in_the_order_of_time(fold: Fold) -> None:
+    num_starts = NUM_STEPS - fold.lookahead
+    valid = stream().valid[:num_starts]
+    batch = fold.rows(stream(), num_starts)
+    np.testing.assert_array_equal(batch[OBS], stream().obs[:num_starts][valid])
+
+
+def test_a_row_needs_no_more_than_the_lookahead(fold: Fold) -> None:
+    for num_starts in (1, 7):
+        short = stream(0, num_starts + fold.lookahead)
+        assert_equal(fold.rows(short, num_starts), fold.rows(stream(), num_starts))
+
+
+def test_a_fold_has_no_state(fold: Fold) -> None:
+    first = fold.rows(stream(), 5)
+    fold.rows(stream(10), 20)
+    assert_equal(fold.rows(stream(), 5), first)
+
+
+def test_no_starts_make_no_rows_of_the_same_columns(fold: Fold) -> None:
+    nothing = replace(stream(), valid=np.zeros((NUM_STEPS, 3), bool))
+    for batch in (fold.rows(stream(), 0), fold.rows(nothing, 5)):
+        assert len(batch) == 0
+        assert {name: column.dtype for name, column in batch.columns.items()} == {
+            name: column.dtype for name, column in fold.rows(stream(), 5).columns.items()
+        }
+
+
+MakeAccumulator = Callable[[Fold], Accumulator]
+
+
+@pytest.fixture(params=[FragmentAccumulator, lambda fold: EpisodeAccumulator(fold, 12)], ids=["fragments", "episodes"])
+def make(request: pytest.FixtureRequest) -> MakeAccumulator:
+    found: MakeAccumulator = request.param
+    return found
+
+
+def pushed(accumulator: Accumulator, start: int, stop: int) -> list[SampleBatch]:
+    """Return the rows that the fragments of 4 steps from ``start`` to ``stop`` let go."""
+    batches = [accumulator.push(stream(step, step + 4)) for step in range(start, stop, 4)]
+    return [batch for batch in batches if batch is not None]
+
+
+def test_no_row_is_lost_or_sent_twice(fold: Fold, make: MakeAccumulator) -> None:
+    found = SampleBatch.concat(pushed(make(fold), 0, NUM_STEPS))
+    expected = fold.rows(stream(), NUM_STEPS - fold.lookahead)
+    order, expected_order = (np.argsort(batch[OBS][:, 0]) for batch in (found, expected))
+    sent = np.isin(expected[OBS][expected_order][:, 0], found[OBS][:, 0])
+    # Only the last steps of each env may wait.
+    assert np.count_nonzero(~sent) <= 3 * 12
+    assert_equal(found.take(order), expected.take(expected_order[sent]))
+
+
+@pytest.mark.parametrize("stop", range(4, 28, 4))
+def test_an_accumulator_continues_from_the_state_of_another(fold: Fold, make: MakeAccumulator, stop: int) -> None:
+    first, second = make(fold), make(fold)
+    pushed(first, 0, stop)
+    second.load(deepcopy(first.state()))
+    expected, found = (pushed(each, stop, NUM_STEPS) for each in (first, second))
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        assert_equal(one, other)

@@ -1,0 +1,93 @@
+"""What every SampleSource promises, for both kinds of workers and for the double of tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rlexp.policy import Weights
+from rlexp.rollout.source import Sample, SampleSource
+from rlexp.task_pool import InlineTaskPool
+from tests.doubles.scripted import ScriptedSource, rows
+from tests.unit.rollout.test_sample_sources import local, remote
+
+Make = Callable[[InlineTaskPool], SampleSource]
+POLLS = 3
+
+
+def scripted(pool: InlineTaskPool) -> ScriptedSource:
+    source = ScriptedSource()
+    for value in range(2):
+        source.give(rows(float(value), count=3))
+    return source
+
+
+@pytest.fixture(params=[local, remote, scripted])
+def make(request: pytest.FixtureRequest) -> Make:
+    found: Make = request.param
+    return found
+
+
+def polled(source: SampleSource) -> list[Sample]:
+    return [sample for _ in range(POLLS) for sample in source.poll(0)]
+
+
+def weights(version: int) -> Weights:
+    return {"updates": np.array([version])}
+
+
+def test_a_sample_is_a_batch_and_the_report_about_it(make: Make) -> None:
+    pool = InlineTaskPool()
+    samples = polled(make(pool))
+    assert len(samples) >= 2
+    for sample in samples:
+        assert pool.get(sample.batch, 1.0).count == sample.info.num_rows > 0
+        assert sample.info.num_env_steps >= sample.info.num_rows
+        assert not sample.info.episodes.returns.size
+
+
+def test_a_wait_ends_after_its_time(make: Make) -> None:
+    source = make(InlineTaskPool())
+    for _ in range(POLLS):
+        started = time.monotonic()
+        assert source.wait(0.1) in (True, False)
+        assert time.monotonic() - started < 5.0
+        source.poll(0)
+
+
+def test_published_weights_reach_the_workers(make: Make) -> None:
+    source = make(InlineTaskPool())
+    assert source.num_weight_syncs == 0
+    source.publish(3, weights(3))
+    polled(source)
+    assert source.num_weight_syncs > 0
+    assert source.weights_wanted() in (True, False)
+
+
+def test_a_source_continues_from_the_state_of_another(make: Make) -> None:
+    pool = InlineTaskPool()
+    source, other = make(pool), make(pool)
+    source.publish(1, weights(1))
+    polled(source)
+    other.load(source.state())
+    assert other.num_weight_syncs == source.num_weight_syncs > 0
+    assert other.num_worker_restarts == 0
+
+
+def test_events_are_reported_once(make: Make) -> None:
+    source = make(InlineTaskPool())
+    polled(source)
+    source.drain_events()
+    assert source.drain_events() == []
+
+
+def test_a_stopped_source_delivers_no_new_batches_and_stops_twice(make: Make) -> None:
+    source = make(InlineTaskPool())
+    source.poll(0)
+    source.stop()
+    source.stop()
+    source.poll(0)
+    assert source.poll(0) == []
