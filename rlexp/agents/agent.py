@@ -14,13 +14,12 @@ import gymnasium as gym
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.progress import Progress
-from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.agents.replay_states import join_shard_states, split_shard_states
 from rlexp.agents.restored_state import check_counters, errors_of
 from rlexp.agents.result_row import IterationReport
 from rlexp.agents.rollout_fingerprint import rollout_fingerprint
 from rlexp.checkpoint import Checkpoint, write_checkpoint
-from rlexp.checkpoint.array_file import AnyArray
-from rlexp.checkpoint.state_tree import put_together, taken_apart
+from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, make_vector_env
@@ -101,7 +100,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.optimizer = self.make_optimizer()
         if checkpoint is not None:
             with errors_of(checkpoint.path):
-                self._restore(put_together(checkpoint.arrays.get(STATE_GROUP, {}), checkpoint.state), checkpoint.arrays)
+                self._restore(join_state(checkpoint.copies(STATE_GROUP), checkpoint.state), checkpoint.arrays)
 
     @classmethod
     @abstractmethod
@@ -233,9 +232,9 @@ class Agent(ABC, Generic[ConfigT]):
             told = self._state()
         # The learner may continue now, with the batches that it has: no shard hears of it before the next step.
         if self.stores_replay():
-            replay_arrays, told["replay"] = packed_states(self.optimizer.replay_states())
+            replay_arrays, told["replay"] = split_shard_states(self.optimizer.replay_states())
             arrays |= replay_arrays
-        arrays[STATE_GROUP], state = taken_apart(told)
+        arrays[STATE_GROUP], state = split_state(told)
         return write_checkpoint(directory, arrays, state, metadata)
 
     def _state(self) -> dict[str, Any]:
@@ -259,7 +258,7 @@ class Agent(ABC, Generic[ConfigT]):
         if "replay" not in state:
             return
         try:
-            self.optimizer.load_replay_states(unpacked_states(arrays, state["replay"]))
+            self.optimizer.load_replay_states(join_shard_states(arrays, state["replay"]))
         except CheckpointError as error:
             self._events.append(f"replay starts empty: {error.message}")
             return

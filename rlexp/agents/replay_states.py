@@ -1,29 +1,24 @@
-"""The states of replay shards as a checkpoint can hold them: arrays apart from what JSON can say."""
+"""The states of replay shards in a checkpoint: a group of arrays for each shard, and the values of all in one list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from rlexp.replay.lazy_array import StateArray, StoredArray
+from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.sample_batch import Array
 
 
-def packed_states(states: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, StateArray]], list[dict[str, Any]]]:
-    """Return a group of arrays per shard, ``replay_0`` and so on, and the rest of each shard's state."""
-    is_array = (np.ndarray, StoredArray)
-    arrays = {
-        f"replay_{index}": {name: value for name, value in state.items() if isinstance(value, is_array)}
-        for index, state in enumerate(states)
-    }
-    rest = [{name: value for name, value in state.items() if not isinstance(value, is_array)} for state in states]
-    return arrays, rest
+def split_shard_states(
+    states: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, dict[str, AnyArray]], list[dict[str, Any]]]:
+    """Return a group of arrays per shard, ``replay_0`` and so on, and the values of each shard's state."""
+    split = [split_state(state) for state in states]
+    return {f"replay_{index}": arrays for index, (arrays, _) in enumerate(split)}, [values for _, values in split]
 
 
-def unpacked_states(
-    arrays: Mapping[str, Mapping[str, Array]], rest: Sequence[Mapping[str, Any]]
+def join_shard_states(
+    groups: Mapping[str, Mapping[str, Array]], values: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the shards' states that ``packed_states`` took apart."""
-    return [{**values, **arrays[f"replay_{index}"]} for index, values in enumerate(rest)]
+    """Return the states that ``split_shard_states`` split; their arrays are those of ``groups``, not copies."""
+    return [join_state(groups[f"replay_{index}"], each) for index, each in enumerate(values)]

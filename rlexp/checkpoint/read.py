@@ -27,6 +27,10 @@ class Checkpoint:
     state: dict[str, Any]
     metadata: dict[str, Any]
 
+    def copies(self, group: str) -> dict[str, NDArray[Any]]:
+        """Return copies in memory of the arrays of a group, which may be changed; none where there is no such group."""
+        return {name: np.array(array) for name, array in self.arrays.get(group, {}).items()}
+
     def check_numbers(self, *groups: str) -> None:
         """Raise CheckpointError, with the name of the array, where no network can compute with one of some groups.
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlexp.checkpoint.array_file import TYPES, AnyArray, num_bytes, write_arrays
+from rlexp.checkpoint.array_file import TYPES, write_arrays
 from rlexp.checkpoint.manifest import ARRAYS_SUFFIX, GROUP_NAME, STATE, write_manifest
+from rlexp.checkpoint.state_codec import AnyArray, num_bytes
 from rlexp.checkpoint.trial import iteration_of, remove_leftovers
 from rlexp.errors import RlexpError
 from rlexp.json_file import sync
@@ -23,12 +24,12 @@ def write_checkpoint(
 ) -> Path:
     """Write a checkpoint that is either complete at ``directory`` or not there at all; an older one there is replaced.
 
-    ``arrays`` maps group to name to array (bool, integer or float, any shape; scattered ones are read as they
+    ``arrays`` maps group to name to array (bool, integer or float, any shape; lazy ones are read as they
     are written); ``state`` is JSON whose numbers are kept to the last digit; ``metadata`` is for people and may
     lose NaN to null.
     Raises ValueError or TypeError, before anything is written, for a name, dtype or state that
     cannot be stored, and RlexpError when the disk refuses: then nothing of this checkpoint is left
-    and the earlier ones are untouched. What reading a scattered array raises passes, with nothing left either.
+    and the earlier ones are untouched. What reading a lazy array raises passes, with nothing left either.
     """
     sequence = iteration_of(directory)
     _refuse_unstorable(arrays)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.rows import Rows
 from rlexp.replay.sum_tree import SumTree
 from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
@@ -98,7 +98,7 @@ class PrioritizedReplayBuffer:
             **self.rows.state(),
             "alpha": self._alpha,
             "highest_priority": self._highest_priority,
-            "priorities_to_alpha": StoredArray((self.rows.size,), np.dtype(np.float64), self._masses_of),
+            "priorities_to_alpha": LazyArray((self.rows.size,), np.dtype(np.float64), self._masses_of),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:

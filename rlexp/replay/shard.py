@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import rows_of, split_state
 from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import ReplayBuffer
-from rlexp.replay.lazy_array import StoredArray, rows_of
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
@@ -121,7 +121,7 @@ class ReplayShard:
     def state(self) -> dict[str, Any]:
         """Return all of it as a flat dict of arrays, to be read before anything changes, and of values for JSON.
 
-        An array is a view of the shard's own memory or a :class:`~rlexp.replay.lazy_array.StoredArray`.
+        An array is a view of the shard's own memory or a :class:`~rlexp.checkpoint.state_codec.LazyArray`.
         """
         return {
             **self._buffer.state(),
@@ -132,15 +132,13 @@ class ReplayShard:
         }
 
     def outline(self) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
-        """Return what :meth:`state` does, of arrays their shapes and types alone: it travels, :meth:`piece` follows."""
-        state = self.state()
-        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray | StoredArray)}
-        values = {name: value for name, value in state.items() if name not in arrays}
+        """Return the values of :meth:`state`, and shapes and dtypes of its arrays; :meth:`piece` returns the rest."""
+        arrays, values = split_state(self.state())
         return values, {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
     def piece(self, name: str, start: int, stop: int) -> Array:
         """Return the rows ``start`` to ``stop`` (exclusive) of an array of :meth:`state`."""
-        return rows_of(self.state()[name], start, stop)
+        return rows_of(split_state(self.state())[0][name], start, stop)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on, bit for bit, where :meth:`state` was taken.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.agents.replay_states import join_shard_states, split_shard_states
 from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
@@ -70,9 +70,9 @@ def test_shards_in_other_processes_come_back_as_they_were(tmp_path: Path, monkey
     try:
         shards, again = placed(pool, seed=1), placed(pool, seed=7)
         fill(pool, shards)
-        arrays, rest = packed_states(shards.states())
+        arrays, rest = split_shard_states(shards.states())
         checkpoint = read_checkpoint(write_checkpoint(tmp_path / "checkpoint_000001", arrays, {"replay": rest}, {}))
-        again.load(unpacked_states(checkpoint.arrays, checkpoint.state["replay"]))
+        again.load(join_shard_states(checkpoint.arrays, checkpoint.state["replay"]))
         np.testing.assert_equal(told(again), told(shards))
         for one, other in zip(shards, again, strict=True):
             batches = [pool.get(pool.call(shard, ReplayShard.replay, 0.5), 60.0) for shard in (one, other)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.rows import STORAGE_PREFIX, Run
 from rlexp.replay.shared.rings import RingMemory, RingSizes, fence
 from rlexp.replay.shared.segment import Segment
@@ -129,7 +129,7 @@ class SharedRows:
         """
         size = self.size
         rows = {
-            STORAGE_PREFIX + name: StoredArray((size, *slots.shape[1:]), slots.dtype, partial(self._held, slots))
+            STORAGE_PREFIX + name: LazyArray((size, *slots.shape[1:]), slots.dtype, partial(self._held, slots))
             for name, slots in (self._memory.storage.columns.items() if size else ())
         }
         return {"capacity": self.capacity, "num_added": self.num_added if size == self.capacity else size, **rows}

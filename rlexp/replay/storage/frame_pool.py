@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StateArray
 from rlexp.replay.storage.frame_memory import FrameMemory
 from rlexp.sample_batch import Array
 
@@ -67,7 +67,7 @@ class FramePool:
         """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
         self._memory.read(ids, out)
 
-    def state(self) -> tuple[dict[str, StateArray], Callable[[Array], Array]]:
+    def state(self) -> tuple[dict[str, AnyArray], Callable[[Array], Array]]:
         """Return what holds the frames that are referred to, and what their ids are in a pool that has loaded it.
 
         The second is a function of ids. Both are to be used before anything changes.

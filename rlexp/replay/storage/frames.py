@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import AnyArray, LazyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StateArray, StoredArray
 from rlexp.replay.storage.array import ArrayStorage, check_lengths
 from rlexp.replay.storage.array_pool import LentArrays
 from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
@@ -68,12 +68,12 @@ class FrameStorage:
         self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
         return rows.with_columns(**{OBS: side_by_side(frames[0]), NEW_OBS: side_by_side(frames[1])})
 
-    def state(self, count: int) -> dict[str, StateArray]:
+    def state(self, count: int) -> dict[str, AnyArray]:
         """Return what the first ``count`` slots hold, which are all that were written, as :meth:`load` understands it.
 
         It is to be read before anything changes.
         """
-        columns: dict[str, StateArray] = {**self._plain.state(count)}
+        columns: dict[str, AnyArray] = {**self._plain.state(count)}
         if self._pool is None or not count:
             return columns
         frames, loaded = self._pool.state()
@@ -136,6 +136,6 @@ class FrameStorage:
         return self._pool
 
 
-def _renumbered(ids: Array, loaded: Callable[[Array], Array]) -> StoredArray:
+def _renumbered(ids: Array, loaded: Callable[[Array], Array]) -> LazyArray:
     """Return a column of ids as a pool that has loaded the frames knows them."""
-    return StoredArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(ids[start:stop]))
+    return LazyArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(ids[start:stop]))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rlexp.checkpoint.state_tree import put_together, taken_apart
+from rlexp.checkpoint.state_codec import join_state, split_state
 from rlexp.envs import EnvConfig, FrameConfig, make_vector_env
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
@@ -39,9 +39,15 @@ CONFIGS = {
 def stored(snapshot: dict[str, Any] | None) -> dict[str, Any]:
     """Return a snapshot as a checkpoint gives it back."""
     assert snapshot is not None
-    arrays, rest = taken_apart(snapshot)
-    together: dict[str, Any] = put_together(arrays, json.loads(json.dumps(rest)))
-    return together
+    arrays, rest = split_state(snapshot)
+    return join_state({name: np.array(array) for name, array in arrays.items()}, json.loads(json.dumps(rest)))
+
+
+def contents(snapshot: dict[str, Any] | None) -> tuple[str, dict[str, bytes]]:
+    """Return what a checkpoint would hold of a snapshot: JSON, and the bytes of the arrays."""
+    assert snapshot is not None
+    arrays, values = split_state(snapshot)
+    return json.dumps(values), {name: np.array(array).tobytes() for name, array in arrays.items()}
 
 
 def played(env: Vector, steps: int, seed: int) -> list[bytes]:
@@ -80,12 +86,9 @@ def test_a_snapshot_is_not_changed_by_what_the_env_does_next() -> None:
     env = make_vector_env(CONFIGS["native"], 2)
     env.reset(seed=1)
     snapshot = take_snapshot(env)
-    before = json.dumps(taken_apart(snapshot)[1]), {n: a.tobytes() for n, a in taken_apart(snapshot)[0].items()}
+    before = contents(snapshot)
     played(env, 5, seed=0)
-    assert before == (
-        json.dumps(taken_apart(snapshot)[1]),
-        {n: a.tobytes() for n, a in taken_apart(snapshot)[0].items()},
-    )
+    assert before == contents(snapshot)
 
 
 class Phase(Enum):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.agents.replay_states import join_shard_states, split_shard_states
 from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.replay import ReplayShard
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, FrameRows, SampleBatch
@@ -64,12 +64,12 @@ def test_a_checkpoint_of_replay_takes_little_memory_beside_it(
     shard.update_priorities(np.arange(rows), errors)
     assert shard.stats().nbytes > 16 * MIB
     with at_most(LITTLE):
-        arrays, rest = packed_states([shard.state()])
+        arrays, rest = split_shard_states([shard.state()])
         path = write_checkpoint(tmp_path / "checkpoint_000001", arrays, {"replay": rest}, {})
         del arrays, rest
     with at_most(LITTLE):
         checkpoint = read_checkpoint(path)
-        again.load(unpacked_states(checkpoint.arrays, checkpoint.state["replay"])[0])
+        again.load(join_shard_states(checkpoint.arrays, checkpoint.state["replay"])[0])
     batches = [each.replay() for each in (shard, again)]
     assert batches[0] is not None
     assert batches[1] is not None
