@@ -20,6 +20,11 @@ NEW_OBS = "new_obs"
 TD_ERRORS = "td_errors"
 WEIGHTS = "weights"
 KEYS = "keys"
+FRAME_IDS = "frame_ids"
+"""In the place of OBS, where it is large: the frames ``[B, K]`` that it is made of."""
+NEW_FRAME_IDS = "new_frame_ids"
+"""In the place of NEW_OBS."""
+FRAME_IDS_OF = {OBS: FRAME_IDS, NEW_OBS: NEW_FRAME_IDS}
 OUTPUTS = "outputs"
 """What a policy saw in OBS when it acted; its ``postprocess`` uses it up."""
 NEW_OUTPUTS = "new_outputs"
@@ -71,6 +76,10 @@ class SampleBatch:
     def with_columns(self, **columns: Array) -> SampleBatch:
         """Return a batch with the given columns added or replaced."""
         return SampleBatch({**self.columns, **columns})
+
+    def exchange(self, columns: Mapping[str, tuple[str, Array]]) -> SampleBatch:
+        """Return a batch in which columns are replaced by others of other names, at the same places."""
+        return SampleBatch(dict(columns.get(name, (name, column)) for name, column in self.columns.items()))
 
     def slice(self, start: int, stop: int) -> SampleBatch:
         """Return rows ``start`` to ``stop`` (exclusive) as views; the batch itself where these are all its rows."""
@@ -137,11 +146,11 @@ class FrameRows:
     """
 
     rows: SampleBatch
-    """The columns, of which OBS and NEW_OBS ``[B, K]`` say which of ``frames`` an observation is made of."""
+    """The columns; FRAME_IDS and NEW_FRAME_IDS ``[B, K]`` are indices into ``frames``."""
     frames: Array
     """``[F, ..., C]``."""
     numbers: Array
-    """A number for each frame ``[F]`` int64, its own for ever: frames of one number are equal."""
+    """The global number of each frame ``[F]`` int64: frames of one number are equal, whatever batch they are in."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -157,8 +166,9 @@ class FrameRows:
 
     def stacks(self) -> SampleBatch:
         """Return the rows with their observations."""
-        observations = {name: side_by_side(self.frames[self.rows[name]]) for name in (OBS, NEW_OBS)}
-        return self.rows.with_columns(**observations)
+        return self.rows.exchange(
+            {ids: (obs, side_by_side(self.frames[self.rows[ids]])) for obs, ids in FRAME_IDS_OF.items()}
+        )
 
 
 LEAST_BYTES = 1024

@@ -20,7 +20,7 @@ from rlexp.replay.storage import FrameStorage
 from rlexp.rollout.exploration import ConstantEpsilon
 from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.sample_batch import OBS, Array, FrameRows, SampleBatch, WrittenRows
+from rlexp.sample_batch import FRAME_IDS, Array, FrameRows, SampleBatch, WrittenRows
 
 NUM_STEPS = 256
 """Steps of the batch: a third of a second of an Atari game."""
@@ -86,7 +86,7 @@ def measured_bytes_per_transition(env_config: EnvConfig, config: DQNConfig) -> i
         return BYTES_OF_PRIORITY + rows.stacks().slice(0, 1).nbytes
     storage = FrameStorage(len(rows), config.compress_observations)
     storage.write(0, rows)
-    stacked = rows.rows[OBS].shape[1]
+    stacked = rows.rows[FRAME_IDS].shape[1]
     return BYTES_OF_PRIORITY + round(
         storage.nbytes / len(rows) * frames_per_transition(replay, config.sample_batch_size, stacked)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
 
@@ -16,16 +16,15 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.exploration import EpsilonSchedule
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.frame_packer import FramePacker
+from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.n_step import NStepAccumulator
 from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
 from rlexp.rollout.recording_ahead import RecordingAhead
 from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.sample_time import SampleTime
-from rlexp.rollout.whole_episodes import EpisodeAccumulator
+from rlexp.rollout.whole_episodes import EpisodeAccumulator, refuse_unended_episodes
 from rlexp.sample_batch import (
-    NEW_OBS,
-    OBS,
+    FRAME_IDS_OF,
     OUTPUTS,
     Array,
     FrameRows,
@@ -175,10 +174,11 @@ class RolloutWorker:
         """Return what is to be sent; a policy that has not remembered what it saw is shown the observations again."""
         if self._packer is None:
             return self._policy.postprocess(batch)
+        sent = self._packer.send(batch)
         if OUTPUTS in batch:
-            return self._packer.send(self._policy.postprocess(batch))
-        rows = self._policy.postprocess(self._packer.stacks(batch))
-        return self._packer.send(rows.with_columns(**{name: batch[name] for name in (OBS, NEW_OBS)}))
+            return replace(sent, rows=self._policy.postprocess(sent.rows))
+        rows = self._policy.postprocess(sent.stacks())
+        return replace(sent, rows=rows.exchange({obs: (ids, sent.rows[ids]) for obs, ids in FRAME_IDS_OF.items()}))
 
     def _told(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
         last = recordings[-1]
@@ -204,7 +204,8 @@ def _make_packer(
     is_large = space.shape is not None and space.dtype is not None and has_frames(space.shape, np.dtype(space.dtype))
     if not is_large or row_writer is not None:
         return None
-    return FramePacker(env.num_envs, config.batch_mode == "complete_episodes")
+    whole_episodes = config.batch_mode == "complete_episodes"
+    return FramePacker(env.num_envs, refuse_unended_episodes if whole_episodes else refuse_large_fragment)
 
 
 def _make_accumulator(config: RolloutConfig, num_envs: int) -> Accumulator:

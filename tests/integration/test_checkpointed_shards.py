@@ -13,7 +13,7 @@ from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 from rlexp.task_pool import Actor, RayTaskPool, Resources
 from tests.replay_states import in_memory
 
@@ -42,8 +42,8 @@ def played(first: int, count: int) -> FrameRows:
     frames = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None, None], (len(numbers), 32, 32, 1))
     places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
     columns: dict[str, Array] = {
-        OBS: places,
-        NEW_OBS: places + np.int32(1),
+        FRAME_IDS: places,
+        NEW_FRAME_IDS: places + np.int32(1),
         ACTIONS: np.arange(count),
         REWARDS: np.arange(count, dtype=np.float32),
         TD_ERRORS: np.linspace(0, 3, count, dtype=np.float32),

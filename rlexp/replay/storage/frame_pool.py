@@ -24,8 +24,9 @@ COUNTED_ROWS = 1 << 14
 class FramePool:
     """Owns the memory of frames, in blocks that are used again when no row refers to any frame of them.
 
-    A frame that comes again (the last ones of a fragment are the first ones of its env's next one) is known by
-    its number, as long as it is held and was not forgotten for a newer one. What is forgotten is stored twice.
+    A frame's id is its place in the pool. A frame that comes again (the last ones of a fragment are the first ones
+    of its env's next one) is known by its global number, as long as it is held and was not forgotten for a newer
+    one. What is forgotten is stored twice.
     """
 
     def __init__(self, memory: FrameMemory) -> None:

@@ -6,14 +6,24 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import AnyArray, LazyArray
+from rlexp.checkpoint.state_codec import AnyArray, LazyArray, rows_of
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.array import ArrayStorage, check_lengths
 from rlexp.replay.storage.array_pool import LentArrays
 from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
 from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
 from rlexp.replay.storage.stacks import is_large, taken_apart
-from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, side_by_side
+from rlexp.sample_batch import (
+    FRAME_IDS,
+    FRAME_IDS_OF,
+    NEW_FRAME_IDS,
+    NEW_OBS,
+    OBS,
+    Array,
+    FrameRows,
+    SampleBatch,
+    side_by_side,
+)
 
 LOADED_ROWS = 1024
 """Rows of a state of stacks that are taken apart at a time."""
@@ -22,8 +32,8 @@ LOADED_ROWS = 1024
 class FrameStorage:
     """Rows in numbered slots; a :class:`~rlexp.replay.ring.RowRing` owns it and decides which row goes where.
 
-    Rows with small observations are kept as they are, in an ArrayStorage. Of the others, it has the ids of the
-    frames in the observations' place, 32 bytes of a row with two stacks of 4, and the frames in a pool.
+    Rows with small observations are kept as they are, in an ArrayStorage. Of the others, the frames are in a pool,
+    and FRAME_IDS and NEW_FRAME_IDS are their places in the pool: 32 bytes of a row with two stacks of 4.
     """
 
     def __init__(self, capacity: int, compress: bool) -> None:
@@ -63,10 +73,11 @@ class FrameStorage:
         rows = self._plain.read(slots)
         if self._pool is None:
             return rows
-        ids = np.stack([rows[OBS], rows[NEW_OBS]])
+        ids = np.stack([rows[FRAME_IDS], rows[NEW_FRAME_IDS]])
         frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
         self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
-        return rows.with_columns(**{OBS: side_by_side(frames[0]), NEW_OBS: side_by_side(frames[1])})
+        observations = zip(FRAME_IDS_OF.items(), frames, strict=True)
+        return rows.exchange({name: (obs, side_by_side(stacks)) for (obs, name), stacks in observations})
 
     def state(self, count: int) -> dict[str, AnyArray]:
         """Return what the first ``count`` slots hold, which are all that were written, as :meth:`load` understands it.
@@ -77,7 +88,12 @@ class FrameStorage:
         if self._pool is None or not count:
             return columns
         frames, loaded = self._pool.state()
-        return columns | frames | {name: _renumbered(self._plain.state(count)[name], loaded) for name in (OBS, NEW_OBS)}
+        # In a state, the ids are under the observations' names: so they are in checkpoints of earlier versions.
+        observations = {ids: obs for obs, ids in FRAME_IDS_OF.items()}
+        return {
+            observations.get(name, name): _renumbered(column, loaded) if name in observations else column
+            for name, column in columns.items()
+        } | frames
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
         """Forget everything and take over what ``state(count)`` returned; CheckpointError when it is something else."""
@@ -88,11 +104,11 @@ class FrameStorage:
             if OBS not in columns or NEW_OBS not in columns:
                 raise CheckpointError(f"a replay state with frames should have {OBS} and {NEW_OBS}")
             try:
-                self._make_pool(state[FRAMES]).load(state, [state[OBS], state[NEW_OBS]])
+                self._make_pool(state[FRAMES]).load(state, [columns[OBS], columns[NEW_OBS]])
             except CheckpointError:
                 self.close()
                 raise
-            self._plain.load(columns, count)
+            self._plain.load({FRAME_IDS_OF.get(name, name): column for name, column in columns.items()}, count)
             self._written[:count] = True
             return
         for start in range(0, count, LOADED_ROWS):
@@ -107,20 +123,20 @@ class FrameStorage:
         self._written[:] = False
 
     def _write_frames(self, start: int, sent: FrameRows) -> None:
-        places = np.stack([sent.rows[OBS], sent.rows[NEW_OBS]]).astype(np.int32)
-        self._check(sent, places)
+        indices = np.stack([sent.rows[FRAME_IDS], sent.rows[NEW_FRAME_IDS]]).astype(np.int32)
+        self._check(sent, indices)
         pool = self._pool or self._make_pool(sent.frames)
         overwritten = self._written[start : start + len(sent)].nonzero()[0]
         if len(overwritten):
             rows = self._plain.read(start + overwritten)
-            pool.release(np.concatenate([rows[OBS], rows[NEW_OBS]]).reshape(-1))
-        counts = np.bincount(places.reshape(-1), minlength=len(sent.frames))
-        ids = pool.add(sent.frames, sent.numbers, counts)[places]
-        self._plain.write(start, sent.rows.with_columns(**{OBS: ids[0], NEW_OBS: ids[1]}))
+            pool.release(np.concatenate([rows[FRAME_IDS], rows[NEW_FRAME_IDS]]).reshape(-1))
+        counts = np.bincount(indices.reshape(-1), minlength=len(sent.frames))
+        ids = pool.add(sent.frames, sent.numbers, counts)[indices]
+        self._plain.write(start, sent.rows.with_columns(**{FRAME_IDS: ids[0], NEW_FRAME_IDS: ids[1]}))
 
-    def _check(self, sent: FrameRows, places: Array) -> None:
+    def _check(self, sent: FrameRows, indices: Array) -> None:
         """Raise ValueError where the rows' columns or frames are others than those held."""
-        self._plain.check(sent.rows.with_columns(**{OBS: places[0], NEW_OBS: places[1]}))
+        self._plain.check(sent.rows.with_columns(**{FRAME_IDS: indices[0], NEW_FRAME_IDS: indices[1]}))
         given, held = sent.frames, self._form
         if self._pool and (given.dtype != held.dtype or given.shape[1:] != held.shape[1:]):
             raise ValueError(
@@ -136,6 +152,6 @@ class FrameStorage:
         return self._pool
 
 
-def _renumbered(ids: Array, loaded: Callable[[Array], Array]) -> LazyArray:
+def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:
     """Return a column of ids as a pool that has loaded the frames knows them."""
-    return LazyArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(ids[start:stop]))
+    return LazyArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(rows_of(ids, start, stop)))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, has_frames, num_frames
+from rlexp.sample_batch import (
+    FRAME_IDS,
+    NEW_FRAME_IDS,
+    NEW_OBS,
+    OBS,
+    Array,
+    FrameRows,
+    SampleBatch,
+    has_frames,
+    num_frames,
+)
 
 
 def is_large(batch: SampleBatch) -> bool:
@@ -19,10 +29,9 @@ def taken_apart(batch: SampleBatch, number: int) -> FrameRows:
     known: dict[bytes, int] = {}
     first_equal = [known.setdefault(frame.tobytes(), place) for place, frame in enumerate(frames)]
     kept, places = np.unique(np.array(first_equal, np.intp), return_inverse=True)
-    obs, new_obs = places.reshape(2, len(batch), apart.shape[1])
-    return FrameRows(
-        batch.with_columns(**{OBS: obs, NEW_OBS: new_obs}), frames[kept], number - np.arange(len(kept), dtype=np.int64)
-    )
+    ids, new_ids = places.reshape(2, len(batch), apart.shape[1])
+    rows = batch.exchange({OBS: (FRAME_IDS, ids), NEW_OBS: (NEW_FRAME_IDS, new_ids)})
+    return FrameRows(rows, frames[kept], number - np.arange(len(kept), dtype=np.int64))
 
 
 def frames_of(observations: Array) -> Array:

@@ -10,7 +10,17 @@ import pytest
 from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.machine.replay_memory import bytes_per_transition, replay_bytes
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import (
+    ACTIONS,
+    DISCOUNTS,
+    FRAME_IDS,
+    NEW_FRAME_IDS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    FrameRows,
+    SampleBatch,
+)
 
 N_STEP, STACKED, DIM, FRAGMENT = 3, 4, 84, 50
 NUM_FRAGMENTS = 64
@@ -27,11 +37,11 @@ def fragment(first: int, game: np.ndarray) -> FrameRows:
     """The rows of one env from its step ``first`` on; its frames are one after another of ``game``'s."""
     steps, ages = np.arange(FRAGMENT)[:, None], np.arange(STACKED)
     columns: dict[str, Array] = {
-        OBS: (steps + ages).astype(np.int32),
+        FRAME_IDS: (steps + ages).astype(np.int32),
         ACTIONS: np.zeros(FRAGMENT, np.int64),
         REWARDS: np.zeros(FRAGMENT, np.float32),
         DISCOUNTS: np.zeros(FRAGMENT, np.float32),
-        NEW_OBS: (steps + ages + N_STEP).astype(np.int32),
+        NEW_FRAME_IDS: (steps + ages + N_STEP).astype(np.int32),
         TD_ERRORS: np.zeros(FRAGMENT, np.float32),
     }
     numbers = np.arange(first, first + FRAGMENT + STACKED - 1 + N_STEP)

@@ -14,7 +14,18 @@ from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayShard
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage import ArrayStorage, FrameStorage
-from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import (
+    ACTIONS,
+    FRAME_IDS,
+    NEW_FRAME_IDS,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    FrameRows,
+    SampleBatch,
+)
 from tests.replay_states import in_memory
 from tests.unit.replay.test_replay_shard import CONFIG
 
@@ -39,10 +50,10 @@ def sent(first: int, obs: Sequence[Sequence[int]], new_obs: Sequence[Sequence[in
     numbers = np.unique(np.array([*obs, *new_obs], np.int64))
     actions = np.arange(first, first + len(obs))
     columns: dict[str, Array] = {
-        OBS: numbers.searchsorted(np.reshape(obs, (len(obs), STACKED))),
+        FRAME_IDS: numbers.searchsorted(np.reshape(obs, (len(obs), STACKED))),
         ACTIONS: actions,
         REWARDS: actions.astype(np.float32),
-        NEW_OBS: numbers.searchsorted(np.reshape(new_obs, (len(obs), STACKED))),
+        NEW_FRAME_IDS: numbers.searchsorted(np.reshape(new_obs, (len(obs), STACKED))),
     }
     frames = np.array([frame(number) for number in numbers.tolist()], np.uint8).reshape(-1, *FRAME)
     for column in (*columns.values(), frames, numbers):
@@ -58,14 +69,12 @@ def played(first: int, count: int, n_step: int = 3) -> FrameRows:
 
 def whole(rows: FrameRows) -> SampleBatch:
     """The same rows with whole observations, put together one by one."""
-    columns = {
-        name: [np.concatenate([rows.frames[place] for place in places], axis=-1) for places in rows.rows[name]]
-        for name in (OBS, NEW_OBS)
-    }
     observations = {
-        name: np.array(column, np.uint8).reshape(-1, *FRAME[:2], STACKED) for name, column in columns.items()
+        ids: [np.concatenate([rows.frames[place] for place in places], axis=-1) for places in rows.rows[ids]]
+        for ids in (FRAME_IDS, NEW_FRAME_IDS)
     }
-    return rows.rows.with_columns(**observations)
+    obs, new_obs = (np.array(column, np.uint8).reshape(-1, *FRAME[:2], STACKED) for column in observations.values())
+    return rows.rows.exchange({FRAME_IDS: (OBS, obs), NEW_FRAME_IDS: (NEW_OBS, new_obs)})
 
 
 def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
@@ -164,7 +173,7 @@ def bytes_beside_frames(capacity: int) -> int:
     """Bytes of all columns, with a frame's id four times in an observation's place."""
     plain = ArrayStorage(capacity)
     ids = np.zeros((1, STACKED), np.int32)
-    plain.write(0, played(0, 1).rows.with_columns(**{OBS: ids, NEW_OBS: ids}))
+    plain.write(0, played(0, 1).rows.with_columns(**{FRAME_IDS: ids, NEW_FRAME_IDS: ids}))
     return plain.nbytes
 
 
@@ -265,7 +274,7 @@ def with_frames(rows: FrameRows, frames: Array) -> FrameRows:
         ),
         FrameRows(played(0, 2).rows.with_columns(more=np.zeros(2)), np.zeros((6, *FRAME), np.uint8), np.arange(6)),
         FrameRows(
-            played(0, 2).rows.with_columns(**dict.fromkeys((OBS, NEW_OBS), np.zeros((2, 3), int))),
+            played(0, 2).rows.with_columns(**dict.fromkeys((FRAME_IDS, NEW_FRAME_IDS), np.zeros((2, 3), int))),
             np.zeros((6, *FRAME), np.uint8),
             np.arange(6),
         ),

@@ -14,7 +14,7 @@ import pytest
 from rlexp.agents.replay_states import join_shard_states, split_shard_states
 from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.replay import ReplayShard
-from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, FrameRows, SampleBatch
+from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch
 from tests.unit.replay.test_replay_shard import CONFIG
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def stacks(first: int, count: int) -> FrameRows:
     frames = np.random.default_rng(first).integers(0, 256, (count + 2, *FRAME), np.uint8)
     frames[:, 32:] = 0
     places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
-    columns = {OBS: places, NEW_OBS: places + np.int32(1), ACTIONS: np.arange(count)}
+    columns = {FRAME_IDS: places, NEW_FRAME_IDS: places + np.int32(1), ACTIONS: np.arange(count)}
     return FrameRows(SampleBatch(columns), frames, np.arange(first, first + count + 2))
 
 
