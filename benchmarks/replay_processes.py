@@ -77,7 +77,7 @@ class RlexpReplay:
 
     def __init__(self, num_explorers: int, rows: Columns) -> None:
         config = ReplayConfig(
-            CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, compress_observations=False
+            CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, storage="frames"
         )
         self._segment = Segment.create()
         self._sizes = RingSizes(CAPACITY, num_explorers, HEADROOM)

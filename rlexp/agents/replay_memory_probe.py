@@ -16,7 +16,7 @@ from rlexp.errors import ResourceError
 from rlexp.machine import Machine
 from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Weights
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage import STORAGES
 from rlexp.rollout.exploration import ConstantEpsilon
 from rlexp.rollout.rollout_config import RolloutConfig
 from rlexp.rollout.worker import RolloutWorker
@@ -84,7 +84,7 @@ def measured_bytes_per_transition(env_config: EnvConfig, config: DQNConfig) -> i
     replay = config.replay
     if replay.keeps_whole_observations:
         return BYTES_OF_PRIORITY + rows.stacks().slice(0, 1).nbytes
-    storage = FrameStorage(len(rows), config.compress_observations)
+    storage = STORAGES[replay.storage](len(rows))
     storage.write(0, rows)
     stacked = rows.rows[FRAME_IDS].shape[1]
     return BYTES_OF_PRIORITY + round(

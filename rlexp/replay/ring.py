@@ -8,7 +8,7 @@ from typing import Any
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import STORAGE_PREFIX, Run
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage import Storage
 from rlexp.sample_batch import KEYS, TD_ERRORS, Array, FrameRows, SampleBatch, SentRows, WrittenRows
 
 
@@ -19,7 +19,7 @@ class RowRing:
     can therefore be told from the slot and the number of rows added, and is not stored.
     """
 
-    def __init__(self, capacity: int, storage: FrameStorage) -> None:
+    def __init__(self, capacity: int, storage: Storage) -> None:
         """Keep ``capacity`` rows in ``storage``, which has that many slots; raises ValueError below 1."""
         if capacity < 1:
             raise ValueError(f"a buffer needs room for at least one row, not {capacity}")

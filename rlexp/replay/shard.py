@@ -14,7 +14,7 @@ from rlexp.replay.buffer import ReplayBuffer
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage import STORAGES
 from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
@@ -37,8 +37,8 @@ class ReplayConfig:
     """How far importance weights correct for it, when :meth:`ReplayShard.replay` is not told."""
     eps: float
     """Added to every absolute TD error, so that no row is lost for ever."""
-    compress_observations: bool
-    """Keep the frames of large observations compressed."""
+    storage: str
+    """A name in STORAGES, by which the rows are kept."""
 
 
 @dataclass(frozen=True)
@@ -171,4 +171,4 @@ def _make_buffer(config: ReplayConfig, rows: Rows) -> ReplayBuffer:
 
 
 def _own_rows(config: ReplayConfig) -> RowRing:
-    return RowRing(config.capacity, FrameStorage(config.capacity, config.compress_observations))
+    return RowRing(config.capacity, STORAGES[config.storage](config.capacity))

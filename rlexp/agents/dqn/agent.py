@@ -148,7 +148,7 @@ class DQNAgentBase(Agent[DQNConfigT]):
             alpha=config.prioritized_replay_alpha,
             beta=config.prioritized_replay_beta,
             eps=config.prioritized_replay_eps,
-            compress_observations=config.compress_observations,
+            storage=config.replay.storage,
         )
 
     def _explores_by_epsilon(self) -> bool:

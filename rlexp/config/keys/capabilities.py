@@ -15,7 +15,8 @@ class ReplayNeeds:
     """Transitions, below which the agent cannot train."""
     num_shards: int
     n_step: int
-    is_compressed: bool
+    storage: str
+    """Which of ``rlexp.replay.storage.STORAGES`` keeps the transitions, unless workers share memory with replay."""
     keeps_whole_observations: bool
     """Whether each transition has observations of its own, instead of frames that transitions share."""
 

@@ -239,7 +239,7 @@ class DQNConfig(CommonConfig):
             least_capacity=self.train_batch_size,
             num_shards=1,
             n_step=self.n_step,
-            is_compressed=self.compress_observations,
+            storage="compressed_frames" if self.compress_observations else "frames",
             keeps_whole_observations=False,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import Array
 
 CACHE_LINE = 128

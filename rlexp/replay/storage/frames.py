@@ -30,7 +30,7 @@ LOADED_ROWS = 1024
 
 
 class FrameStorage:
-    """Rows in numbered slots; a :class:`~rlexp.replay.ring.RowRing` owns it and decides which row goes where.
+    """A :class:`~rlexp.replay.storage.Storage` that keeps each frame once.
 
     Rows with small observations are kept as they are, in an ArrayStorage. Of the others, the frames are in a pool,
     and FRAME_IDS and NEW_FRAME_IDS are their places in the pool: 32 bytes of a row with two stacks of 4.
@@ -51,10 +51,7 @@ class FrameStorage:
         return self._plain.nbytes + (self._pool.nbytes * len(self._written) // held if self._pool and held else 0)
 
     def write(self, start: int, rows: SampleBatch | FrameRows) -> None:
-        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``, which all exist.
-
-        The first ones decide columns, dtypes and shapes; raises ValueError, with nothing written, for others.
-        """
+        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``."""
         if isinstance(rows, SampleBatch) and is_large(rows):
             rows = taken_apart(rows, self._next_number)
             self._next_number -= len(rows.numbers)
@@ -65,10 +62,10 @@ class FrameStorage:
         self._written[start : start + len(rows)] = True
 
     def read(self, slots: Array) -> SampleBatch:
-        """Return copies of the rows in ``slots [B]`` (int64, all written before), in their order.
+        """Return copies of the rows in ``slots [B]``, which the caller may keep.
 
-        The caller owns them, for as long as it likes. Where they are large, their memory is used again, but not
-        before the last array is gone that shares it. Stacks ``[B, H, W, K]`` lie in it frame by frame.
+        The memory of large arrays is used again, after the last array that shares it is gone. Stacks
+        ``[B, H, W, K]`` are laid out in it frame by frame.
         """
         rows = self._plain.read(slots)
         if self._pool is None:
@@ -80,10 +77,7 @@ class FrameStorage:
         return rows.exchange({name: (obs, side_by_side(stacks)) for (obs, name), stacks in observations})
 
     def state(self, count: int) -> dict[str, AnyArray]:
-        """Return what the first ``count`` slots hold, which are all that were written, as :meth:`load` understands it.
-
-        It is to be read before anything changes.
-        """
+        """Return what the first ``count`` slots hold, which are all that were written."""
         columns: dict[str, AnyArray] = {**self._plain.state(count)}
         if self._pool is None or not count:
             return columns
@@ -96,7 +90,7 @@ class FrameStorage:
         } | frames
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Forget everything and take over what ``state(count)`` returned; CheckpointError when it is something else."""
+        """Replace all rows by those of ``state(count)``; CheckpointError where it is of another storage."""
         self.close()
         columns = {name: array for name, array in state.items() if not name.startswith(FRAMES)}
         check_lengths(columns, count)

@@ -48,7 +48,7 @@ def fragment(first: int, game: np.ndarray) -> FrameRows:
     return FrameRows(SampleBatch(columns), game[numbers % len(game)], numbers)
 
 
-def stored_bytes_per_transition(num_shards: int, compress: bool, game: np.ndarray) -> float:
+def stored_bytes_per_transition(num_shards: int, storage: str, game: np.ndarray) -> float:
     config = ReplayConfig(
         capacity=NUM_FRAGMENTS * FRAGMENT // num_shards,
         learning_starts=1,
@@ -57,7 +57,7 @@ def stored_bytes_per_transition(num_shards: int, compress: bool, game: np.ndarra
         alpha=0.6,
         beta=0.4,
         eps=1e-6,
-        compress_observations=compress,
+        storage=storage,
     )
     shards = [ReplayShard(config, seed) for seed in range(num_shards)]
     routing = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_it_is_what_full_replay_takes(num_shards: int) -> None:
     )
     said = bytes_per_transition(experiment)
     assert said is not None
-    taken = stored_bytes_per_transition(num_shards, compress=False, game=noise)
+    taken = stored_bytes_per_transition(num_shards, "frames", game=noise)
     assert 0.93 * said <= taken <= said
 
 
@@ -88,7 +88,7 @@ def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_game
     game = np.repeat(drawn, DIM // 2, axis=2)
     said = bytes_per_transition(pong("DQN", compress_observations=True))
     assert said is not None
-    assert stored_bytes_per_transition(1, compress=True, game=game) <= said < DIM * DIM / 4
+    assert stored_bytes_per_transition(1, "compressed_frames", game=game) <= said < DIM * DIM / 4
 
 
 def test_shared_memory_holds_both_stacks_of_a_row() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayShard
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import ArrayStorage, FrameStorage
+from rlexp.replay.storage.array import ArrayStorage
+from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import (
     ACTIONS,
     FRAME_IDS,
@@ -352,7 +353,7 @@ def test_ids_of_a_state_that_name_no_frame_are_refused() -> None:
 
 def test_a_shard_gives_the_same_batches_with_frames_and_goes_on_from_its_state() -> None:
     plain, framed, packed = (
-        ReplayShard(replace(CONFIG, compress_observations=compress), seed=3) for compress in (False, False, True)
+        ReplayShard(replace(CONFIG, storage=storage), seed=3) for storage in ("frames", "frames", "compressed_frames")
     )
     for first in range(0, 150, 10):
         batch = played(first, 10)
@@ -360,7 +361,7 @@ def test_a_shard_gives_the_same_batches_with_frames_and_goes_on_from_its_state()
         plain.add_batch(whole(batch).with_columns(**errors))
         for shard in (framed, packed):
             shard.add_batch(FrameRows(batch.rows.with_columns(**errors), batch.frames, batch.numbers))
-    restored = ReplayShard(replace(CONFIG, compress_observations=True), seed=0)
+    restored = ReplayShard(replace(CONFIG, storage="compressed_frames"), seed=0)
     restored.load(in_memory(packed.state()))
     expected = plain.replay()
     assert expected is not None

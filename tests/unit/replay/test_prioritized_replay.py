@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay.prioritized import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
 from tests.replay_states import in_memory
 

@@ -20,7 +20,7 @@ CONFIG = ReplayConfig(
     alpha=0.5,
     beta=0.5,
     eps=0.0,
-    compress_observations=False,
+    storage="frames",
 )
 
 

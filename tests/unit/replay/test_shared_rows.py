@@ -18,7 +18,7 @@ from rlexp.replay.shared.rings import RingMemory
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.shared.writer import RingWriter, SharedRowWriter
-from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, Array, SampleBatch
 from tests.replay_states import in_memory
 
@@ -30,7 +30,7 @@ CONFIG = ReplayConfig(
     alpha=1.0,
     beta=0.0,
     eps=1.0,
-    compress_observations=False,
+    storage="frames",
 )
 WIDE = 40
 """Numbers in an observation, so many that its column lies apart from the others."""

@@ -49,13 +49,14 @@ def at_most(more: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "compress"), [("vectors", 80_000, False), ("stacks", 5000, False), ("stacks", 8000, True)]
+    ("kind", "rows", "storage"),
+    [("vectors", 80_000, "frames"), ("stacks", 5000, "frames"), ("stacks", 8000, "compressed_frames")],
 )
 def test_a_checkpoint_of_replay_takes_little_memory_beside_it(
-    kind: str, rows: int, compress: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, rows: int, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(array_file, "PIECE_BYTES", PIECE)
-    config = replace(CONFIG, capacity=rows, compress_observations=compress)
+    config = replace(CONFIG, capacity=rows, storage=storage)
     shard, again = (ReplayShard(config, seed) for seed in (1, 2))
     for first in range(0, rows, 500):
         batch = vectors(first, 500) if kind == "vectors" else stacks(first, 500)
