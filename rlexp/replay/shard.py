@@ -10,12 +10,10 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import rows_of, split_state
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import ReplayBuffer
-from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
 from rlexp.replay.storage import STORAGES
-from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import STORAGE_PREFIX, Run
-from rlexp.replay.shared.rings import RingMemory, RingSizes, fence
+from rlexp.replay.shared.rings import RingMemory, RingSizes, SharedRowWriter, fence
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES
@@ -191,3 +191,20 @@ class SharedRows:
 
 def _no_rows(columns: tuple[Column, ...]) -> SampleBatch:
     return SampleBatch({name: np.empty((0, *shape), dtype) for name, dtype, shape in columns})
+
+
+class SharedReplay:
+    """One segment for each shard, with a ring for each worker; the agent makes it in the learner's process."""
+
+    def __init__(self, num_shards: int, sizes: RingSizes) -> None:
+        """Take no memory yet; raises ResourceError where the system has none to share."""
+        self._segments = [Segment.create() for _ in range(num_shards)]
+        self._sizes = sizes
+
+    def rows(self, shard: int) -> SharedRows:
+        """Return the rows of a shard, once: they have one reader."""
+        return SharedRows(self._segments[shard], self._sizes)
+
+    def writer(self, ring: int, seed: int) -> SharedRowWriter:
+        """Return what worker ``ring`` writes with, to be sent to its process; ``seed`` deals batches to shards."""
+        return SharedRowWriter([segment.handle for segment in self._segments], self._sizes, ring, seed)

@@ -8,11 +8,9 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import AnyArray, LazyArray, rows_of
 from rlexp.errors import CheckpointError
-from rlexp.replay.storage.array import ArrayStorage, check_lengths
-from rlexp.replay.storage.array_pool import LentArrays
+from rlexp.replay.storage.array import ArrayStorage, LentArrays, check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
 from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
-from rlexp.replay.storage.stacks import is_large, taken_apart
 from rlexp.sample_batch import (
     FRAME_IDS,
     FRAME_IDS_OF,
@@ -22,6 +20,8 @@ from rlexp.sample_batch import (
     Array,
     FrameRows,
     SampleBatch,
+    has_frames,
+    num_frames,
     side_by_side,
 )
 
@@ -53,7 +53,7 @@ class FrameStorage:
     def write(self, start: int, rows: SampleBatch | FrameRows) -> None:
         """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``."""
         if isinstance(rows, SampleBatch) and is_large(rows):
-            rows = taken_apart(rows, self._next_number)
+            rows = as_frame_rows(rows, self._next_number)
             self._next_number -= len(rows.numbers)
         if isinstance(rows, FrameRows):
             self._write_frames(start, rows)
@@ -149,3 +149,27 @@ class FrameStorage:
 def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:
     """Return a column of ids as a pool that has loaded the frames knows them."""
     return LazyArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(rows_of(ids, start, stop)))
+
+
+def is_large(batch: SampleBatch) -> bool:
+    """Return whether a batch has observations that are made of frames."""
+    return OBS in batch and NEW_OBS in batch and has_frames(batch[OBS].shape[1:], batch[OBS].dtype)
+
+
+def as_frame_rows(batch: SampleBatch, number: int) -> FrameRows:
+    """Return the rows of ``batch [B]`` with frames, equal ones once; they are numbered from ``number`` on downwards."""
+    apart = frames_of(np.concatenate([batch[OBS], batch[NEW_OBS]]))
+    frames = apart.reshape(-1, *apart.shape[2:])
+    known: dict[bytes, int] = {}
+    first_equal = [known.setdefault(frame.tobytes(), place) for place, frame in enumerate(frames)]
+    kept, places = np.unique(np.array(first_equal, np.intp), return_inverse=True)
+    ids, new_ids = places.reshape(2, len(batch), apart.shape[1])
+    rows = batch.exchange({OBS: (FRAME_IDS, ids), NEW_OBS: (NEW_FRAME_IDS, new_ids)})
+    return FrameRows(rows, frames[kept], number - np.arange(len(kept), dtype=np.int64))
+
+
+def frames_of(observations: Array) -> Array:
+    """Return the frames ``[B, K, ..., C]`` that ``observations [B, ..., K C]`` are made of."""
+    *shape, channels = observations.shape
+    count = num_frames(observations.shape[1:])
+    return np.moveaxis(observations.reshape(*shape, count, channels // count), -2, 1)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.replay.storage.array_pool import LEAST_BYTES, MOST_IDLE, LentArrays
+from rlexp.replay.storage.array import LEAST_BYTES, MOST_IDLE, LentArrays
 from rlexp.sample_batch import Array
 
 SHAPE = (1024, LEAST_BYTES // 1024)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.replay.storage.array import NARROW_BYTES, ArrayStorage
-from rlexp.replay.storage.array_pool import LEAST_BYTES
+from rlexp.replay.storage.array import LEAST_BYTES, NARROW_BYTES, ArrayStorage
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 
 CAPACITY = 16

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import ReplayBuffer
-from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage.frames import FrameStorage
-from rlexp.replay.uniform import UniformReplayBuffer
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, SampleBatch
 from tests.replay_states import in_memory
 

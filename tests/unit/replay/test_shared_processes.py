@@ -20,9 +20,9 @@ import pytest
 from rlexp.errors import ResourceError
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.shared.writer import SharedRowWriter
 from rlexp.sample_batch import WrittenRows
 from tests.unit.replay.row_writing import check_whole, checked_rows, own_a_segment, write_for_ever
 

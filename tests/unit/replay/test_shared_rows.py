@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes
-from rlexp.replay.shared.rings import RingMemory
+from rlexp.replay.shared.rings import RingMemory, RingWriter, SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.shared.writer import RingWriter, SharedRowWriter
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, Array, SampleBatch
 from tests.replay_states import in_memory

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.replay.smallest import BLOCK as SMALLEST_BLOCK
-from rlexp.replay.smallest import SmallestPositive
-from rlexp.replay.sum_tree import BLOCK, MOST_STALE, TOP_NODES, SumTree
+from rlexp.replay.sum_tree import BLOCK, BOUND_BLOCK, MOST_STALE, TOP_NODES, SmallestPositive, SumTree
 from rlexp.sample_batch import Array
 
 CAPACITIES = [1, 2, 3, BLOCK + 1, TOP_NODES * BLOCK, TOP_NODES * BLOCK + 1, 10_000]
@@ -198,7 +196,7 @@ def test_nothing_is_written_or_found_for_no_rows() -> None:
 
 def test_the_smallest_is_exact_while_low_values_come_and_go() -> None:
     rng = np.random.default_rng(0)
-    values = np.zeros(3 * SMALLEST_BLOCK + 5)
+    values = np.zeros(3 * BOUND_BLOCK + 5)
     smallest = SmallestPositive(values)
     for turn in range(400):
         indices = rng.integers(0, len(values), 7)
