@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS, MAX_NOOPS, AtariRules
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, MAX_NOOPS, AtariRules
 from rlexp.envs.env_config import FrameConfig
 from rlexp.envs.frames import STACKED_FRAMES
 

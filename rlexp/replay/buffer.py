@@ -18,6 +18,14 @@ from rlexp.replay.rows import Rows
 from rlexp.replay.sum_tree import SumTree
 from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
 
+FIRST_PRIORITY = 1.0
+"""The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
+LARGEST_PRIORITY = 1e100
+"""Far above any TD error, and small enough that the sum of all priorities cannot overflow."""
+LOADED_ROWS = 1 << 14
+"""Priorities of a state that are put into the tree at a time: for each, renewing its sums takes ten times its memory
+for a moment."""
+
 
 class ReplayBuffer(Protocol):
     """The newest rows, from which batches are drawn; a shard owns it."""
@@ -95,15 +103,6 @@ class UniformReplayBuffer:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
         self.rows.load(state)
-
-
-FIRST_PRIORITY = 1.0
-"""The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
-LARGEST_PRIORITY = 1e100
-"""Far above any TD error, and small enough that the sum of all priorities cannot overflow."""
-LOADED_ROWS = 1 << 14
-"""Priorities of a state that are put into the tree at a time: for each, renewing its sums takes ten times its memory
-for a moment."""
 
 
 class PrioritizedReplayBuffer:

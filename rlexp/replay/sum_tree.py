@@ -24,6 +24,9 @@ ONE = np.array(1)
 SIGN_BIT = np.array(63)
 SUMS_UP_TO = np.triu(np.ones((BLOCK, BLOCK)))
 """A block times this gives its cumulative sums, four times as fast as NumPy's ``accumulate`` does."""
+BOUND_BITS = np.array(10)
+BOUND_BLOCK = 1 << int(BOUND_BITS)
+"""Values looked through at a time: 3 µs, and 2²⁰ values make 1024 blocks, 1 µs to search for the lowest bound."""
 
 
 class SumTree:
@@ -184,11 +187,6 @@ class SumTree:
         sums: Array = np.add.reduce(values, axis=1)
         self._levels[0][blocks] = sums
         return sums
-
-
-BOUND_BITS = np.array(10)
-BOUND_BLOCK = 1 << int(BOUND_BITS)
-"""Values looked through at a time: 3 µs, and 2²⁰ values make 1024 blocks, 1 µs to search for the lowest bound."""
 
 
 class SmallestPositive:

@@ -17,12 +17,10 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules, with_current
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text
-from rlexp.runs.new_directory import make_run_directory
-from rlexp.runs.provenance import git_commit, versions
-from rlexp.runs.removal import remove_remains, remove_unfinished
+from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
+from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord, git_commit, now, read_run_record, versions
 from rlexp.runs.secrets import has_secrets, masked, masked_command
 
 RESOLVED_FILE: Final = "resolved.yaml"

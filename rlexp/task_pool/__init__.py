@@ -11,8 +11,7 @@ Values come back as ``Ref``: they may lie in another process until ``get``, and 
 argument travels by reference, not through the caller.
 """
 
-from rlexp.task_pool.inline_pool import InlineTaskPool
-from rlexp.task_pool.pool import Actor, ActorLostError, Completed, Lane, Ref, Resources, TaskPool
+from rlexp.task_pool.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
 from rlexp.task_pool.ray_pool import RayTaskPool
 
 __all__ = [

@@ -17,6 +17,10 @@ CACHE_LINE = 128
 """Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
 
 _FENCE = threading.Lock()
+FULL_TIMEOUT_S = 60.0
+"""Bound of a writer's wait for room. The learner's process takes rows in several times a second."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 5e-3
+"""Between two looks for room; each pause is twice the one before."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,6 @@ def fence() -> None:
         pass
     with _FENCE:
         pass
-
-
-FULL_TIMEOUT_S = 60.0
-"""Bound of a writer's wait for room. The learner's process takes rows in several times a second."""
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 5e-3
-"""Between two looks for room; each pause is twice the one before."""
 
 
 class RingWriter:

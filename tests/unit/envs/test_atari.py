@@ -25,8 +25,7 @@ from rlexp.envs import (
     make_env,
     make_vector_env,
 )
-from rlexp.envs.atari import NoopStarts, SkippedFrames, deepmind_env
-from rlexp.envs.atari_rules import FRAME_SKIP, MAX_NOOPS, AtariRules, atari_rules
+from rlexp.envs.atari import FRAME_SKIP, MAX_NOOPS, AtariRules, NoopStarts, SkippedFrames, atari_rules, deepmind_env
 from rlexp.envs.registry import find_spec
 from rlexp.errors import UsageError
 

@@ -27,8 +27,7 @@ from rlexp.envs import (
     make_env,
     make_vector_env,
 )
-from rlexp.envs.atari import NoopStarts, deepmind_env
-from rlexp.envs.atari_rules import AtariRules
+from rlexp.envs.atari import AtariRules, NoopStarts, deepmind_env
 from rlexp.envs.native_atari import NativeGames
 from rlexp.errors import UsageError
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.checkpoint import write_checkpoint
 from rlexp.errors import ResumeError
-from rlexp.runs.find_checkpoint import find_checkpoint
+from rlexp.runs.checkpoints import find_checkpoint
 from rlexp.runs.run_record import RunRecord, TrialRecord, read_run_record
 
 TRIAL = "00000-DQN"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.checkpoint import refuse_foreign, refuse_modules_within, run_of
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
+from rlexp.runs.trust import refuse_foreign, refuse_modules_within, run_of
 
 
 def test_ones_own_is_fine(tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
-"""From a path that a person types to the checkpoint that is meant."""
+"""Checkpoints of a run: the one that a path means, those of a trial that are kept, and copies of another trial's."""
 
 from __future__ import annotations
 
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
-from rlexp.checkpoint import newest_checkpoint
-from rlexp.checkpoint.manifest import MANIFEST
+from rlexp.checkpoint import list_checkpoints, newest_checkpoint, remove_checkpoint, verify_checkpoint
+from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
+from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RUN_FILE, SEE_LS, TrialRecord, hint_to_runs, is_in_run, read_run_record
+
+LOWER_IS_BETTER = "min-"
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -68,3 +73,59 @@ def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
 
 def _reward(reward: Any) -> float:
     return reward if isinstance(reward, int | float) else float("-inf")
+
+
+def keep_best(trial_directory: Path, count: int, score_attribute: str) -> None:
+    """Delete all but the ``count`` best checkpoints by a metric of theirs (``min-x``: the lower the better).
+
+    The newest is never deleted: a trial that is started again goes on from it.
+    """
+    newest, *older = list_checkpoints(trial_directory)
+    ranked = sorted([newest, *older], key=lambda path: _score(path, score_attribute), reverse=True)
+    for path in ranked[count:]:
+        if path != newest:
+            remove_checkpoint(path)
+
+
+def _score(checkpoint: Path, attribute: str) -> float:
+    """Return a number that is higher the better the checkpoint; one without the metric, or damaged, is the worst."""
+    name = attribute.removeprefix(LOWER_IS_BETTER)
+    try:
+        metrics = verify_checkpoint(checkpoint).metadata.get("metrics")
+        value = float(flatten(metrics if isinstance(metrics, dict) else {}).get(name, math.nan))
+    except (CheckpointError, TypeError, ValueError, OverflowError):
+        return -math.inf
+    if math.isnan(value):
+        return -math.inf
+    return -value if attribute.startswith(LOWER_IS_BETTER) else value
+
+
+def copy_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+    """Copy another trial's checkpoint to ``trial_directory``, where it becomes the newest; return the copy.
+
+    Checkpoints of the trial's own that are as far or farther are removed: it does not go on from them. Raises
+    CheckpointError, with nothing changed, where the copy is not whole: the other trial may be removing it.
+    """
+    return put_in_place(copied_checkpoint(checkpoint, trial_directory), trial_directory / checkpoint.name)
+
+
+def copied_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+    """Return a hidden copy, the first half of ``copy_checkpoint``: the trial does not go on from it yet."""
+    copy = trial_directory / f".{checkpoint.name}.writing"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()  # copytree would make the trial's directory too, where somebody deleted it
+    try:
+        shutil.copytree(checkpoint, copy, dirs_exist_ok=True)
+        verify_checkpoint(copy)
+    except BaseException:
+        shutil.rmtree(copy, ignore_errors=True)
+        raise
+    return copy
+
+
+def put_in_place(copy: Path, target: Path) -> Path:
+    """Let a hidden copy be the trial's newest checkpoint, ``target``: the second half of ``copy_checkpoint``."""
+    for own in list_checkpoints(target.parent):
+        if own.name >= target.name:
+            remove_checkpoint(own)
+    return copy.rename(target)
