@@ -75,7 +75,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     vector = _native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
-    check_spaces(config.env, vector.single_observation_space, vector.single_action_space)
+    check_spaces(config, vector.single_observation_space, vector.single_action_space)
     return flatten_observations(vector)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 
+from rlexp.envs.env_config import EnvConfig
 from rlexp.errors import UsageError
 
 SHAPES_KEPT = (1, 3)
@@ -34,16 +35,17 @@ def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any
     return FlattenObservation(vector)
 
 
-def check_spaces(env: str, observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Raise UsageError where ``env`` has spaces that DQN and APEX cannot play here."""
-    if not isinstance(action_space, Discrete):
+def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise UsageError where an env has actions that its algorithm cannot choose, or observations without numbers."""
+    env, playable = config.env, config.actions
+    if playable is not None and not isinstance(action_space, tuple(getattr(spaces, name) for name in playable.spaces)):
         raise UsageError(
-            f"env {env} has the action space {action_space}; DQN and APEX need a Discrete one",
-            "discretize_actions: 5 chooses among 5 values per dimension"
+            f"env {env} has the action space {action_space}; {playable.needs}",
+            playable.hint_for_box
             if isinstance(action_space, Box)
             else "wrap the env so that it takes a finite number of actions",
         )
-    if action_space.start != 0:
+    if isinstance(action_space, Discrete) and action_space.start != 0:
         raise UsageError(
             f"env {env} has the action space {action_space}, which does not start at 0",
             "wrap the env so that its actions are 0, 1, 2, ...",

@@ -22,6 +22,18 @@ class ReplayNeeds:
 
 
 @dataclass(frozen=True)
+class PlayableActions:
+    """Which actions an algorithm can choose."""
+
+    spaces: tuple[str, ...]
+    """Classes of ``gymnasium.spaces``."""
+    needs: str
+    """What the message says where an env has another one."""
+    hint_for_box: str
+    """What a user can do where actions are continuous."""
+
+
+@dataclass(frozen=True)
 class Caution:
     """What a user may not have meant, though it can be trained."""
 
