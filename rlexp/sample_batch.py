@@ -68,7 +68,7 @@ class SampleBatch:
         return f"SampleBatch({shapes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the memory lies: other than in its own order, an array would be copied element by element."""
+        """Pickle arrays in the order of their memory: in any other, they would be copied element by element."""
         orders = {name: np.argsort(np.negative(column.strides), kind="stable") for name, column in self.columns.items()}
         columns = {name: column.transpose(orders[name]) for name, column in self.columns.items()}
         return _arrived, (columns, {name: np.argsort(order) for name, order in orders.items()})
@@ -139,7 +139,7 @@ class WrittenRows:
 
 @dataclass(frozen=True)
 class FrameRows:
-    """Rows whose large observations are sent frame by frame, so that none is there twice.
+    """Rows whose large observations are sent frame by frame, each of them once.
 
     An observation ``[..., K C]`` is K frames ``[..., C]`` side by side along its last axis: the images of a
     stack, or with K = 1 the whole of an observation that cannot be taken apart.

@@ -83,7 +83,7 @@ def newest_with_damaged_aside(trial_directory: Path) -> tuple[Path | None, list[
 
 
 def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint to ``*.damaged`` (with a number if need be) so that nobody tries it again."""
+    """Rename a damaged checkpoint to ``*.damaged`` (with a number if need be) so that it is not tried again."""
     target = checkpoint.with_name(f"{checkpoint.name}.damaged")
     number = 2
     while target.exists():

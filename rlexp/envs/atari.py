@@ -170,7 +170,7 @@ class GameScores(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class LifeEpisodes(gym.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode with each life; the next one goes on with the same game, after one step of ``first_action``.
+    """Ends an episode with each life; the next one continues the same game, after one step of ``first_action``.
 
     That is to fire where there is a button for it, since some games wait for it after each life.
     """

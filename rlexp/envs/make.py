@@ -38,7 +38,7 @@ NOT_NATIVE = ("jax", "ale_py")
 def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     """Make one env; raises UsageError with a suggestion when there is no such env, or it cannot be made.
 
-    Its images and actions are prepared as ``config`` says, whoever plays it.
+    Its images and actions are prepared as ``config`` says.
     """
     prepare_imports(config.env, config.modules)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})

@@ -64,7 +64,7 @@ class ReplayBuffer(Protocol):
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
         ...
 
 
@@ -101,7 +101,7 @@ class UniformReplayBuffer:
         return self.rows.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
         self.rows.load(state)
 
 
@@ -145,7 +145,7 @@ class PrioritizedReplayBuffer:
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
         """Return copies of ``size`` rows, drawn independently with replacement, with KEYS and WEIGHTS ``[size]``.
 
-        They come sorted by where they lie, near enough, and not in the order of the draws.
+        They come roughly in the order of their slots, not in that of the draws.
 
         The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4) with the maximum over the whole
         buffer, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
@@ -180,7 +180,7 @@ class PrioritizedReplayBuffer:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; raises CheckpointError for another capacity or alpha."""
+        """Restore what :meth:`state` returned; raises CheckpointError for another capacity or alpha."""
         if state["alpha"] != self._alpha:
             raise CheckpointError(f"a replay state made with alpha {state['alpha']} does not fit alpha {self._alpha}")
         self.rows.load(state)

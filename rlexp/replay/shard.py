@@ -19,7 +19,7 @@ from rlexp.sample_batch import Array, SampleBatch, SentRows
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What one shard is told; sizes are the shard's own share (see :func:`split_evenly`)."""
+    """The settings of one shard; sizes are the shard's own share (see :func:`split_evenly`)."""
 
     capacity: int
     """Rows kept; the oldest make room for new ones."""
@@ -32,7 +32,7 @@ class ReplayConfig:
     alpha: float
     """How much priorities matter: 0 not at all, 1 fully."""
     beta: float
-    """How far importance weights correct for it, when :meth:`ReplayShard.replay` is not told."""
+    """How far importance weights correct for it, where :meth:`ReplayShard.replay` is given no other."""
     eps: float
     """Added to every absolute TD error, so that no row is lost for ever."""
     storage: str
@@ -61,8 +61,8 @@ class ReplayShard:
     """A replay buffer, the gate that opens when it holds enough, counters, and a random stream of its own.
 
     The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
-    copies what it is given and hands out copies, so neither side can change the other's rows. A batch
-    may be kept for as long as anyone likes: its memory is used again only when nobody refers to it.
+    copies what it is given and returns copies, so neither side can change the other's rows. A batch
+    may be kept: its memory is used again only after the last reference to it is gone.
     """
 
     def __init__(self, config: ReplayConfig, seed: int, rows: Rows | None = None) -> None:
@@ -139,7 +139,7 @@ class ReplayShard:
         return rows_of(split_state(self.state())[0][name], start, stop)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on, bit for bit, where :meth:`state` was taken.
+        """Restore what :meth:`state` returned: the next batches are the same, bit for bit.
 
         Raises CheckpointError when the state is of another kind of buffer, capacity or alpha.
         """
@@ -155,7 +155,7 @@ class ReplayShard:
         self._buffer.rows.close()
 
     def _priorities(self, td_errors: Array) -> Array:
-        """Return p = abs(delta) + epsilon ``[B]`` (Schaul et al. 2016, section 3.3); alpha is the buffer's affair."""
+        """Return p = abs(delta) + epsilon ``[B]`` (Schaul et al. 2016, section 3.3); the buffer applies alpha."""
         return np.abs(td_errors, dtype=np.float64) + self._config.eps
 
 

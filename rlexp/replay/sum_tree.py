@@ -15,7 +15,7 @@ BLOCK = 1 << int(BLOCK_BITS)
 TOP_NODES = 512
 """Width of the top, which is searched as one cumulative sum; 256 to 1024 were measured to be equally quick."""
 MOST_STALE = 4096
-"""Slots written whose sums may still be old; bounds the memory for them while nobody draws."""
+"""Slots written whose sums may still be old; bounds the memory for them while nothing is drawn."""
 DENSE = 8
 """Parents for each stale slot up to which all parents of a level are added up; about then it costs the same."""
 
@@ -98,7 +98,7 @@ class SumTree:
     def find(self, numbers: Array) -> Array:
         """Return the slots ``[B]`` that ``numbers [B]`` fall on, in the order of the numbers' size.
 
-        The slots lie end to end on a line from 0 to ``total``, each as long as its value, in an
+        The slots are laid end to end on a line from 0 to ``total``, each as long as its value, in an
         order of the tree's own, nearly that of memory: so what is read by the slots found, or
         written to them, is quicker to reach than in the numbers' own order. A number at or, by
         rounding, beyond the total falls on a slot near the end; an empty slot is never returned.

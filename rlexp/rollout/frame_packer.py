@@ -23,7 +23,7 @@ class FramePacker:
 
     Each channel of an image ``[H, W, K]`` is a frame, since the image may be a stack of them; any other
     observation is one. Which frames a stack shares with the one before is seen by comparing the two, so nothing
-    is assumed of the env: stacks that do not overlap have frames of their own. Between packing and sending,
+    is assumed of the env: stacks that do not overlap share no frames. Between packing and sending,
     n-step rows are folded of numbers ``[T + 1, M, K]`` instead of observations.
     """
 
@@ -68,10 +68,10 @@ class FramePacker:
         return {"first": self._first, "streams": [stream.state() for stream in self._streams]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
         self._first = state["first"]
-        for stream, told in zip(self._streams, state["streams"], strict=True):
-            stream.load(told)
+        for stream, frames in zip(self._streams, state["streams"], strict=True):
+            stream.load(frames)
 
     def _with_frames(self, folded: SampleBatch) -> FrameRows:
         numbers = np.unique(np.concatenate([folded[OBS], folded[NEW_OBS]]))
@@ -117,7 +117,7 @@ class FrameStream:
         return len(self._frames) * self._frames[self._end - 1].nbytes
 
     def extend(self, observations: Array) -> Array:
-        """Take in the next ``observations [T, ...]``; return the numbers of their frames ``[T, K]``."""
+        """Add the next ``observations [T, ...]``; return the numbers of their frames ``[T, K]``."""
         flat = observations.reshape(len(observations), -1).view(np.uint8)
         numbers = [self._take_in(observation, pixels) for observation, pixels in zip(observations, flat, strict=True)]
         self._last = self._last.copy()  # not to hold the whole fragment
@@ -138,7 +138,7 @@ class FrameStream:
         return {"first": self.first, "frames": [self._frames[number] for number in range(self.first, self._end)]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned, as a new stream; the next observation shares no frame with the last."""
+        """Continue from what ``state`` returned, as a new stream; the next observation shares no frame with it."""
         self.first, frames = state["first"], state["frames"]
         self._end = self.first + len(frames)
         self._frames = dict(enumerate(frames, self.first))

@@ -18,7 +18,7 @@ LOWER_IS_BETTER = "min-"
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return ``path`` if it is a checkpoint, else the best one of the trial or run that lies there.
+    """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
 
     The best checkpoint is the one whose trial had the highest mean reward when it was written. Raises
     CheckpointError where there is none, and ResumeError where ``path`` is nothing of ours.
@@ -59,7 +59,7 @@ def _best(run: Path, trials: list[TrialRecord]) -> Path:
 
 
 def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
-    """Raise ResumeError where a trial or its best checkpoint would not lie in the run: it may be a stranger's."""
+    """Raise ResumeError where a trial or its best checkpoint would not be in the run: it may be a stranger's."""
     if not is_in_run(trial.directory):
         raise ResumeError(f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of a trial")
     if trial.best_checkpoint is None:
@@ -78,7 +78,7 @@ def _reward(reward: Any) -> float:
 def keep_best(trial_directory: Path, count: int, score_attribute: str) -> None:
     """Delete all but the ``count`` best checkpoints by a metric of theirs (``min-x``: the lower the better).
 
-    The newest is never deleted: a trial that is started again goes on from it.
+    The newest is never deleted: a trial that is started again continues from it.
     """
     newest, *older = list_checkpoints(trial_directory)
     ranked = sorted([newest, *older], key=lambda path: _score(path, score_attribute), reverse=True)
@@ -103,14 +103,14 @@ def _score(checkpoint: Path, attribute: str) -> float:
 def copy_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
     """Copy another trial's checkpoint to ``trial_directory``, where it becomes the newest; return the copy.
 
-    Checkpoints of the trial's own that are as far or farther are removed: it does not go on from them. Raises
+    Checkpoints of the trial's own that are as far or farther are removed: it does not continue from them. Raises
     CheckpointError, with nothing changed, where the copy is not whole: the other trial may be removing it.
     """
     return put_in_place(copied_checkpoint(checkpoint, trial_directory), trial_directory / checkpoint.name)
 
 
 def copied_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
-    """Return a hidden copy, the first half of ``copy_checkpoint``: the trial does not go on from it yet."""
+    """Return a hidden copy, the first half of ``copy_checkpoint``: the trial does not continue from it yet."""
     copy = trial_directory / f".{checkpoint.name}.writing"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()  # copytree would make the trial's directory too, where somebody deleted it

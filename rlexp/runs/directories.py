@@ -79,7 +79,7 @@ def _make_room(path: Path) -> None:
     if path.is_symlink() or not (path / RUN_FILE).is_file():
         raise UsageError(f"--overwrite: {path} is not a run of rlexp", "choose another --name or --out")
     try:
-        with RunLock(path):  # to the end, so that nobody begins to write into what is deleted
+        with RunLock(path):  # to the end, so that no other command begins to write there
             remove_run(path)
     except OSError as error:
         raise UsageError(f"--overwrite: cannot delete {path}: {error.strerror}") from error

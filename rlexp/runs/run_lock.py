@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process writes there, and a second one is told which.
+"""The lock of a run directory: one process writes there, and a second one gets an error that names it.
 
 Both the directory and its file ``rlexp.lock`` are locked. The directory's lock holds when somebody deletes the file
 while the run goes on, and it moves with the directory. Network file systems lock files only.
@@ -63,7 +63,7 @@ class RunLock:
 
 
 def is_in_use(run_directory: Path) -> bool:
-    """Tell whether a process of this machine writes there; creates nothing and needs no right to write."""
+    """Return whether a process of this machine writes there; creates nothing and needs no right to write."""
     return any(_is_locked(path) for path in (run_directory, run_directory / LOCK_FILE))
 
 
@@ -76,7 +76,7 @@ def in_use(run_directory: Path) -> ResumeError:
 
 
 def _is_locked(path: Path) -> bool:
-    """Tell by asking for a shared lock: readers that look at the same moment do not see each other."""
+    """Return whether a shared lock is refused: readers that look at the same moment do not see each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

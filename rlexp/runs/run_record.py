@@ -35,7 +35,7 @@ class Status(StrEnum):
     PRUNED = "PRUNED"
     """The scheduler of a sweep ended it: others were better."""
     STOPPED = "STOPPED"
-    """Somebody or something stopped it; it can go on."""
+    """It was stopped; it can be resumed."""
     ERROR = "ERROR"
 
 
@@ -72,7 +72,7 @@ class TrialRecord:
     """What it plays; None in records of earlier versions."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
-        """Take over how far the trial has come from a result row."""
+        """Record how far the trial has come, from a result row."""
         self.iterations = row["training_iteration"]
         self.timesteps_total = row["timesteps_total"]
         self.time_total_s = row["time_total_s"]
@@ -153,7 +153,7 @@ def hint_to_runs(path: Path) -> str:
 
 
 def is_in_run(directory: object) -> bool:
-    """Tell whether what stands for a trial's directory is one in its run's: the record may be a stranger's."""
+    """Return whether the name of a trial's directory leads into the run's: the record may be a stranger's."""
     is_name = isinstance(directory, str) and directory not in ("", "..") and "\0" not in directory
     return is_name and Path(str(directory)).name == directory
 

@@ -20,9 +20,9 @@ _MODULES: Final = (".py", ".pyc", ".so")
 
 
 def refuse_untrusted(run: Path, record: RunRecord) -> None:
-    """Raise ResumeError where to go on with ``run`` could run or overwrite what is not its own.
+    """Raise ResumeError where resuming ``run`` could run or overwrite files that are not part of it.
 
-    All of it belongs to this user and not every other may write it, its trials lie in it, and it is made of files and
+    All of it belongs to this user and not every other may write it, its trials are in it, and it is made of files and
     directories: a link would be written through, and a pipe would keep its reader waiting.
     """
     if is_in_use(run):
@@ -69,15 +69,15 @@ def refuse_foreign(path: Path) -> None:
 
 
 def run_of(checkpoint: Path) -> Path:
-    """Return the run in which a checkpoint lies, or the checkpoint itself where it was copied out of one."""
+    """Return the run that a checkpoint is in, or the checkpoint itself where it was copied out of one."""
     run = checkpoint.resolve().parent.parent
     return run if (run / RUN_FILE).is_file() else checkpoint.resolve()
 
 
 def refuse_modules_within(path: Path, modules: UserModules) -> None:
-    """Raise ResumeError where one of ``modules.imports``, or any that is imported later, may lie in ``path``.
+    """Raise ResumeError where one of ``modules.imports``, or any that is imported later, may be in ``path``.
 
-    No run of rlexp has any, so whoever handed it over put them there. Python looks where it is started, too.
+    No run of rlexp has any, so they were put there by someone else. Python looks where it is started, too.
     """
     for name in modules.imports:
         for place in _places(name, modules.folders):

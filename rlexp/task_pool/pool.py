@@ -71,7 +71,7 @@ class TaskPool(Protocol):
         ...
 
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
-        """Start one call that nobody waits for in a lane; calls to one actor run in the order made.
+        """Start one call in a lane, without waiting for it; calls to one actor run in the order made.
 
         A call that fails raises where its result is asked for, or here if the actor is in this process.
         """
@@ -110,7 +110,7 @@ class Lane:
     """The calls of one purpose (sampling, replaying, ...): what is in flight, and what has come back."""
 
     def __init__(self, pool: TaskPool, num_returns: int = 1) -> None:
-        """Calls of this lane return a tuple of ``num_returns`` parts, each with a ref of its own."""
+        """Calls of this lane return a tuple of ``num_returns`` parts, each with one ref each."""
         self.num_returns = num_returns
         self._pool = pool
         self._in_flight: Counter[Actor[Any]] = Counter()

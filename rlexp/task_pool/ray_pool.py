@@ -1,4 +1,4 @@
-"""RayTaskPool: objects in processes of their own."""
+"""RayTaskPool: each object in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay in memory that workers share with the learner's process: they write, it samples in place, nobody locks.
+"""Replay in memory that workers share with the learner's process: they write, it samples in place, without locks.
 
 ::
 

@@ -25,7 +25,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 5e-3
 
 @dataclass(frozen=True)
 class RingSizes:
-    """How a shard's memory is divided: a ring for each writer; every process must be told the same."""
+    """How a shard's memory is divided: a ring for each writer; the same in every process."""
 
     capacity: int
     """Rows kept, of all rings together."""
@@ -56,7 +56,7 @@ class RingSizes:
 class RingMemory:
     """The rings of one shard: ``slots_per_ring`` slots each, one ring behind the other.
 
-    Row ``number`` of a ring, counted from 0 for ever, lies in its slot ``number % slots_per_ring``. A
+    Row ``number`` of a ring, counted from 0 for ever, is in its slot ``number % slots_per_ring``. A
     writer writes only rows from ``written`` to before ``released + slots_per_ring``; the reader reads
     only rows from ``released`` to before ``written``. No row is therefore ever written while it may be
     read, and there is nothing to lock: each counter has one process that moves it, and that one moves
@@ -89,7 +89,7 @@ def fence() -> None:
 
 
 class RingWriter:
-    """Writes into one ring, of which it is the only writer; it goes on where the one before it stopped."""
+    """Writes into one ring, of which it is the only writer; it continues where the one before it stopped."""
 
     def __init__(self, memory: RingMemory, sizes: RingSizes, ring: int, full_timeout_s: float = FULL_TIMEOUT_S) -> None:
         self.num_written = int(memory.written[ring])
@@ -160,9 +160,9 @@ class SharedRowWriter:
         self._writers: dict[int, RingWriter] = {}
 
     def write(self, batch: SampleBatch) -> WrittenRows:
-        """Write ``batch [B]`` and return where it lies; raises TimeoutError when there is no room for too long."""
+        """Write ``batch [B]`` and return where it is; raises TimeoutError when there is no room for too long."""
         shard = int(self._rng.integers(len(self._segments)))
-        # By name, because the columns lie in the order in which they are given, and all writers must agree on it.
+        # By name: the columns are stored in the order in which they are given, which must be the same for all writers.
         stored = SampleBatch({name: batch[name] for name in sorted(batch) if name != TD_ERRORS})
         td_errors = batch.columns.get(TD_ERRORS)
         first = self._writer(shard).write(stored, td_errors)

@@ -15,21 +15,21 @@ from rlexp.sample_batch import Array, SampleBatch
 LEAST_BYTES = 1 << 20
 """Smaller arrays are plain ones: what the C library keeps free of that size is as quick."""
 MOST_IDLE = 4
-"""Pieces of memory kept though nobody reads them; 4 are four batches of image stacks, 116 MB."""
+"""Pieces of memory kept although they are not used; 4 are four batches of image stacks, 116 MB."""
 NARROW_BYTES = 64
 """Bytes of a row up to which a column is narrow: a cache line."""
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-"""Makes an array of a shape and a dtype, wherever the rows shall lie."""
+"""Makes an array of a shape and a dtype, in any kind of memory."""
 
 
 class ArrayStorage:
     """Arrays of ``capacity`` rows, allocated when the first batch shows what the columns are.
 
     What reading costs is a cache miss for each drawn row and array. The narrow columns therefore
-    lie side by side, as the fields of one array of records, and are taken apart when they were
+    are side by side, as the fields of one array of records, and are separated when they were
     read: 512 rows of five CartPole columns take 17 µs, and from five arrays 25 µs. A wide column
-    is an array by itself, and what is read of it lies in lent memory.
+    is an array by itself, and what is read of it is in lent memory.
     """
 
     def __init__(self, capacity: int, allocate: Allocate = np.empty) -> None:
@@ -86,7 +86,7 @@ class ArrayStorage:
         return {} if not count else {name: column[:count] for name, column in self._columns.items()}
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Forget every row and take over ``count`` rows of each column; CheckpointError when there are not so many."""
+        """Replace every row by ``count`` rows of each column; CheckpointError where there are not so many."""
         check_lengths(state, count)
         self.close()
         if state:
@@ -143,7 +143,7 @@ class LentArrays:
 
     Memory is lent again only when the array it was lent as does not exist any more. That cannot
     be too early: a view, a tensor or a buffer made of an array keeps the array alive, and NumPy
-    goes no further than to it when it looks for the owner of a view's memory, because what lies
+    goes no further than to it when it looks for the owner of a view's memory, because what is
     below is not an array.
     """
 
@@ -162,7 +162,7 @@ class LentArrays:
         return array
 
     def _idle_memory(self, size: int) -> bytearray | None:
-        """Take ``size`` bytes that nobody reads any more from the list, if there are; forget idle ones beyond the most.
+        """Take ``size`` idle bytes from the list, if there are any; forget idle pieces beyond MOST_IDLE.
 
         Looks at each loan once: a reader may go at any moment, in another thread.
         """

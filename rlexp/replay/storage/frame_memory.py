@@ -1,4 +1,4 @@
-"""Where frames lie: as they are, or LZ4-compressed, a block of consecutive ones at a time."""
+"""Memory of frames: as they are, or LZ4-compressed, a block of consecutive ones at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlexp.sample_batch import Array
 
 PACKED_BLOCK = 8
 """Frames compressed together. Of Pong's, one alone takes 253 bytes, of 4 together each takes 130, of 8 108 and of 16
-97; the 7 frames of a row of two stacks lie in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs."""
+97; the 7 frames of a row of two stacks are in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs."""
 BYTES_BESIDE = 33 + 8
 """Bytes that Python adds to each block: the header of a ``bytes`` object, and the pointer to it."""
 PACKED, SIZES, FRAMES = "frames.packed", "frames.sizes", "frames"
@@ -66,7 +66,7 @@ class PlainFrames:
         return self._frames.nbytes
 
     def grow(self, num_blocks: int) -> None:
-        # The C library moves so much memory by its page table; nobody else refers to the array.
+        # The C library moves so much memory by its page table; nothing else refers to the array.
         self._frames.resize((num_blocks, *self._frames.shape[1:]), refcheck=False)
 
     def write(self, blocks: Array, frames: Array) -> None:

@@ -46,7 +46,7 @@ class FramePool:
     def add(self, frames: Array, numbers: Array, counts: Array) -> Array:
         """Keep ``frames [F, ...]`` with ``numbers [F]``, referred to ``counts [F]`` times; return their ids ``[F]``.
 
-        Frames that are not referred to are not kept, and have no id of their own.
+        Frames that are not referred to are not kept, and get no id.
         """
         wanted = counts > 0
         ids: Array = self._remembered[_places(numbers)]
@@ -83,7 +83,7 @@ class FramePool:
         return self._memory.state(used.nonzero()[0]), loaded
 
     def load(self, state: Mapping[str, Array], columns: Sequence[Array]) -> None:
-        """Take over what ``state`` returned, in the place of nothing; CheckpointError when it is something else.
+        """Restore what ``state`` returned into an empty pool; CheckpointError where it is something else.
 
         Each of ``columns [N, K]`` has ids that rows refer to.
         """

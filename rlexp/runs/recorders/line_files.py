@@ -17,12 +17,12 @@ from rlexp.runs.recorders.columns import COLUMNS, ITERATION, flatten
 class LineFile:
     """Owns a file of lines of which each, but for a header, has the number of an iteration; numbers only grow.
 
-    What is there is gone on with: a last line without an end, which a kill interrupted, is cut off. A line whose
+    An existing file is continued: a last line without an end, which a kill interrupted, is cut off. A line whose
     number is not higher than the last takes back those from that number on: the trial began again before them.
     """
 
     def __init__(self, path: Path, number_of: Callable[[str], int | None]) -> None:
-        """Read what ``path`` has; ``number_of`` tells a line's number, None for the header."""
+        """Read what ``path`` has; ``number_of`` returns a line's number, None for the header."""
         self._numbers: list[int] = []
         self._starts: list[int] = []
         self._end = 0
@@ -66,7 +66,7 @@ class LineFile:
 
 
 class JsonRecorder:
-    """Owns ``result.json`` of one trial; goes on with the file that is there."""
+    """Owns ``result.json`` of one trial; continues an existing file."""
 
     def __init__(self, trial_directory: Path) -> None:
         self._file = LineFile(trial_directory / "result.json", _iteration_of)
