@@ -31,7 +31,7 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(arrays=st.dictionaries(st.text(max_size=4), any_array, max_size=4), piece=st.sampled_from([1, 7, 64, 1 << 24]))
-def test_the_library_reads_what_was_written_and_so_do_we(
+def test_written_arrays_are_read_by_safetensors_and_read_arrays(
     arrays: dict[str, Any], piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -44,7 +44,7 @@ def test_the_library_reads_what_was_written_and_so_do_we(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(arrays=st.dictionaries(st.text(max_size=4), any_array, min_size=1, max_size=4))
-def test_what_the_library_wrote_is_read(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_read_arrays_reads_files_of_safetensors(arrays: dict[str, Any], tmp_path: Path) -> None:
     dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     safetensors.numpy.save_file(dense, tmp_path / "theirs", metadata={"format": "np"})
     assert_equal(read_arrays(tmp_path / "theirs"), arrays)
@@ -72,7 +72,7 @@ def test_write_arrays_reads_a_lazy_array_by_pieces(tmp_path: Path, monkeypatch: 
     assert asked == [(start, min(start + 4, 103)) for start in range(0, 103, 4)]
 
 
-def test_an_array_that_gives_other_rows_than_it_said_is_found_out(tmp_path: Path) -> None:
+def test_write_arrays_detects_wrong_number_of_rows(tmp_path: Path) -> None:
     short = LazyArray((4,), np.dtype(np.float64), lambda start, stop: np.zeros(stop - start - 1))
     with pytest.raises(ValueError, match="changed while it was written"):
         write_arrays(tmp_path / "file", {"short": short})
@@ -115,7 +115,7 @@ def header_of(**forms: Any) -> bytes:
         header_of(a={"dtype": "F32", "shape": ["x"], "data_offsets": [0, 16]}),
     ],
 )
-def test_what_is_no_such_file_is_a_value_error(content: bytes, tmp_path: Path) -> None:
+def test_read_arrays_refuses_other_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=r".+"):
         read_arrays(tmp_path / "file")

@@ -112,7 +112,7 @@ any_rows = st.lists(st.tuples(any_stack, any_stack), max_size=2 * CAPACITY)
 @given(
     batches=st.lists(any_rows, max_size=5), through_a_checkpoint=st.booleans(), whole_batches=st.sets(st.integers(0, 4))
 )
-def test_any_stacks_come_back_as_they_were(
+def test_frame_storage_returns_unrelated_stacks_unchanged(
     compress: bool,
     batches: list[list[tuple[list[int], list[int]]]],
     through_a_checkpoint: bool,
@@ -142,7 +142,7 @@ def expected_keys(ring: RowRing) -> Array:
     n_step=st.integers(1, 5),
     lost=st.sets(st.integers(0, 29)),
 )
-def test_streams_of_envs_come_back_as_they_were(
+def test_frame_storage_returns_streams_unchanged(
     compress: bool, counts: list[tuple[int, int]], n_step: int, lost: set[int]
 ) -> None:
     """Fragments of three envs follow each other in any order; some go to another shard."""
@@ -158,7 +158,7 @@ def test_streams_of_envs_come_back_as_they_were(
 
 
 @both
-def test_what_is_read_may_be_kept_while_more_is_written_and_read(compress: bool) -> None:
+def test_frame_storage_read_batches_do_not_change(compress: bool) -> None:
     storage = FrameStorage(CAPACITY, compress)
     storage.write(0, played(10, CAPACITY))
     kept = storage.read(np.tile(np.arange(CAPACITY), 200))
@@ -178,7 +178,7 @@ def bytes_beside_frames(capacity: int) -> int:
     return plain.nbytes
 
 
-def test_a_frame_is_kept_once_while_any_row_shows_it_and_no_longer() -> None:
+def test_frame_storage_keeps_each_frame_once_while_referenced() -> None:
     capacity, frame_bytes = 100, 16 * 16
     storage = FrameStorage(capacity, compress=False)
     ring = RowRing(capacity, storage)
@@ -190,7 +190,7 @@ def test_a_frame_is_kept_once_while_any_row_shows_it_and_no_longer() -> None:
     assert 106 <= num_frames <= 106 + 10
 
 
-def test_frames_of_rows_that_went_elsewhere_are_kept_again() -> None:
+def test_frame_storage_keeps_all_frames_of_its_own_rows() -> None:
     """Of a worker that deals its fragments to two shards, each has all that its own rows show."""
     storage = FrameStorage(100, compress=False)
     ring = RowRing(100, storage)
@@ -201,7 +201,7 @@ def test_frames_of_rows_that_went_elsewhere_are_kept_again() -> None:
     assert_equal(ring.read(np.array([99])).slice(0, 1), whole(played(189, 1)).with_columns(keys=np.array([99])))
 
 
-def test_the_full_size_is_foretold_from_the_rows_held() -> None:
+def test_frame_storage_nbytes_estimates_full_size() -> None:
     ring = RowRing(1000, FrameStorage(1000, compress=True))
     assert ring.nbytes == 0
     for first in range(0, 200, 20):
@@ -212,14 +212,14 @@ def test_the_full_size_is_foretold_from_the_rows_held() -> None:
     assert ring.nbytes == pytest.approx(foretold, rel=0.1)
 
 
-def test_compressed_frames_take_far_less_memory() -> None:
+def test_frame_storage_compression_saves_memory() -> None:
     plain, compressed = (FrameStorage(100, compress) for compress in (False, True))
     for storage in (plain, compressed):
         storage.write(0, played(0, 100))
     assert compressed.nbytes - bytes_beside_frames(100) < (plain.nbytes - bytes_beside_frames(100)) / 2
 
 
-def test_frames_that_cannot_be_compressed_are_kept_too() -> None:
+def test_frame_storage_keeps_incompressible_frames() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (CAPACITY, 16, 16, STACKED), np.uint8)
     batch = SampleBatch({OBS: noise, NEW_OBS: noise[::-1]})
     storage = FrameStorage(CAPACITY, compress=True)
@@ -240,7 +240,7 @@ def test_frames_that_cannot_be_compressed_are_kept_too() -> None:
     ids=["colours", "float stacks", "vectors", "channels first", "odd floats", "one frame"],
 )
 @both
-def test_observations_of_any_shape_come_back_as_they_were(compress: bool, observations: Array) -> None:
+def test_frame_storage_returns_observations_of_any_shape(compress: bool, observations: Array) -> None:
     batch = SampleBatch({OBS: observations, ACTIONS: np.arange(6), NEW_OBS: observations[::-1]})
     storage = FrameStorage(CAPACITY, compress)
     storage.write(0, batch)
@@ -251,7 +251,7 @@ def test_observations_of_any_shape_come_back_as_they_were(compress: bool, observ
 
 
 @both
-def test_small_observations_are_kept_as_they_are(compress: bool) -> None:
+def test_frame_storage_keeps_small_observations_plain(compress: bool) -> None:
     plain, storage = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
     batch = SampleBatch({OBS: np.zeros((2, 255), np.float32), NEW_OBS: np.ones((2, 255), np.float32)})
     for each in (plain, storage):
@@ -283,7 +283,7 @@ def with_frames(rows: FrameRows, frames: Array) -> FrameRows:
     ],
     ids=["no observations", "other shape", "other dtype", "other rewards", "more", "fewer frames", "small ones"],
 )
-def test_other_columns_than_the_first_are_refused_and_nothing_is_written(wrong: SampleBatch | FrameRows) -> None:
+def test_frame_storage_refuses_other_columns_without_writing(wrong: SampleBatch | FrameRows) -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     storage.write(0, played(0, CAPACITY))
     with pytest.raises(ValueError, match="column"):
@@ -292,7 +292,7 @@ def test_other_columns_than_the_first_are_refused_and_nothing_is_written(wrong: 
 
 
 @both
-def test_closing_gives_the_memory_back_and_may_be_repeated(compress: bool) -> None:
+def test_frame_storage_close_is_idempotent(compress: bool) -> None:
     storage = FrameStorage(CAPACITY, compress)
     storage.write(0, played(0, CAPACITY))
     storage.close()
@@ -303,7 +303,7 @@ def test_closing_gives_the_memory_back_and_may_be_repeated(compress: bool) -> No
 
 
 @both
-def test_a_state_of_whole_observations_is_taken_apart(compress: bool) -> None:
+def test_frame_storage_loads_whole_observations(compress: bool) -> None:
     source, target = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
     source.write(0, whole(played(0, CAPACITY)))
     target.load(in_memory(source.state(CAPACITY)), CAPACITY)
@@ -313,7 +313,7 @@ def test_a_state_of_whole_observations_is_taken_apart(compress: bool) -> None:
     assert target.nbytes == as_sent.nbytes
 
 
-def test_a_state_says_nothing_of_frames_that_no_row_shows() -> None:
+def test_frame_storage_state_has_referenced_frames_only() -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     for first in (0, 100, 200):
         storage.write(0, played(first, CAPACITY))
@@ -321,7 +321,7 @@ def test_a_state_says_nothing_of_frames_that_no_row_shows() -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_a_state_of_the_other_kind_is_refused(compress: bool) -> None:
+def test_frame_storage_refuses_state_of_other_compression(compress: bool) -> None:
     source = FrameStorage(CAPACITY, not compress)
     source.write(0, played(0, 4))
     with pytest.raises(CheckpointError, match=r"compress|plain"):
@@ -329,7 +329,7 @@ def test_a_state_of_the_other_kind_is_refused(compress: bool) -> None:
 
 
 @pytest.mark.parametrize("part", ["frames.sizes", "frames.packed", "obs"])
-def test_a_state_that_lacks_a_part_is_refused(part: str) -> None:
+def test_frame_storage_refuses_incomplete_state(part: str) -> None:
     storage = FrameStorage(CAPACITY, compress=True)
     storage.write(0, played(0, 4))
     state = in_memory(storage.state(4))
@@ -341,7 +341,7 @@ def test_a_state_that_lacks_a_part_is_refused(part: str) -> None:
         FrameStorage(CAPACITY, compress=True).load(state, 4)
 
 
-def test_ids_of_a_state_that_name_no_frame_are_refused() -> None:
+def test_frame_storage_refuses_state_with_unknown_ids() -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     storage.write(0, played(0, 4))
     for wrong in (-1, 1000):
@@ -351,7 +351,7 @@ def test_ids_of_a_state_that_name_no_frame_are_refused() -> None:
             FrameStorage(CAPACITY, compress=False).load(state, 4)
 
 
-def test_a_shard_gives_the_same_batches_with_frames_and_goes_on_from_its_state() -> None:
+def test_shard_batches_do_not_depend_on_storage() -> None:
     plain, framed, packed = (
         ReplayShard(replace(CONFIG, storage=storage), seed=3) for storage in ("frames", "frames", "compressed_frames")
     )

@@ -52,7 +52,7 @@ def at_most(more: int) -> Iterator[None]:
     ("kind", "rows", "storage"),
     [("vectors", 80_000, "frames"), ("stacks", 5000, "frames"), ("stacks", 8000, "compressed_frames")],
 )
-def test_a_checkpoint_of_replay_takes_little_memory_beside_it(
+def test_checkpoint_of_replay_needs_little_extra_memory(
     kind: str, rows: int, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(array_file, "PIECE_BYTES", PIECE)

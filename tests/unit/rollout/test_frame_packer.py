@@ -101,7 +101,7 @@ def accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumulato
     overlap=st.booleans(),
     complete=st.booleans(),
 )
-def test_rows_are_those_of_whole_observations(
+def test_frame_packer_rows_match_whole_observations(
     lengths: list[int], num_envs: int, n_step: int, channels: int, overlap: bool, complete: bool
 ) -> None:
     recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, refuse_large_fragment)
@@ -121,7 +121,7 @@ def sent_fragments(recorder: Recorder, num_envs: int, count: int, steps: int, n_
     return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
 
 
-def test_frames_that_later_rows_show_again_keep_their_numbers() -> None:
+def test_frame_packer_repeated_frames_keep_their_numbers() -> None:
     """So that replay, which has them already, knows them."""
     frames: dict[int, Array] = {}
     batches = sent_fragments(Recorder(3), 3, count=10, steps=20)
@@ -136,7 +136,7 @@ def test_frames_that_later_rows_show_again_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_how_many_channels_a_step_brings_is_seen_and_not_told(channels: int) -> None:
+def test_frame_packer_detects_channels_per_step(channels: int) -> None:
     recorder = Recorder(2, channels)
     packed = FramePacker(2, refuse_large_fragment).pack(recorder.record(200))
     moved_on = [
@@ -148,21 +148,21 @@ def test_how_many_channels_a_step_brings_is_seen_and_not_told(channels: int) -> 
     assert sum(moved_on) < 1.5 * channels * len(moved_on)
 
 
-def test_frames_of_two_workers_have_different_numbers() -> None:
+def test_frame_packers_use_different_numbers() -> None:
     first, second = (sent_fragments(Recorder(2), 2, count=3, steps=10) for _ in "12")
     numbers = [{number for sent in batches for number in sent.numbers.tolist()} for batches in (first, second)]
     assert numbers[0].isdisjoint(numbers[1])
     assert min(map(min, numbers)) >= 0
 
 
-def test_an_episodes_first_frame_is_sent_once_although_it_fills_a_stack() -> None:
+def test_frame_packer_sends_first_frame_once() -> None:
     recorder = Recorder(1)
     fragment = recorder.record(1)
     packed = FramePacker(1, refuse_large_fragment).pack(fragment)
     assert len(set(packed.obs[0, 0].tolist())) == 1
 
 
-def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
+def test_frame_packer_forgets_old_frames() -> None:
     recorder, packer, accumulator = Recorder(2), FramePacker(2, refuse_large_fragment), NStepAccumulator(3, GAMMA)
     held = []
     for _ in range(20):
@@ -195,7 +195,7 @@ def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.Mo
     assert caught.value.hint == "lower sample_batch_size or num_envs_per_worker"
 
 
-def test_a_fragment_without_rows_is_sent_without_frames() -> None:
+def test_frame_packer_sends_no_frames_without_rows() -> None:
     packer, accumulator = FramePacker(1, refuse_large_fragment), NStepAccumulator(5, GAMMA)
     sent = packer.send(accumulator.push(packer.pack(Recorder(1).record(2))))
     assert len(sent) == 0
