@@ -138,7 +138,7 @@ class FrameStream:
         return {"first": self.first, "frames": [self._frames[number] for number in range(self.first, self._end)]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned, as a new stream; the next observation shares no frame with it."""
+        """Continue from what ``state`` returned, as a new stream; the next observation shares no earlier frame."""
         self.first, frames = state["first"], state["frames"]
         self._end = self.first + len(frames)
         self._frames = dict(enumerate(frames, self.first))

@@ -1,4 +1,4 @@
-"""Frame storage gives back what a plain storage of whole observations would, whatever they are, in less memory."""
+"""Every storage returns what was written; frame storage keeps it in less memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayShard
 from rlexp.replay.ring import RowRing
+from rlexp.replay.storage import STORAGES
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import (
@@ -33,7 +34,7 @@ from tests.unit.replay.test_replay_shard import CONFIG
 CAPACITY = 8
 FRAME = (16, 16, 1)
 STACKED = 4
-both = pytest.mark.parametrize("compress", [False, True])
+every_storage = pytest.mark.parametrize("storage_name", STORAGES)
 
 
 def frame(number: int) -> Array:
@@ -107,25 +108,25 @@ any_rows = st.lists(st.tuples(any_stack, any_stack), max_size=2 * CAPACITY)
 """Rows of stacks that have nothing to do with each other; frames come again long after they were overwritten."""
 
 
-@both
+@every_storage
 @settings(deadline=None)
 @given(
     batches=st.lists(any_rows, max_size=5), through_a_checkpoint=st.booleans(), whole_batches=st.sets(st.integers(0, 4))
 )
-def test_frame_storage_returns_unrelated_stacks_unchanged(
-    compress: bool,
+def test_storage_returns_unrelated_stacks_unchanged(
+    storage_name: str,
     batches: list[list[tuple[list[int], list[int]]]],
     through_a_checkpoint: bool,
     whole_batches: set[int],
 ) -> None:
-    ring, model = RowRing(CAPACITY, FrameStorage(CAPACITY, compress)), PlainRing()
+    ring, model = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY)), PlainRing()
     for index, rows in enumerate(batches):
         batch = sent(model.num_added, [obs for obs, _ in rows], [new_obs for _, new_obs in rows])
         ring.write(whole(batch) if index in whole_batches else batch)
         model.add(whole(batch))
         if through_a_checkpoint:
             state = in_memory(ring.state())
-            ring = RowRing(CAPACITY, FrameStorage(CAPACITY, compress))
+            ring = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY))
             ring.load(state)
         if model.num_added:
             assert_equal(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
@@ -135,18 +136,18 @@ def expected_keys(ring: RowRing) -> Array:
     return np.array([max(key for key in range(ring.num_added) if key % CAPACITY == slot) for slot in range(ring.size)])
 
 
-@both
+@every_storage
 @settings(deadline=None)
 @given(
     counts=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=30),
     n_step=st.integers(1, 5),
     lost=st.sets(st.integers(0, 29)),
 )
-def test_frame_storage_returns_streams_unchanged(
-    compress: bool, counts: list[tuple[int, int]], n_step: int, lost: set[int]
+def test_storage_returns_streams_unchanged(
+    storage_name: str, counts: list[tuple[int, int]], n_step: int, lost: set[int]
 ) -> None:
     """Fragments of three envs follow each other in any order; some go to another shard."""
-    ring, model, steps = RowRing(CAPACITY, FrameStorage(CAPACITY, compress)), PlainRing(), [0, 1000, 2000]
+    ring, model, steps = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY)), PlainRing(), [0, 1000, 2000]
     for index, (env, count) in enumerate(counts):
         batch = played(steps[env], count, n_step)
         steps[env] += count
@@ -157,9 +158,9 @@ def test_frame_storage_returns_streams_unchanged(
         assert_equal(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
 
 
-@both
-def test_frame_storage_read_batches_do_not_change(compress: bool) -> None:
-    storage = FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_read_batches_do_not_change(storage_name: str) -> None:
+    storage = STORAGES[storage_name](CAPACITY)
     storage.write(0, played(10, CAPACITY))
     kept = storage.read(np.tile(np.arange(CAPACITY), 200))
     for first in (100, 200):
@@ -239,10 +240,10 @@ def test_frame_storage_keeps_incompressible_frames() -> None:
     ],
     ids=["colours", "float stacks", "vectors", "channels first", "odd floats", "one frame"],
 )
-@both
-def test_frame_storage_returns_observations_of_any_shape(compress: bool, observations: Array) -> None:
+@every_storage
+def test_storage_returns_observations_of_any_shape(storage_name: str, observations: Array) -> None:
     batch = SampleBatch({OBS: observations, ACTIONS: np.arange(6), NEW_OBS: observations[::-1]})
-    storage = FrameStorage(CAPACITY, compress)
+    storage = STORAGES[storage_name](CAPACITY)
     storage.write(0, batch)
     read = storage.read(np.array([5, 0, 5]))
     for name in (OBS, NEW_OBS):
@@ -250,9 +251,9 @@ def test_frame_storage_returns_observations_of_any_shape(compress: bool, observa
         assert read[name].dtype == observations.dtype
 
 
-@both
-def test_frame_storage_keeps_small_observations_plain(compress: bool) -> None:
-    plain, storage = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_keeps_small_observations_plain(storage_name: str) -> None:
+    plain, storage = ArrayStorage(CAPACITY), STORAGES[storage_name](CAPACITY)
     batch = SampleBatch({OBS: np.zeros((2, 255), np.float32), NEW_OBS: np.ones((2, 255), np.float32)})
     for each in (plain, storage):
         each.write(0, batch)
@@ -291,9 +292,9 @@ def test_frame_storage_refuses_other_columns_without_writing(wrong: SampleBatch 
     assert_equal(storage.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
 
 
-@both
-def test_frame_storage_close_is_idempotent(compress: bool) -> None:
-    storage = FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_close_is_idempotent(storage_name: str) -> None:
+    storage = STORAGES[storage_name](CAPACITY)
     storage.write(0, played(0, CAPACITY))
     storage.close()
     storage.close()
@@ -302,13 +303,13 @@ def test_frame_storage_close_is_idempotent(compress: bool) -> None:
     assert_equal(storage.read(np.arange(2)), whole(played(5, 2)))
 
 
-@both
-def test_frame_storage_loads_whole_observations(compress: bool) -> None:
-    source, target = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_loads_whole_observations(storage_name: str) -> None:
+    source, target = ArrayStorage(CAPACITY), STORAGES[storage_name](CAPACITY)
     source.write(0, whole(played(0, CAPACITY)))
     target.load(in_memory(source.state(CAPACITY)), CAPACITY)
     assert_equal(target.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
-    as_sent = FrameStorage(CAPACITY, compress)
+    as_sent = STORAGES[storage_name](CAPACITY)
     as_sent.write(0, played(0, CAPACITY))
     assert target.nbytes == as_sent.nbytes
 
