@@ -21,9 +21,10 @@ TD_ERRORS = "td_errors"
 WEIGHTS = "weights"
 KEYS = "keys"
 FRAME_IDS = "frame_ids"
-"""In the place of OBS, where it is large: the frames ``[B, K]`` that it is made of."""
+"""Where observations are large, replaces OBS: the K frames ``[B, K]`` of each; indices into the frames that are sent
+along, and in a storage ids of its pool."""
 NEW_FRAME_IDS = "new_frame_ids"
-"""In the place of NEW_OBS."""
+"""Replaces NEW_OBS."""
 FRAME_IDS_OF = {OBS: FRAME_IDS, NEW_OBS: NEW_FRAME_IDS}
 OUTPUTS = "outputs"
 """What a policy saw in OBS when it acted; its ``postprocess`` uses it up."""
