@@ -13,7 +13,6 @@ from rlexp.checkpoint.trial import (
     newest_manifest,
     newest_with_damaged_aside,
     remove_checkpoint,
-    remove_leftovers,
     set_aside,
     write_checkpoint,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "read_checkpoint",
     "read_state",
     "remove_checkpoint",
-    "remove_leftovers",
     "set_aside",
     "verify_checkpoint",
     "write_checkpoint",
