@@ -53,7 +53,7 @@ class Buffer(Protocol):
 class RlexpBuffer:
     """One shard, as an agent uses it."""
 
-    compress = False
+    storage = "frames"
 
     def __init__(self, capacity: int, rows: SampleBatch | FrameRows) -> None:
         config = ReplayConfig(
@@ -64,7 +64,7 @@ class RlexpBuffer:
             alpha=ALPHA,
             beta=BETA,
             eps=EPS,
-            compress_observations=self.compress,
+            storage=self.storage,
         )
         self._shard = ReplayShard(config, seed=0)
 
@@ -87,7 +87,7 @@ class RlexpBuffer:
 class PackedRlexpBuffer(RlexpBuffer):
     """With ``compress_observations``."""
 
-    compress = True
+    storage = "compressed_frames"
 
 
 class CpprbBuffer:

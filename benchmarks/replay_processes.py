@@ -26,9 +26,9 @@ import numpy as np
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes
+from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.shared.writer import SharedRowWriter
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -77,7 +77,7 @@ class RlexpReplay:
 
     def __init__(self, num_explorers: int, rows: Columns) -> None:
         config = ReplayConfig(
-            CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, compress_observations=False
+            CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, storage="frames"
         )
         self._segment = Segment.create()
         self._sizes = RingSizes(CAPACITY, num_explorers, HEADROOM)

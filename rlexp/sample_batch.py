@@ -21,6 +21,13 @@ TD_ERRORS = "td_errors"
 WEIGHTS = "weights"
 KEYS = "keys"
 
+FRAME_IDS = "frame_ids"
+"""Where observations are large, replaces OBS: the K frames ``[B, K]`` of each; indices into the frames that are sent
+along, and in a storage ids of its pool."""
+NEW_FRAME_IDS = "new_frame_ids"
+"""Replaces NEW_OBS."""
+FRAME_IDS_OF = {OBS: FRAME_IDS, NEW_OBS: NEW_FRAME_IDS}
+
 
 def new(column: str) -> str:
     """Return the name of the column that has at a row's successor what ``column`` has at the row: NEW_OBS for OBS."""
@@ -64,7 +71,7 @@ class SampleBatch:
         return f"SampleBatch({shapes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the memory lies: other than in its own order, an array would be copied element by element."""
+        """Pickle arrays in the order of their memory: in any other, they would be copied element by element."""
         orders = {name: np.argsort(np.negative(column.strides), kind="stable") for name, column in self.columns.items()}
         columns = {name: column.transpose(orders[name]) for name, column in self.columns.items()}
         return _arrived, (columns, {name: np.argsort(order) for name, order in orders.items()})
@@ -72,6 +79,10 @@ class SampleBatch:
     def with_columns(self, **columns: Array) -> SampleBatch:
         """Return a batch with the given columns added or replaced."""
         return SampleBatch({**self.columns, **columns})
+
+    def exchange(self, columns: Mapping[str, tuple[str, Array]]) -> SampleBatch:
+        """Return a batch in which columns are replaced by others of other names, at the same places."""
+        return SampleBatch(dict(columns.get(name, (name, column)) for name, column in self.columns.items()))
 
     def slice(self, start: int, stop: int) -> SampleBatch:
         """Return rows ``start`` to ``stop`` (exclusive) as views; the batch itself where these are all its rows."""
@@ -131,18 +142,18 @@ class WrittenRows:
 
 @dataclass(frozen=True)
 class FrameRows:
-    """Rows whose large observations are sent frame by frame, so that none is there twice.
+    """Rows whose large observations are sent frame by frame, each of them once.
 
     An observation ``[..., K C]`` is K frames ``[..., C]`` side by side along its last axis: the images of a
     stack, or with K = 1 the whole of an observation that cannot be taken apart.
     """
 
     rows: SampleBatch
-    """The columns, of which OBS and NEW_OBS ``[B, K]`` say which of ``frames`` an observation is made of."""
+    """The columns; FRAME_IDS and NEW_FRAME_IDS ``[B, K]`` are indices into ``frames``."""
     frames: Array
     """``[F, ..., C]``."""
     numbers: Array
-    """A number for each frame ``[F]`` int64, its own for ever: frames of one number are equal."""
+    """The global number of each frame ``[F]`` int64: frames of one number are equal, whatever batch they are in."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -158,8 +169,9 @@ class FrameRows:
 
     def stacks(self) -> SampleBatch:
         """Return the rows with their observations."""
-        observations = {name: side_by_side(self.frames[self.rows[name]]) for name in (OBS, NEW_OBS)}
-        return self.rows.with_columns(**observations)
+        return self.rows.exchange(
+            {ids: (obs, side_by_side(self.frames[self.rows[ids]])) for obs, ids in FRAME_IDS_OF.items()}
+        )
 
 
 LEAST_BYTES = 1024

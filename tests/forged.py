@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlexp.checkpoint import manifest
+from rlexp.checkpoint import contents
 
 
 class Bomb:
@@ -23,4 +23,4 @@ def forge(path: Path, **changes: Any) -> None:
     """Change a manifest and seal it again."""
     content = json.loads((path / "manifest.json").read_bytes()) | changes
     del content["seal"]
-    (path / "manifest.json").write_text(json.dumps({**content, "seal": manifest._seal(content)}))
+    (path / "manifest.json").write_text(json.dumps({**content, "seal": contents._seal(content)}))

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.replay.lazy_array import StoredArray, rows_of
+from rlexp.checkpoint.state_codec import LazyArray, rows_of
 
 
 def in_memory(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state with a copy of each array, whole."""
     return {
-        name: np.array(rows_of(value, 0, value.shape[0])) if isinstance(value, np.ndarray | StoredArray) else value
+        name: np.array(rows_of(value, 0, value.shape[0])) if isinstance(value, np.ndarray | LazyArray) else value
         for name, value in state.items()
     }

@@ -18,8 +18,7 @@ from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, r
 from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.agents.workers import WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
-from rlexp.checkpoint.array_file import AnyArray
-from rlexp.checkpoint.state_tree import put_together, taken_apart
+from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, make_vector_env
@@ -91,7 +90,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.optimizer = self.make_optimizer(learner, self.source)
         if checkpoint is not None:
             with errors_of(checkpoint.path):
-                self._restore(put_together(checkpoint.arrays.get(STATE_GROUP, {}), checkpoint.state), checkpoint.arrays)
+                self._restore(join_state(checkpoint.copies(STATE_GROUP), checkpoint.state), checkpoint.arrays)
 
     @classmethod
     @abstractmethod
@@ -242,7 +241,7 @@ class Agent(ABC, Generic[ConfigT]):
             whole_state = self._state()
         # The learner may continue now, with the batches that it has: its results are used by the next step only.
         self.add_to_checkpoint(arrays, whole_state)
-        arrays[STATE_GROUP], state = taken_apart(whole_state)
+        arrays[STATE_GROUP], state = split_state(whole_state)
         return write_checkpoint(directory, arrays, state, metadata)
 
     def _state(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from rlexp.agents.evaluator import MAX_STEPS, Evaluator
 from rlexp.agents.observation_filters import GROUP as FILTERS
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import agent_class
-from rlexp.checkpoint import Checkpoint, read_checkpoint, refuse_foreign, refuse_modules_within, run_of
-from rlexp.checkpoint.manifest import MANIFEST
+from rlexp.checkpoint import Checkpoint, read_checkpoint
+from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules, modules_of, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
@@ -25,6 +25,7 @@ from rlexp.envs import EnvConfig, env_config_of, make_vector_env
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
+from rlexp.runs.trust import refuse_foreign, refuse_modules_within, run_of
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlexp.agents.agent import Agent, CheckpointArrays
-from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.dqn import MOST_CHECKPOINTED_BYTES, DQNConfig
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.policy_optimizer import ReplayOptimizer
@@ -53,12 +53,12 @@ class OffPolicyAgent(Agent[OffPolicyConfigT]):
             alpha=config.prioritized_replay_alpha,
             beta=config.prioritized_replay_beta,
             eps=config.prioritized_replay_eps,
-            compress_observations=config.compress_observations,
+            storage=config.replay.storage,
         )
 
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
         if self.stores_replay():
-            replay_arrays, state["replay"] = packed_states(self.optimizer.replay_states())
+            replay_arrays, state["replay"] = split_shard_states(self.optimizer.replay_states())
             arrays.update(replay_arrays)
 
     def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
@@ -66,8 +66,23 @@ class OffPolicyAgent(Agent[OffPolicyConfigT]):
         if "replay" not in state:
             return
         try:
-            self.optimizer.load_replay_states(unpacked_states(arrays, state["replay"]))
+            self.optimizer.load_replay_states(join_shard_states(arrays, state["replay"]))
         except CheckpointError as error:
             self.add_event(f"replay starts empty: {error.message}")
             return
         super().restore_optimizer(state, arrays)
+
+
+def split_shard_states(
+    states: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, dict[str, AnyArray]], list[dict[str, Any]]]:
+    """Return a group of arrays per shard, ``replay_0`` and so on, and the values of each shard's state."""
+    split = [split_state(state) for state in states]
+    return {f"replay_{index}": arrays for index, (arrays, _) in enumerate(split)}, [values for _, values in split]
+
+
+def join_shard_states(
+    groups: Mapping[str, Mapping[str, Array]], values: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the states that ``split_shard_states`` split; their arrays are those of ``groups``, not copies."""
+    return [join_state(groups[f"replay_{index}"], each) for index, each in enumerate(values)]

@@ -17,11 +17,11 @@ from rlexp.errors import ResourceError
 from rlexp.machine import Machine
 from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Outputs, Weights
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage import STORAGES
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
-from rlexp.sample_batch import OBS, Array, FrameRows, SampleBatch, WrittenRows
+from rlexp.sample_batch import FRAME_IDS, Array, FrameRows, SampleBatch, WrittenRows
 
 NUM_STEPS = 256
 """Steps of the batch: a third of a second of an Atari game."""
@@ -88,9 +88,9 @@ def measured_bytes_per_transition(env_config: EnvConfig, replay: ReplayNeeds, fr
         return BYTES_OF_PRIORITY + math.ceil(rows.nbytes / len(rows))
     if replay.keeps_whole_observations:
         return BYTES_OF_PRIORITY + rows.stacks().slice(0, 1).nbytes
-    storage = FrameStorage(len(rows), replay.is_compressed)
+    storage = STORAGES[replay.storage](len(rows))
     storage.write(0, rows)
-    stacked = rows.rows[OBS].shape[1]
+    stacked = rows.rows[FRAME_IDS].shape[1]
     return BYTES_OF_PRIORITY + round(
         storage.nbytes / len(rows) * frames_per_transition(replay, fragment_length, stacked)
     )

@@ -5,9 +5,7 @@ an array, and ``manifest.json`` with the size and SHA-256 of each; the manifest 
 directory gets its name after that. Agents write and read them; Tune only learns where they are.
 """
 
-from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
-from rlexp.checkpoint.ownership import refuse_foreign, refuse_modules_within, run_of
-from rlexp.checkpoint.read import Checkpoint, read_checkpoint, read_state
+from rlexp.checkpoint.contents import Checkpoint, Manifest, read_checkpoint, read_state, verify_checkpoint
 from rlexp.checkpoint.trial import (
     checkpoint_directory,
     list_checkpoints,
@@ -15,10 +13,9 @@ from rlexp.checkpoint.trial import (
     newest_manifest,
     newest_with_damaged_aside,
     remove_checkpoint,
-    remove_leftovers,
     set_aside,
+    write_checkpoint,
 )
-from rlexp.checkpoint.write import write_checkpoint
 
 __all__ = [
     "Checkpoint",
@@ -30,11 +27,7 @@ __all__ = [
     "newest_with_damaged_aside",
     "read_checkpoint",
     "read_state",
-    "refuse_foreign",
-    "refuse_modules_within",
     "remove_checkpoint",
-    "remove_leftovers",
-    "run_of",
     "set_aside",
     "verify_checkpoint",
     "write_checkpoint",

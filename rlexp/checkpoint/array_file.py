@@ -7,18 +7,15 @@ the arrays as they are. Its library wants every array whole and contiguous, and 
 from __future__ import annotations
 
 import json
-import math
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlexp.checkpoint.state_codec import AnyArray, Array, num_bytes, rows_of
 from rlexp.json_file import parse_json
-
-Array = NDArray[Any]
 
 PIECE_BYTES: Final = 1 << 24
 """Bytes written at a time: 16 MiB, so that a call for them to another process is worth its way."""
@@ -35,33 +32,6 @@ TYPES: Final = {"bool": "BOOL"} | {
 }
 """Names of the format for NumPy's types."""
 _DTYPES: Final = {code: np.dtype(name).newbyteorder("<") for name, code in TYPES.items()}
-
-
-class ScatteredArray(Protocol):
-    """An array that does not lie in one piece of memory, or not in this process: it is put together as it is read."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape, of one dimension at least."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Its type."""
-        ...
-
-    @property
-    def read(self) -> Callable[[int, int], Array]:
-        """Returns the rows from a first index to before a second one."""
-        ...
-
-
-AnyArray = Array | ScatteredArray
-
-
-def num_bytes(array: AnyArray) -> int:
-    """Return the bytes of an array."""
-    return math.prod(array.shape) * array.dtype.itemsize
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
@@ -111,13 +81,10 @@ def _pieces(array: AnyArray) -> Iterator[Array]:
         assert isinstance(array, np.ndarray)
         yield np.ascontiguousarray(array, dtype)
         return
-    count = len(array) if isinstance(array, np.ndarray) else array.shape[0]
+    count = array.shape[0]
     rows = max(PIECE_BYTES * count // max(num_bytes(array), 1), 1)
     for start in range(0, count, rows):
-        stop = min(start + rows, count)
-        yield np.ascontiguousarray(
-            array[start:stop] if isinstance(array, np.ndarray) else array.read(start, stop), dtype
-        )
+        yield np.ascontiguousarray(rows_of(array, start, min(start + rows, count)), dtype)
 
 
 def _in_place(content: mmap.mmap, begin: int, form: Mapping[str, Any]) -> Array:

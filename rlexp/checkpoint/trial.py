@@ -1,18 +1,25 @@
-"""The checkpoints of one trial: their names and order, the newest good one, and which are kept."""
+"""The checkpoints of one trial: named, found, removed, and written whole or not at all."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rlexp.checkpoint.manifest import Manifest, verify_checkpoint
-from rlexp.errors import CheckpointError, DamagedCheckpointError
+from rlexp.checkpoint.array_file import TYPES, write_arrays
+from rlexp.checkpoint.contents import ARRAYS_SUFFIX, GROUP_NAME, STATE, Manifest, verify_checkpoint, write_manifest
+from rlexp.checkpoint.state_codec import AnyArray, num_bytes
+from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError
+from rlexp.json_file import sync
 
 _NAME: Final = re.compile(r"checkpoint_(\d{6,})")
 # Seen only after a crash in the instant between two renames: the old checkpoint of an iteration that was written again.
 _REPLACED: Final = ".replaced"
+ArrayGroups = Mapping[str, Mapping[str, AnyArray]]
 
 
 def checkpoint_directory(trial_directory: Path, iteration: int) -> Path:
@@ -76,7 +83,7 @@ def newest_with_damaged_aside(trial_directory: Path) -> tuple[Path | None, list[
 
 
 def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint to ``*.damaged`` (with a number if need be) so that nobody tries it again."""
+    """Rename a damaged checkpoint to ``*.damaged`` (with a number if need be) so that it is not tried again."""
     target = checkpoint.with_name(f"{checkpoint.name}.damaged")
     number = 2
     while target.exists():
@@ -101,3 +108,61 @@ def remove_leftovers(trial_directory: Path) -> None:
 
 def _directories(parent: Path) -> list[Path]:
     return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+
+
+def write_checkpoint(
+    directory: Path, arrays: ArrayGroups, state: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> Path:
+    """Write a checkpoint that is either complete at ``directory`` or not there at all; an older one there is replaced.
+
+    ``arrays`` maps group to name to array (bool, integer or float, any shape; lazy ones are read as they
+    are written); ``state`` is JSON whose numbers are kept to the last digit; ``metadata`` is for people and may
+    lose NaN to null.
+    Raises ValueError or TypeError, before anything is written, for a name, dtype or state that
+    cannot be stored, and RlexpError when the disk refuses: then nothing of this checkpoint is left
+    and the earlier ones are untouched. What reading a lazy array raises passes, with nothing left either.
+    """
+    sequence = iteration_of(directory)
+    _refuse_unstorable(arrays)
+    state_text = json.dumps(state)
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.writing")
+    try:
+        remove_leftovers(directory.parent)
+        temporary.mkdir()
+        for group, named in arrays.items():
+            write_arrays(temporary / f"{group}{ARRAYS_SUFFIX}", named)
+        (temporary / STATE).write_text(state_text, encoding="utf-8")
+        write_manifest(temporary, sequence, metadata)
+        _publish(temporary, directory)
+    except OSError as error:
+        raise _write_error(directory, arrays, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return directory
+
+
+def _refuse_unstorable(arrays: ArrayGroups) -> None:
+    for group, named in arrays.items():
+        if not GROUP_NAME.fullmatch(group):
+            raise ValueError(f"not a name for a group of arrays: {group!r}")
+        for name, array in named.items():
+            if array.dtype.name not in TYPES:
+                raise ValueError(f"{group}/{name} has dtype {array.dtype}, which a checkpoint cannot hold")
+
+
+def _publish(temporary: Path, directory: Path) -> None:
+    if directory.exists():
+        replaced = directory.with_name(f"{directory.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        directory.rename(replaced)
+    temporary.rename(directory)
+    sync(directory.parent)
+    remove_leftovers(directory.parent)
+
+
+def _write_error(directory: Path, arrays: ArrayGroups, error: OSError) -> RlexpError:
+    needed = sum(num_bytes(array) for named in arrays.values() for array in named.values()) / 1e6
+    return RlexpError(
+        f"cannot write checkpoint {directory}: {error.strerror or error} (it needs {needed:.1f} MB)",
+        "earlier checkpoints are untouched; when the disk works again, rlexp resume continues from the newest",
+    )

@@ -42,7 +42,7 @@ def evaluate(
     Of a run or a trial it is the best checkpoint. The episodes are those of the run's own evaluation, as
     evaluation_config says: greedy by default.
     """
-    from rlexp.runs.find_checkpoint import find_checkpoint
+    from rlexp.runs.checkpoints import find_checkpoint
 
     checkpoint = find_checkpoint(path)
     from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to

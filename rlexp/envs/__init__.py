@@ -1,10 +1,9 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps."""
 
 from rlexp.config.keys.env_ids import is_atari
-from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS
-from rlexp.envs.checked_env import given_env
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.envs.checked_env import check_first_steps, given_env
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
-from rlexp.envs.first_steps import check_first_steps
 from rlexp.envs.frames import is_image
 from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env
 from rlexp.envs.spaces import (

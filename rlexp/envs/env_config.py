@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rlexp.config.keys.capabilities import PlayableActions
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.model import ATARI_DIM
@@ -66,6 +67,8 @@ class EnvConfig:
     """The user's own modules: which to import first, and where they and the env's class are looked for."""
     frames: FrameConfig | None = None
     """How images are prepared; None: as the env gives them."""
+    actions: PlayableActions | None = None
+    """The action spaces that can be played; None: any."""
     discretize_actions: int | None = None
     """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
     num_threads: int = 1
@@ -96,6 +99,7 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
         horizon=config.horizon,
         modules=modules,
         frames=frames,
+        actions=config.playable_actions,
         discretize_actions=config.bins_per_action,
         num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),
     )

@@ -14,15 +14,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
-from rlexp.envs.atari import deepmind_env
-from rlexp.envs.atari_rules import FRAME_SKIP, atari_rules, steps_per_second
+from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
-from rlexp.envs.discrete_actions import DiscreteActions
 from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.native_atari import can_be_native, make_native_games
 from rlexp.envs.registry import find_class, find_spec, prepare_imports
-from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
+from rlexp.envs.spaces import DiscreteActions, check_layout, check_spaces, flatten_observations
 from rlexp.errors import EnvError, RlexpError, UsageError
 
 Env = gym.Env[Any, Any]
@@ -40,7 +38,7 @@ NOT_NATIVE = ("jax", "ale_py")
 def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     """Make one env; raises UsageError with a suggestion when there is no such env, or it cannot be made.
 
-    Its images and actions are prepared as ``config`` says, whoever plays it.
+    Its images and actions are prepared as ``config`` says.
     """
     prepare_imports(config.env, config.modules)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
@@ -77,7 +75,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     vector = _native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
-    check_spaces(config.env, vector.single_observation_space, vector.single_action_space)
+    check_spaces(config, vector.single_observation_space, vector.single_action_space)
     return flatten_observations(vector)
 
 

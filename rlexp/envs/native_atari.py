@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rlexp.envs.atari_rules import GAME_OVER, GAME_SCORE, GAME_STEPS, MAX_NOOPS, AtariRules
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, MAX_NOOPS, AtariRules
 from rlexp.envs.env_config import FrameConfig
 from rlexp.envs.frames import STACKED_FRAMES
 
@@ -31,7 +31,7 @@ ENTRY_POINT = "ale_py.env:AtariEnv"
 SAME_ARGUMENTS = frozenset({"game", "repeat_action_probability", "full_action_space"})
 """Arguments that mean the same to ale-py's env and to its vectorised one."""
 OWN_ARGUMENTS = frozenset({"obs_type", "frameskip", "max_num_frames_per_episode"})
-"""Arguments that the rules have told already; with any other one, only the env itself can play."""
+"""Arguments that are part of the rules; with any other one, only the env itself can play."""
 ENDLESS = 2**31 - 1
 """Frames after which the vectorised env would cut a game: the rules do it, at the end of a step."""
 SEED_MASK = 2**31 - 1

@@ -1,4 +1,4 @@
-"""Snapshots of envs: all that their next steps depend on, as arrays and plain values, where it can be told completely.
+"""Snapshots of envs: all that their next steps depend on, as arrays and values for JSON.
 
 An env is a Python object, with others in it: wrappers, the envs of a vector env. A snapshot has the attributes of each
 that are plain data, and those that have no state, a space or a function, by name. An env with anything else in it, such
@@ -34,88 +34,88 @@ MOST_OBJECTS, MOST_ARRAY_BYTES = 500_000, 32 * 2**20
 GENERATORS: Final = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 """NumPy's random streams."""
 
-Told = Any
+Encoded = Any
 """A value as a snapshot has it: itself where it is plain, else a dict whose ``kind`` says what it is."""
 
 
 def take_snapshot(env: object) -> dict[str, Any] | None:
-    """Return the snapshot of an env: arrays, and values that JSON can hold, in each other. None: it cannot be told."""
-    taking = _Taking()
+    """Return an env's snapshot: arrays and values for JSON, nested; None where not all of it is plain data."""
+    encoder = _Encoder()
     try:
-        told: dict[str, Any] = taking.tell(env)
-    except _UntoldError:
+        encoded: dict[str, Any] = encoder.encode(env)
+    except _NotPlainError:
         return None
-    return None if _overlap(taking.arrays) else told
+    return None if _overlap(encoder.arrays) else encoded
 
 
 def restore_snapshot(env: object, snapshot: Mapping[str, Any]) -> bool:
-    """Let ``env``, made as the one of the ``snapshot`` was and reset, go on as that one would have.
+    """Give ``env``, which was made like the one of the ``snapshot`` and reset, the state of that one.
 
-    Returns False, with nothing changed, where it is another kind of env. The arrays are its own from now on.
+    Returns False, with nothing changed, where it is another kind of env. It owns the arrays from then on.
     """
-    restoring = _Restoring()
+    restorer = _Restorer()
     try:
-        restoring.restore(snapshot, env)
+        restorer.restore(snapshot, env)
     except _MisfitError:
         return False
-    for change in restoring.changes:
+    for change in restorer.changes:
         change()
     return True
 
 
-class _UntoldError(Exception):
-    """Something may have a state that is not known."""
+class _NotPlainError(Exception):
+    """Something may have a state that is not plain data."""
 
 
 class _MisfitError(Exception):
-    """The env at hand is not as the one of the snapshot was."""
+    """The env at hand is another one than that of the snapshot."""
 
 
-class _Taking:
-    """Tells the values of one env; each object once, so that what two attributes share stays shared."""
+class _Encoder:
+    """Encodes the values of one env; each object once, so that what two attributes share stays shared."""
 
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self._array_bytes = 0
         self._numbers: dict[int, int] = {}
-        self._told: list[object] = []  # as long as they live, no other object has their id
+        self._objects: list[object] = []  # as long as they live, no other object has their id
 
-    def tell(self, value: Any) -> Told:
+    def encode(self, value: Any) -> Encoded:
         if type(value) in PLAIN:
             return value
         name = _stateless_name(value)
         if name is not None:
             return {"kind": "stateless", "name": name}
-        number = self._numbers.setdefault(id(value), len(self._told))
-        if number < len(self._told):
+        number = self._numbers.setdefault(id(value), len(self._objects))
+        if number < len(self._objects):
             return {"kind": "again", "number": number}
-        self._told.append(value)
+        self._objects.append(value)
         if number >= MOST_OBJECTS:
-            raise _UntoldError("too many objects")
+            raise _NotPlainError("too many objects")
         if isinstance(value, gym.Env | VectorEnv):
-            return self._tell_env(value)
+            return self._encode_env(value)
         if isinstance(value, Enum):
             return {"kind": "enum", "type": _type_name(value), "name": value.name}
-        teller = self._TELLERS.get(type(value), _Taking._tell_array if isinstance(value, np.generic) else None)
-        if teller is None:
-            raise _UntoldError(_type_name(value))
-        return teller(self, value)
+        encode = self._ENCODERS.get(type(value), _Encoder._encode_array if isinstance(value, np.generic) else None)
+        if encode is None:
+            raise _NotPlainError(_type_name(value))
+        return encode(self, value)
 
-    def _tell_env(self, env: Any) -> Told:
+    def _encode_env(self, env: Any) -> Encoded:
         if any(set(vars(kind).get("__slots__", ())) for kind in type(env).__mro__):
-            raise _UntoldError(f"{_type_name(env)} has slots")
-        attributes = [[name, self.tell(value)] for name, value in vars(env).items()]
+            raise _NotPlainError(f"{_type_name(env)} has slots")
+        attributes = [[name, self.encode(value)] for name, value in vars(env).items()]
         return {"kind": "env", "type": _type_name(env), "attributes": attributes}
 
-    def _tell_array(self, value: Any) -> Told:
+    def _encode_array(self, value: Any) -> Encoded:
         array = np.asarray(value)
         if array.dtype.kind not in PLAIN_KINDS:
-            raise _UntoldError(f"an array of {array.dtype}")
+            raise _NotPlainError(f"an array of {array.dtype}")
         if isinstance(value, np.ndarray):
             self.arrays.append(array)
             self._array_bytes += array.nbytes
         if self._array_bytes > MOST_ARRAY_BYTES:
-            raise _UntoldError("too large arrays")
+            raise _NotPlainError("too large arrays")
         by_column = array.flags.f_contiguous and not array.flags.c_contiguous
         return {
             "kind": "array" if isinstance(value, np.ndarray) else "number",
@@ -125,82 +125,82 @@ class _Taking:
             "bytes": np.frombuffer(array.tobytes("F" if by_column else "C"), np.uint8),
         }
 
-    def _tell_generator(self, value: np.random.Generator) -> Told:
+    def _encode_generator(self, value: np.random.Generator) -> Encoded:
         state = value.bit_generator.state
         if state["bit_generator"] not in GENERATORS:
-            raise _UntoldError(state["bit_generator"])
+            raise _NotPlainError(state["bit_generator"])
         return {"kind": "generator", "state": state}
 
-    def _tell_list(self, value: list[Any] | tuple[Any, ...]) -> Told:
-        return {"kind": type(value).__name__, "items": [self.tell(item) for item in value]}
+    def _encode_list(self, value: list[Any] | tuple[Any, ...]) -> Encoded:
+        return {"kind": type(value).__name__, "items": [self.encode(item) for item in value]}
 
-    def _tell_dict(self, value: dict[Any, Any]) -> Told:
-        return {"kind": "dict", "items": [[self.tell(key), self.tell(item)] for key, item in value.items()]}
+    def _encode_dict(self, value: dict[Any, Any]) -> Encoded:
+        return {"kind": "dict", "items": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
 
-    _TELLERS: ClassVar[Mapping[type, Callable[[Any, Any], Told]]] = {
-        np.ndarray: _tell_array,
-        np.random.Generator: _tell_generator,
-        list: _tell_list,
-        tuple: _tell_list,
-        dict: _tell_dict,
+    _ENCODERS: ClassVar[Mapping[type, Callable[[Any, Any], Encoded]]] = {
+        np.ndarray: _encode_array,
+        np.random.Generator: _encode_generator,
+        list: _encode_list,
+        tuple: _encode_list,
+        dict: _encode_dict,
     }
 
 
-class _Restoring:
+class _Restorer:
     """Makes the values of one snapshot, and collects what is to be changed once all of it fits."""
 
     def __init__(self) -> None:
         self.changes: list[Callable[[], None]] = []
         self._restored: list[Any] = []
 
-    def restore(self, told: Told, current: Any) -> Any:
-        """Return the value that was told; ``current`` is what the env at hand has in its place."""
-        if not isinstance(told, Mapping):
-            return told
-        kind = told["kind"]
+    def restore(self, encoded: Encoded, current: Any) -> Any:
+        """Return the value that was encoded; ``current`` is what the env at hand has in its place."""
+        if not isinstance(encoded, Mapping):
+            return encoded
+        kind = encoded["kind"]
         if kind == "stateless":
-            return _checked(current, _stateless_name(current) == told["name"])
+            return _checked(current, _stateless_name(current) == encoded["name"])
         if kind == "again":
-            return self._restored[told["number"]]
+            return self._restored[encoded["number"]]
         number = len(self._restored)
         self._restored.append(current)  # an env is changed in place, and may have itself among its attributes
-        self._restored[number] = self._RESTORERS[kind](self, told, current)
+        self._restored[number] = self._RESTORERS[kind](self, encoded, current)
         return self._restored[number]
 
-    def _restore_env(self, told: Mapping[str, Any], current: Any) -> Any:
-        is_env = isinstance(current, gym.Env | VectorEnv) and _type_name(current) == told["type"]
+    def _restore_env(self, encoded: Mapping[str, Any], current: Any) -> Any:
+        is_env = isinstance(current, gym.Env | VectorEnv) and _type_name(current) == encoded["type"]
         has = vars(_checked(current, is_env))
-        attributes = {name: self.restore(value, has.get(name)) for name, value in told["attributes"]}
+        attributes = {name: self.restore(value, has.get(name)) for name, value in encoded["attributes"]}
         self.changes.append(lambda: has.update(attributes))
         return _checked(current, has.keys() <= attributes.keys())
 
-    def _restore_enum(self, told: Mapping[str, Any], current: Any) -> Any:
-        is_same = isinstance(current, Enum) and _type_name(current) == told["type"]
-        return type(_checked(current, is_same))[told["name"]]
+    def _restore_enum(self, encoded: Mapping[str, Any], current: Any) -> Any:
+        is_same = isinstance(current, Enum) and _type_name(current) == encoded["type"]
+        return type(_checked(current, is_same))[encoded["name"]]
 
-    def _restore_array(self, told: Mapping[str, Any], current: Any) -> Any:
-        dtype = np.dtype(told["dtype"])
+    def _restore_array(self, encoded: Mapping[str, Any], current: Any) -> Any:
+        dtype = np.dtype(encoded["dtype"])
         _checked(current, dtype.kind in PLAIN_KINDS)
-        array = told["bytes"].view(dtype).reshape(told["shape"], order=told["order"])
-        return array if told["kind"] == "array" else array[()]
+        array = encoded["bytes"].view(dtype).reshape(encoded["shape"], order=encoded["order"])
+        return array if encoded["kind"] == "array" else array[()]
 
-    def _restore_generator(self, told: Mapping[str, Any], current: Any) -> Any:
-        state = told["state"]
+    def _restore_generator(self, encoded: Mapping[str, Any], current: Any) -> Any:
+        state = encoded["state"]
         _checked(current, state["bit_generator"] in GENERATORS)
         stream = getattr(np.random, state["bit_generator"])(0)
         stream.state = state
         return np.random.Generator(stream)
 
-    def _restore_list(self, told: Mapping[str, Any], current: Any) -> Any:
-        has = current if isinstance(current, list | tuple) and len(current) == len(told["items"]) else None
-        items = [self.restore(item, has[place] if has else None) for place, item in enumerate(told["items"])]
-        return tuple(items) if told["kind"] == "tuple" else items
+    def _restore_list(self, encoded: Mapping[str, Any], current: Any) -> Any:
+        has = current if isinstance(current, list | tuple) and len(current) == len(encoded["items"]) else None
+        items = [self.restore(item, has[place] if has else None) for place, item in enumerate(encoded["items"])]
+        return tuple(items) if encoded["kind"] == "tuple" else items
 
-    def _restore_dict(self, told: Mapping[str, Any], current: Any) -> Any:
+    def _restore_dict(self, encoded: Mapping[str, Any], current: Any) -> Any:
         has = current if isinstance(current, dict) else {}
         made: dict[Any, Any] = {}
-        for told_key, item in told["items"]:
-            key = self.restore(told_key, None)
+        for encoded_key, item in encoded["items"]:
+            key = self.restore(encoded_key, None)
             made[key] = self.restore(item, has.get(key))
         return made
 
@@ -217,7 +217,7 @@ class _Restoring:
 
 
 def _stateless_name(value: Any) -> str | None:
-    """Return what tells a thing without state from others of its kind; None where it may have some."""
+    """Return a name for a value without state, such as a function; None where it may have state."""
     if isinstance(value, type | FunctionType):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, gym.Space | np.dtype):

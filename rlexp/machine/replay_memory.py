@@ -26,7 +26,7 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
     frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
     if replay.keeps_whole_observations:
         return _BESIDE_OBSERVATIONS + 2 * stacked * frame
-    packed = _PACKED_SHARE if replay.is_compressed else 1.0
+    packed = _PACKED_SHARE if replay.storage == "compressed_frames" else 1.0
     return _BESIDE_OBSERVATIONS + math.ceil(
         frame * packed * frames_per_transition(replay, config.sample_batch_size, stacked)
     )

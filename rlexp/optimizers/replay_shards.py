@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from rlexp.checkpoint.state_codec import LazyArray, join_state
 from rlexp.errors import CheckpointError, TrialError
-from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.shard import ReplayShard, ShardStats
 from rlexp.task_pool import Actor, ActorLostError, TaskPool
 
@@ -137,10 +137,10 @@ class ReplayShards:
     def _state_of(self, shard: Actor[ReplayShard]) -> dict[str, Any]:
         values, forms = self._ask(shard, ReplayShard.outline)
         arrays = {
-            name: StoredArray(shape, dtype, partial(self._ask, shard, ReplayShard.piece, name))
+            name: LazyArray(shape, dtype, partial(self._ask, shard, ReplayShard.piece, name))
             for name, (shape, dtype) in forms.items()
         }
-        return {**values, **arrays}
+        return join_state(arrays, values)
 
     def _ask(self, shard: Actor[ReplayShard], method: Callable[..., R], *args: object) -> R:
         try:

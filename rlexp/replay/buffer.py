@@ -1,4 +1,9 @@
-"""ReplayBuffer: what a shard asks of a buffer, whichever law it draws by."""
+"""ReplayBuffer, which a shard owns: rows are drawn uniformly, or by priority.
+
+By priority as in Schaul et al. 2016, "Prioritized Experience Replay", the proportional variant; Horgan et al. 2018,
+"Distributed Prioritized Experience Replay", has it filled by many workers, which bring the first priority of each
+row themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import LazyArray
+from rlexp.errors import CheckpointError
 from rlexp.replay.rows import Rows
-from rlexp.sample_batch import Array, SampleBatch, SentRows
+from rlexp.replay.sum_tree import SumTree
+from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
+
+FIRST_PRIORITY = 1.0
+"""The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
+LARGEST_PRIORITY = 1e100
+"""Far above any TD error, and small enough that the sum of all priorities cannot overflow."""
+LOADED_ROWS = 1 << 14
+"""Priorities of a state that are put into the tree at a time: for each, renewing its sums takes ten times its memory
+for a moment."""
 
 
 class ReplayBuffer(Protocol):
@@ -48,5 +64,152 @@ class ReplayBuffer(Protocol):
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
         ...
+
+
+class UniformReplayBuffer:
+    """A :class:`~rlexp.replay.buffer.ReplayBuffer` that ignores priorities."""
+
+    def __init__(self, rows: Rows) -> None:
+        """Draw from ``rows``, which it owns from now on."""
+        self.rows = rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows once the buffer is full."""
+        return self.rows.nbytes
+
+    def add(self, batch: SentRows, priorities: Array | None = None) -> None:
+        """Add the rows of ``batch [B]``; ``priorities`` have no meaning here."""
+        self.rows.retire(batch)
+        self.rows.write(batch)
+
+    def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
+        """Return copies of ``size`` rows with KEYS ``[size]`` int64 and WEIGHTS ``[size]`` float32, all 1."""
+        if not self.rows.size:
+            raise ValueError("an empty buffer has nothing to sample")
+        batch = self.rows.read(self.rows.nth(rng.integers(self.rows.size, size=size)))
+        return batch.with_columns(**{WEIGHTS: np.ones(size, np.float32)})
+
+    def update_priorities(self, keys: Array, priorities: Array) -> int:
+        """Do nothing, and drop nothing: 0."""
+        return 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the rows, to be read before anything changes, and how many were added."""
+        return self.rows.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
+        self.rows.load(state)
+
+
+class PrioritizedReplayBuffer:
+    """A :class:`~rlexp.replay.buffer.ReplayBuffer` that draws row i with P(i) = p_i^alpha / sum_k p_k^alpha (eq. 1).
+
+    Here, and only here, a priority p is raised to ``alpha``. What makes a priority of a TD error,
+    p = abs(delta) + epsilon (section 3.3), is done once too, by the shard.
+    """
+
+    def __init__(self, rows: Rows, alpha: float) -> None:
+        """Draw from ``rows``, which it owns from now on; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"alpha is {alpha}, it must be from 0 to 1")
+        self.rows = rows
+        self._alpha = alpha
+        self._tree = SumTree(rows.num_slots)
+        self._highest_priority = FIRST_PRIORITY
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tree, and of the rows once the buffer is full."""
+        return self.rows.nbytes + self._tree.nbytes
+
+    def add(self, batch: SentRows, priorities: Array | None = None) -> None:
+        """Add the rows of ``batch [B]`` with ``priorities [B]``, by default the highest one so far.
+
+        Raises ValueError, with nothing added, for a priority that is negative or not finite, and
+        for columns that are not those of the first batch.
+        """
+        if priorities is None:
+            priorities = np.full(len(batch), self._highest_priority)
+        priorities, highest = _checked(priorities, len(batch))
+        for slots in self.rows.retire(batch):
+            self._tree.set_run(slots.start, np.zeros(len(slots)))
+        runs = self.rows.write(batch)
+        masses = self._masses(priorities, highest)
+        for run in runs:
+            self._tree.set_run(run.start, masses[run.rows])
+
+    def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
+        """Return copies of ``size`` rows, drawn independently with replacement, with KEYS and WEIGHTS ``[size]``.
+
+        They come roughly in the order of their slots, not in that of the draws.
+
+        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4) with the maximum over the whole
+        buffer, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
+        which leaves (min_j p_j^alpha / p_i^alpha)^beta. Raises ValueError when no priority is above 0.
+        """
+        slots = self._tree.find(rng.random(size) * self._tree.total)
+        weights = (self._tree.min / self._tree.get(slots)) ** beta
+        return self.rows.read(slots).with_columns(**{WEIGHTS: weights.astype(np.float32)})
+
+    def update_priorities(self, keys: Array, priorities: Array) -> int:
+        """Give the rows ``keys [B]`` new ``priorities [B]``; of a key named twice the last one counts.
+
+        Returns how many were dropped because newer rows overwrote theirs since they were sampled.
+        Raises ValueError, with nothing changed, for a priority that is negative or not finite.
+        """
+        priorities, highest = _checked(priorities, len(keys))
+        slots, held = self.rows.locate(keys)
+        dropped = len(keys) - int(np.count_nonzero(held))
+        if dropped:
+            slots, priorities = slots[held], priorities[held]
+            highest = float(priorities.max(initial=0))
+        self._tree.set(slots, self._masses(priorities, highest))
+        return dropped
+
+    def state(self) -> dict[str, Any]:
+        """Return the rows and their priorities, from which :meth:`load` makes an equal buffer."""
+        return {
+            **self.rows.state(),
+            "alpha": self._alpha,
+            "highest_priority": self._highest_priority,
+            "priorities_to_alpha": LazyArray((self.rows.size,), np.dtype(np.float64), self._masses_of),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state` returned; raises CheckpointError for another capacity or alpha."""
+        if state["alpha"] != self._alpha:
+            raise CheckpointError(f"a replay state made with alpha {state['alpha']} does not fit alpha {self._alpha}")
+        self.rows.load(state)
+        masses = state["priorities_to_alpha"]
+        if len(masses) != self.rows.size:
+            raise CheckpointError(f"a replay state holds {len(masses)} priorities for {self.rows.size} rows")
+        self._tree = SumTree(self.rows.num_slots)
+        for start in range(0, len(masses), LOADED_ROWS):
+            part = masses[start : start + LOADED_ROWS]
+            self._tree.set(self.rows.nth(np.arange(start, start + len(part))), part)
+        self._highest_priority = float(state["highest_priority"])
+
+    def _masses_of(self, start: int, stop: int) -> Array:
+        """Return p^alpha of the rows held from the one with ordinal ``start`` to before ``stop``."""
+        return self._tree.get(self.rows.nth(np.arange(start, stop)))
+
+    def _masses(self, priorities: Array, highest: float) -> Array:
+        """Return p^alpha ``[B]``, and remember the ``highest`` p."""
+        self._highest_priority = max(highest, self._highest_priority)
+        return np.asarray(priorities**self._alpha)
+
+
+def _checked(priorities: Array, rows: int) -> tuple[Array, float]:
+    """Return ``priorities [rows]`` as float64, and the highest; raises ValueError that names the first bad one."""
+    priorities = np.asarray(priorities, np.float64)
+    if priorities.shape != (rows,):
+        raise ValueError(f"priorities of shape {list(priorities.shape)} for {rows} rows")
+    highest = float(priorities.max(initial=0))
+    if not (highest <= LARGEST_PRIORITY and priorities.min(initial=0) >= 0):  # so too for NaN
+        row = int(((priorities >= 0) & (priorities <= LARGEST_PRIORITY)).argmin())
+        raise ValueError(f"the priority of row {row} is {priorities[row]}: it must be finite and not negative")
+    return priorities, highest

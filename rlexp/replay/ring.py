@@ -1,4 +1,4 @@
-"""RowRing: which row lies in which slot, for buffers whose oldest rows make room for the newest."""
+"""RowRing: which row is in which slot, for buffers where the newest rows overwrite the oldest."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import STORAGE_PREFIX, Run
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage import Storage
 from rlexp.sample_batch import KEYS, TD_ERRORS, Array, FrameRows, SampleBatch, SentRows, WrittenRows
 
 
 class RowRing:
-    """:class:`~rlexp.replay.rows.Rows` in a storage of their own, whose keys are their insertion numbers.
+    """:class:`~rlexp.replay.rows.Rows` in one storage; their keys are their insertion numbers.
 
-    Row ``key`` lies in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
-    can therefore be told from the slot and the number of rows added, and is not stored.
+    Row ``key`` is in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
+    follows from the slot and the number of rows added, and is not stored.
     """
 
-    def __init__(self, capacity: int, storage: FrameStorage) -> None:
+    def __init__(self, capacity: int, storage: Storage) -> None:
         """Keep ``capacity`` rows in ``storage``, which has that many slots; raises ValueError below 1."""
         if capacity < 1:
             raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
@@ -29,7 +29,7 @@ class RowRing:
 
     @property
     def size(self) -> int:
-        """Rows held now; they lie in slots 0 to size - 1."""
+        """Rows held now, in slots 0 to size - 1."""
         return min(self.num_added, self.capacity)
 
     @property
@@ -87,7 +87,7 @@ class RowRing:
         return {"capacity": self.capacity, "num_added": self.num_added, **rows}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; raises CheckpointError when it is not of this capacity."""
+        """Restore what :meth:`state` returned; raises CheckpointError when it is not of this capacity."""
         if state["capacity"] != self.capacity:
             raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
         rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}

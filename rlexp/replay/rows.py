@@ -1,4 +1,4 @@
-"""Rows: what a replay buffer asks of whatever keeps its rows, in memory of its own or shared with the workers."""
+"""Rows: what a replay buffer needs of the object that keeps its rows, in its own memory or shared with the workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rows(Protocol):
     capacity: int
     """Rows kept at most."""
     num_slots: int
-    """Slots that rows can lie in."""
+    """Slots for rows."""
 
     @property
     def num_added(self) -> int:
@@ -58,7 +58,7 @@ class Rows(Protocol):
         ...
 
     def write(self, batch: SentRows, /) -> list[Run]:
-        """Take in the rows of an unpacked ``batch``; return the runs of slots that those of them which stay lie in."""
+        """Add the rows of an unpacked ``batch``; return the runs of slots of those that are kept."""
         ...
 
     def read(self, slots: Array) -> SampleBatch:
@@ -76,12 +76,12 @@ class Rows(Protocol):
     def state(self) -> dict[str, Any]:
         """Return the rows held, to be read before anything changes, and the numbers that say which they are.
 
-        The rows are arrays, views or stored ones (see :class:`~rlexp.replay.lazy_array.StoredArray`).
+        The rows are arrays, views or stored ones (see :class:`~rlexp.checkpoint.state_codec.LazyArray`).
         """
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; raises CheckpointError when it does not fit."""
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit."""
         ...
 
     def close(self) -> None:

@@ -8,20 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import rows_of, split_state
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import ReplayBuffer
-from rlexp.replay.lazy_array import StoredArray, rows_of
-from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
-from rlexp.replay.storage import FrameStorage
-from rlexp.replay.uniform import UniformReplayBuffer
+from rlexp.replay.storage import STORAGES
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What one shard is told; sizes are the shard's own share (see :func:`split_evenly`)."""
+    """The settings of one shard; sizes are the shard's own share (see :func:`split_evenly`)."""
 
     capacity: int
     """Rows kept; the oldest make room for new ones."""
@@ -34,11 +32,11 @@ class ReplayConfig:
     alpha: float
     """How much priorities matter: 0 not at all, 1 fully."""
     beta: float
-    """How far importance weights correct for it, when :meth:`ReplayShard.replay` is not told."""
+    """How far importance weights correct for it, where :meth:`ReplayShard.replay` is given no other."""
     eps: float
     """Added to every absolute TD error, so that no row is lost for ever."""
-    compress_observations: bool
-    """Keep the frames of large observations compressed."""
+    storage: str
+    """A name in STORAGES, by which the rows are kept."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class ReplayShard:
     """A replay buffer, the gate that opens when it holds enough, counters, and a random stream of its own.
 
     The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
-    copies what it is given and hands out copies, so neither side can change the other's rows. A batch
-    may be kept for as long as anyone likes: its memory is used again only when nobody refers to it.
+    copies what it is given and returns copies, so neither side can change the other's rows. A batch
+    may be kept: its memory is used again only after the last reference to it is gone.
     """
 
     def __init__(self, config: ReplayConfig, seed: int, rows: Rows | None = None) -> None:
@@ -121,7 +119,7 @@ class ReplayShard:
     def state(self) -> dict[str, Any]:
         """Return all of it as a flat dict of arrays, to be read before anything changes, and of values for JSON.
 
-        An array is a view of the shard's own memory or a :class:`~rlexp.replay.lazy_array.StoredArray`.
+        An array is a view of the shard's own memory or a :class:`~rlexp.checkpoint.state_codec.LazyArray`.
         """
         return {
             **self._buffer.state(),
@@ -132,18 +130,16 @@ class ReplayShard:
         }
 
     def outline(self) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
-        """Return what :meth:`state` does, of arrays their shapes and types alone: it travels, :meth:`piece` follows."""
-        state = self.state()
-        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray | StoredArray)}
-        values = {name: value for name, value in state.items() if name not in arrays}
+        """Return the values of :meth:`state`, and shapes and dtypes of its arrays; :meth:`piece` returns the rest."""
+        arrays, values = split_state(self.state())
         return values, {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
     def piece(self, name: str, start: int, stop: int) -> Array:
         """Return the rows ``start`` to ``stop`` (exclusive) of an array of :meth:`state`."""
-        return rows_of(self.state()[name], start, stop)
+        return rows_of(split_state(self.state())[0][name], start, stop)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on, bit for bit, where :meth:`state` was taken.
+        """Restore what :meth:`state` returned: the next batches are the same, bit for bit.
 
         Raises CheckpointError when the state is of another kind of buffer, capacity or alpha.
         """
@@ -159,7 +155,7 @@ class ReplayShard:
         self._buffer.rows.close()
 
     def _priorities(self, td_errors: Array) -> Array:
-        """Return p = abs(delta) + epsilon ``[B]`` (Schaul et al. 2016, section 3.3); alpha is the buffer's affair."""
+        """Return p = abs(delta) + epsilon ``[B]`` (Schaul et al. 2016, section 3.3); the buffer applies alpha."""
         return np.abs(td_errors, dtype=np.float64) + self._config.eps
 
 
@@ -173,4 +169,4 @@ def _make_buffer(config: ReplayConfig, rows: Rows) -> ReplayBuffer:
 
 
 def _own_rows(config: ReplayConfig) -> RowRing:
-    return RowRing(config.capacity, FrameStorage(config.capacity, config.compress_observations))
+    return RowRing(config.capacity, STORAGES[config.storage](config.capacity))

@@ -1,4 +1,4 @@
-"""SumTree: values in slots, their total, and the slots that numbers from 0 to the total fall on."""
+"""SumTree: values in slots, their total and least, and the slots that numbers from 0 to the total fall on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlexp.replay.smallest import SmallestPositive
 from rlexp.sample_batch import Array
 
 BLOCK_BITS = np.array(3)
@@ -16,7 +15,7 @@ BLOCK = 1 << int(BLOCK_BITS)
 TOP_NODES = 512
 """Width of the top, which is searched as one cumulative sum; 256 to 1024 were measured to be equally quick."""
 MOST_STALE = 4096
-"""Slots written whose sums may still be old; bounds the memory for them while nobody draws."""
+"""Slots written whose sums may still be old; bounds the memory for them while nothing is drawn."""
 DENSE = 8
 """Parents for each stale slot up to which all parents of a level are added up; about then it costs the same."""
 
@@ -25,6 +24,9 @@ ONE = np.array(1)
 SIGN_BIT = np.array(63)
 SUMS_UP_TO = np.triu(np.ones((BLOCK, BLOCK)))
 """A block times this gives its cumulative sums, four times as fast as NumPy's ``accumulate`` does."""
+BOUND_BITS = np.array(10)
+BOUND_BLOCK = 1 << int(BOUND_BITS)
+"""Values looked through at a time: 3 µs, and 2²⁰ values make 1024 blocks, 1 µs to search for the lowest bound."""
 
 
 class SumTree:
@@ -96,7 +98,7 @@ class SumTree:
     def find(self, numbers: Array) -> Array:
         """Return the slots ``[B]`` that ``numbers [B]`` fall on, in the order of the numbers' size.
 
-        The slots lie end to end on a line from 0 to ``total``, each as long as its value, in an
+        The slots are laid end to end on a line from 0 to ``total``, each as long as its value, in an
         order of the tree's own, nearly that of memory: so what is read by the slots found, or
         written to them, is quicker to reach than in the numbers' own order. A number at or, by
         rounding, beyond the total falls on a slot near the end; an empty slot is never returned.
@@ -185,3 +187,58 @@ class SumTree:
         sums: Array = np.add.reduce(values, axis=1)
         self._levels[0][blocks] = sums
         return sums
+
+
+class SmallestPositive:
+    """Watches an array that its owner changes, and finds the least positive value when asked.
+
+    It keeps for each block of values a bound that no positive value in the block is below, and
+    where the bound was a value when the block was last looked through. Writing can only lower a
+    bound or make it too low, which is cheap to record. Only the block with the lowest bound of all
+    matters: where the bound is still a value, it is the least; else the block is looked through.
+    That is seldom, where a tree of minima would cost as much as the sum tree beside it.
+    """
+
+    def __init__(self, values: Array) -> None:
+        """Watch ``values [N]``, all of them zero now."""
+        self._values = values
+        blocks = -(-len(values) // BOUND_BLOCK)
+        self._bounds = np.full(blocks, np.inf)
+        self._places = np.arange(blocks) * BOUND_BLOCK
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the bounds, and of where they are."""
+        return self._bounds.nbytes + self._places.nbytes
+
+    def note(self, indices: Array, values: Array) -> None:
+        """Learn that ``values [B]`` were written at ``indices [B]``; an index may stand there twice."""
+        blocks = indices >> BOUND_BITS
+        lower = values < self._bounds.take(blocks, mode="clip")
+        if lower.any():  # seldom: one of a block's values is its least
+            np.minimum.at(self._bounds, blocks[lower], _zeros_as_infinity(values[lower]))
+
+    def note_run(self, start: int, values: Array) -> None:
+        """Learn that ``values [B]``, B > 0, were written from index ``start`` on."""
+        bounds = self._bounds[start // BOUND_BLOCK : (start + len(values) - 1) // BOUND_BLOCK + 1]
+        np.minimum(bounds, values.min() or _zeros_as_infinity(values).min(), out=bounds)
+
+    def find(self) -> float:
+        """Return the least positive value held now, exactly; infinity when there is none."""
+        while True:
+            block = int(self._bounds.argmin())
+            bound = self._bounds[block]
+            if bound in (np.inf, self._values[self._places[block]]):
+                return float(bound)
+            self._look_through(block)
+
+    def _look_through(self, block: int) -> None:
+        start = block * BOUND_BLOCK
+        values = _zeros_as_infinity(self._values[start : start + BOUND_BLOCK])
+        place = values.argmin()
+        self._bounds[block] = values[place]
+        self._places[block] = start + place
+
+
+def _zeros_as_infinity(values: Array) -> Array:
+    return np.where(values > 0, values, np.inf)

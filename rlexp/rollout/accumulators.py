@@ -97,7 +97,7 @@ class EpisodeAccumulator:
         self._waiting.append(fragment)
         self._count(fragment)
         batch = self._send() if self._finished_steps >= self._min_steps else None
-        refuse_too_much_waiting(self._waiting_bytes, whole_episodes=True)
+        refuse_unended_episodes(self._waiting_bytes)
         return batch
 
     def state(self) -> dict[str, Any]:
@@ -126,20 +126,19 @@ class EpisodeAccumulator:
         return self._fold.rows(sent, int(per_env.max()))
 
 
-def refuse_too_much_waiting(num_bytes: int, *, whole_episodes: bool) -> None:
-    """Raise TrialError where observations that a worker has not sent yet take more than MAX_WAITING_BYTES.
+def refuse_unended_episodes(num_bytes: int) -> None:
+    """Raise TrialError where observations that wait for the end of their episode take too many bytes."""
+    refuse_too_much_waiting(
+        num_bytes,
+        "of episodes that have not ended (batch_mode: complete_episodes)",
+        "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
+    )
 
-    ``whole_episodes``: they wait for the end of their episode; else they are those of one fragment.
-    """
-    if num_bytes <= MAX_WAITING_BYTES:
-        return
-    held = f"a rollout worker holds {num_bytes / 1e9:.1f} GB of observations"
-    if whole_episodes:
-        raise TrialError(
-            f"{held} of episodes that have not ended (batch_mode: complete_episodes)",
-            "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
-        )
-    raise TrialError(f"{held} for one fragment", "lower sample_batch_size or num_envs_per_worker")
+
+def refuse_too_much_waiting(num_bytes: int, what: str, hint: str) -> None:
+    """Raise TrialError where observations that a worker has not sent yet take more than MAX_WAITING_BYTES."""
+    if num_bytes > MAX_WAITING_BYTES:
+        raise TrialError(f"a rollout worker holds {num_bytes / 1e9:.1f} GB of observations {what}", hint)
 
 
 def before_last_end(fragment: Fragment) -> tuple[Array, Array]:

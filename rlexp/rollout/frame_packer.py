@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from rlexp.rollout.accumulators import refuse_too_much_waiting
 from rlexp.rollout.fragment import Fragment
-from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, num_frames
+from rlexp.sample_batch import FRAME_IDS_OF, NEW_OBS, OBS, Array, FrameRows, SampleBatch, num_frames
 
 ENV_BITS = 40
 """The frames of an env are numbered within so many bits; it never shows as many."""
@@ -23,13 +23,13 @@ class FramePacker:
 
     Each channel of an image ``[H, W, K]`` is a frame, since the image may be a stack of them; any other
     observation is one. Which frames a stack shares with the one before is seen by comparing the two, so nothing
-    is assumed of the env: stacks that do not overlap have frames of their own. Between packing and sending,
+    is assumed of the env: stacks that do not overlap share no frames. Between packing and sending,
     n-step rows are folded of numbers ``[T + 1, M, K]`` instead of observations.
     """
 
-    def __init__(self, num_envs: int, sends_whole_episodes: bool) -> None:
-        """Number the frames of ``num_envs`` envs; with ``sends_whole_episodes`` they wait for an episode's end."""
-        self._sends_whole_episodes = sends_whole_episodes
+    def __init__(self, num_envs: int, refuse_waiting: Callable[[int], None]) -> None:
+        """Number the frames of ``num_envs`` envs; ``refuse_waiting`` raises TrialError where too many bytes wait."""
+        self._refuse_waiting = refuse_waiting
         # Random, so that frames of another worker, or of the one before it, have other numbers.
         self._first = secrets.randbits(61)
         self._streams = [FrameStream(self._first + (env << ENV_BITS)) for env in range(num_envs)]
@@ -40,21 +40,24 @@ class FramePacker:
         return sum(stream.nbytes for stream in self._streams)
 
     def pack(self, fragment: Fragment) -> Fragment:
-        """Return ``fragment`` with numbers; raises TrialError where too many frames wait to be sent."""
+        """Return ``fragment`` with the global numbers of its frames as its stream of observations ``[T + 1, M, K]``.
+
+        Raises TrialError where too many frames wait to be sent.
+        """
         numbers = [stream.extend(fragment.obs[:, env]) for env, stream in enumerate(self._streams)]
-        refuse_too_much_waiting(self.nbytes, whole_episodes=self._sends_whole_episodes)
+        self._refuse_waiting(self.nbytes)
         return replace(fragment, obs=np.stack(numbers, axis=1))
 
-    def stacks(self, batch: SampleBatch) -> SampleBatch:
-        """Return a ``batch`` of packed fragments with its observations."""
-        return self._rows(batch).stacks()
+    def send(self, folded: SampleBatch) -> FrameRows:
+        """Return rows that were ``folded`` of packed fragments with their frames; forget those that no later row needs.
 
-    def send(self, batch: SampleBatch) -> FrameRows:
-        """Return a ``batch`` of packed fragments with its frames, and forget those that no later row can need."""
-        rows = self._rows(batch)
+        In ``folded``, OBS and NEW_OBS are global frame numbers; in the rows returned, FRAME_IDS and NEW_FRAME_IDS
+        are indices into their frames.
+        """
+        rows = self._with_frames(folded)
         # An env's rows come in the order of its steps, and no row needs frames older than its first one.
         oldest = np.array([stream.first for stream in self._streams])
-        numbers = batch[OBS][:, 0]
+        numbers = folded[OBS][:, 0]
         np.maximum.at(oldest, self._env(numbers), numbers)
         for stream, first in zip(self._streams, oldest.tolist(), strict=True):
             stream.forget_before(first)
@@ -65,23 +68,28 @@ class FramePacker:
         return {"first": self._first, "streams": [stream.state() for stream in self._streams]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from what ``state`` returned."""
         self._first = state["first"]
-        for stream, told in zip(self._streams, state["streams"], strict=True):
-            stream.load(told)
+        for stream, frames in zip(self._streams, state["streams"], strict=True):
+            stream.load(frames)
 
-    def _rows(self, batch: SampleBatch) -> FrameRows:
-        numbers = np.unique(np.concatenate([batch[OBS], batch[NEW_OBS]]))
-        places = {name: numbers.searchsorted(batch[name]).astype(np.int32) for name in (OBS, NEW_OBS)}
+    def _with_frames(self, folded: SampleBatch) -> FrameRows:
+        numbers = np.unique(np.concatenate([folded[OBS], folded[NEW_OBS]]))
+        indices = {obs: (ids, numbers.searchsorted(folded[obs]).astype(np.int32)) for obs, ids in FRAME_IDS_OF.items()}
         shape, dtype = self._streams[0].frame_form
         frames = np.empty((len(numbers), *shape), dtype)
         for place, (env, number) in enumerate(zip(self._env(numbers).tolist(), numbers.tolist(), strict=True)):
             frames[place] = self._streams[env].frame(number)
-        return FrameRows(batch.with_columns(**places), frames, numbers)
+        return FrameRows(folded.exchange(indices), frames, numbers)
 
     def _env(self, numbers: Array) -> Array:
         envs: Array = (numbers - self._first) >> ENV_BITS
         return envs
+
+
+def refuse_large_fragment(num_bytes: int) -> None:
+    """Raise TrialError where the frames of a fragment take too many bytes."""
+    refuse_too_much_waiting(num_bytes, "for one fragment", "lower sample_batch_size or num_envs_per_worker")
 
 
 class FrameStream:
@@ -109,7 +117,7 @@ class FrameStream:
         return len(self._frames) * self._frames[self._end - 1].nbytes
 
     def extend(self, observations: Array) -> Array:
-        """Take in the next ``observations [T, ...]``; return the numbers of their frames ``[T, K]``."""
+        """Add the next ``observations [T, ...]``; return the numbers of their frames ``[T, K]``."""
         flat = observations.reshape(len(observations), -1).view(np.uint8)
         numbers = [self._take_in(observation, pixels) for observation, pixels in zip(observations, flat, strict=True)]
         self._last = self._last.copy()  # not to hold the whole fragment
@@ -130,7 +138,7 @@ class FrameStream:
         return {"first": self.first, "frames": [self._frames[number] for number in range(self.first, self._end)]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned, as a new stream; the next observation shares no frame with the last."""
+        """Continue from what ``state`` returned, as a new stream; the next observation shares no earlier frame."""
         self.first, frames = state["first"], state["frames"]
         self._end = self.first + len(frames)
         self._frames = dict(enumerate(frames, self.first))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -11,15 +12,20 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlexp.policy import Weights
-from rlexp.rollout.accumulators import Accumulator, EpisodeAccumulator, FragmentAccumulator
+from rlexp.rollout.accumulators import (
+    Accumulator,
+    EpisodeAccumulator,
+    FragmentAccumulator,
+    refuse_unended_episodes,
+)
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import FragmentInfo, SampleTime
-from rlexp.rollout.frame_packer import FramePacker
+from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
 from rlexp.rollout.recording_ahead import RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
-from rlexp.sample_batch import NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
+from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
 from rlexp.seeding import derive_seed
 
 
@@ -104,10 +110,11 @@ class RolloutWorker:
         """Return the rows to send; a policy that needs their observations gets them laid out in full."""
         if self._packer is None:
             return self._policy.postprocess(batch)
+        sent = self._packer.send(batch)
         if not self._policy.postprocess_reads_obs:
-            return self._packer.send(self._policy.postprocess(batch))
-        rows = self._policy.postprocess(self._packer.stacks(batch))
-        return self._packer.send(rows.with_columns(**{name: batch[name] for name in (OBS, NEW_OBS)}))
+            return replace(sent, rows=self._policy.postprocess(sent.rows))
+        rows = self._policy.postprocess(sent.stacks())
+        return replace(sent, rows=rows.exchange({obs: (ids, sent.rows[ids]) for obs, ids in FRAME_IDS_OF.items()}))
 
     def _info(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
         observed = [recording.observed for recording in recordings if recording.observed is not None]
@@ -129,7 +136,8 @@ def _make_packer(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> FramePacker
     is_large = space.shape is not None and space.dtype is not None and has_frames(space.shape, np.dtype(space.dtype))
     if not is_large or spec.row_writer is not None:
         return None
-    return FramePacker(env.num_envs, spec.rollout.batch_mode == "complete_episodes")
+    whole_episodes = spec.rollout.batch_mode == "complete_episodes"
+    return FramePacker(env.num_envs, refuse_unended_episodes if whole_episodes else refuse_large_fragment)
 
 
 def _make_accumulator(spec: WorkerSpec, num_envs: int) -> Accumulator:

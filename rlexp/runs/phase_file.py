@@ -17,7 +17,7 @@ TRAINING: Final = "waiting for the first result"
 
 
 def write_phase(trial_directory: Path, text: str) -> None:
-    """Say what the trial's process does now; the trial writes it, nobody depends on it."""
+    """Write what the trial's process does now; it is for display only."""
     with suppress(OSError):
         (trial_directory / _PHASE_FILE).write_text(text, encoding="utf-8")
 

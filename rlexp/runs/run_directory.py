@@ -17,12 +17,10 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules, with_current
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text
-from rlexp.runs.new_directory import make_run_directory
-from rlexp.runs.provenance import git_commit, versions
-from rlexp.runs.removal import remove_remains, remove_unfinished
+from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord, now, read_run_record
+from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord, git_commit, now, read_run_record, versions
 from rlexp.runs.secrets import has_secrets, masked, masked_command
 
 RESOLVED_FILE: Final = "resolved.yaml"
@@ -79,7 +77,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """Lock the run at ``path`` to go on with it; raises ResumeError when it is foreign, damaged or in use."""
+        """Lock the run at ``path`` to resume it; raises ResumeError when it is foreign, damaged or in use."""
         record = read_run_record(path)
         directory = cls(path, RunLock(path), record, is_new=False)
         remove_unfinished(path)
@@ -114,7 +112,7 @@ class RunDirectory:
         self.write()
 
     def change(self, trial: Trial) -> None:
-        """Take over that a trial goes on with other keys."""
+        """Record that a trial continues with other keys."""
         replace_json(self.trial_directory(trial) / PARAMETERS_FILE, trial_parameters(trial))
         self.record.trial(trial.name).varied = masked(trial.varied)
         self.write()
@@ -135,7 +133,7 @@ class RunDirectory:
         return directory
 
     def restart(self, trials: Sequence[Trial]) -> None:
-        """Take over that ``trials`` of this run are to go on."""
+        """Record that ``trials`` of this run are resumed."""
         self.record.status, self.record.ended = Status.RUNNING, None
         for trial in trials:
             record = self.record.trial(trial.name)
@@ -149,13 +147,13 @@ class RunDirectory:
         return self.path / derived_name(trial.name)
 
     def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take over a result row; ``run.json`` follows within a few seconds."""
+        """Record a result row; ``run.json`` follows within a few seconds."""
         self.record.trial(trial.name).add_result(row)
         if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
             self.write()
 
     def trial_checkpoint(self, trial: Trial, checkpoint: Path, reward: float | None) -> None:
-        """Take over that the trial wrote a checkpoint when its mean reward was ``reward``."""
+        """Record that the trial wrote a checkpoint when its mean reward was ``reward``."""
         self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
         self.write()
 

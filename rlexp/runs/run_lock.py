@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process writes there, and a second one is told which.
+"""The lock of a run directory: one process writes there, and a second one gets an error that names it.
 
 Both the directory and its file ``rlexp.lock`` are locked. The directory's lock holds when somebody deletes the file
 while the run goes on, and it moves with the directory. Network file systems lock files only.
@@ -20,12 +20,13 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json
-from rlexp.runs.open_folder import OpenFolder
 
 LOCK_FILE: Final = "rlexp.lock"
 _TRIES_FOR_S: Final = 0.2
 """A command that only asks whether the run is in use, as ``rlexp ls`` does, has a lock for an instant too."""
 _TRY_AGAIN_S: Final = 0.02
+_DELETED: Final = " (deleted)"
+"""What Linux puts behind the path of an open file that was deleted."""
 
 
 class RunLock:
@@ -62,7 +63,7 @@ class RunLock:
 
 
 def is_in_use(run_directory: Path) -> bool:
-    """Tell whether a process of this machine writes there; creates nothing and needs no right to write."""
+    """Return whether a process of this machine writes there; creates nothing and needs no right to write."""
     return any(_is_locked(path) for path in (run_directory, run_directory / LOCK_FILE))
 
 
@@ -75,7 +76,7 @@ def in_use(run_directory: Path) -> ResumeError:
 
 
 def _is_locked(path: Path) -> bool:
-    """Tell by asking for a shared lock: readers that look at the same moment do not see each other."""
+    """Return whether a shared lock is refused: readers that look at the same moment do not see each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -125,3 +126,41 @@ def _holder(path: Path) -> str:
         return f"pid {holder['pid']} (host {holder['host']}) since {day}{since:%H:%M}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
+
+
+class OpenFolder:
+    """Owns a descriptor of a directory from construction to ``close``: no other directory has its inode meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where there is no directory at ``path``."""
+        self._path = path.absolute()
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    @property
+    def descriptor(self) -> int:
+        """For calls of the system; only until ``close``."""
+        assert self._descriptor is not None
+        return self._descriptor
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to it; not after ``close``."""
+        try:
+            return self._descriptor is not None and os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
+    @property
+    def new_place(self) -> Path | None:
+        """Where it is now; None where it was deleted, or the system does not say."""
+        try:
+            place = os.readlink(f"/proc/self/fd/{self._descriptor}")
+        except OSError:
+            return None
+        return None if place.endswith(_DELETED) else Path(place)
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)

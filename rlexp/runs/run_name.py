@@ -41,5 +41,5 @@ def derived_name(text: str) -> str:
 
 
 def as_typed(directory: Path) -> Path:
-    """Return ``directory`` as it would be typed here: relative where it lies below the working directory."""
+    """Return ``directory`` as it would be typed here: relative where it is below the working directory."""
     return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp import __version__
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json, replace_json
@@ -17,6 +21,8 @@ from rlexp.json_file import read_json, replace_json
 RUN_FILE: Final = "run.json"
 FORMAT: Final = 1
 SEE_LS: Final = "rlexp ls DIR lists runs"
+_PACKAGES: Final = ("ray", "torch", "gymnasium", "numpy")
+_GIT_TIMEOUT_S: Final = 5.0
 
 
 class Status(StrEnum):
@@ -29,7 +35,7 @@ class Status(StrEnum):
     PRUNED = "PRUNED"
     """The scheduler of a sweep ended it: others were better."""
     STOPPED = "STOPPED"
-    """Somebody or something stopped it; it can go on."""
+    """It was stopped; it can be resumed."""
     ERROR = "ERROR"
 
 
@@ -66,7 +72,7 @@ class TrialRecord:
     """What it plays; None in records of earlier versions."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
-        """Take over how far the trial has come from a result row."""
+        """Record how far the trial has come, from a result row."""
         self.iterations = row["training_iteration"]
         self.timesteps_total = row["timesteps_total"]
         self.time_total_s = row["time_total_s"]
@@ -147,7 +153,7 @@ def hint_to_runs(path: Path) -> str:
 
 
 def is_in_run(directory: object) -> bool:
-    """Tell whether what stands for a trial's directory is one in its run's: the record may be a stranger's."""
+    """Return whether the name of a trial's directory leads into the run's: the record may be a stranger's."""
     is_name = isinstance(directory, str) and directory not in ("", "..") and "\0" not in directory
     return is_name and Path(str(directory)).name == directory
 
@@ -173,3 +179,35 @@ def _record(content: dict[str, Any]) -> RunRecord:
 def _trial_record(content: dict[str, Any]) -> TrialRecord:
     error = TrialError(**content["error"]) if content["error"] else None
     return TrialRecord(**{**content, "status": Status(content["status"]), "error": error})
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of rlexp, Python and the packages that decide a result; None where one is not installed."""
+    return {
+        "rlexp": __version__,
+        "python": platform.python_version(),
+        **{name: _installed(name) for name in _PACKAGES},
+    }
+
+
+def git_commit(directory: Path) -> str | None:
+    """Return the commit checked out in ``directory``, ``-dirty`` after it where tracked files differ, else None."""
+    described = _git(directory, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    return described or None
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

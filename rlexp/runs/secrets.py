@@ -14,7 +14,7 @@ _URL_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
 
 
 def is_secret(key: str) -> bool:
-    """Tell whether a key names a secret: by whole words, so ``auth_token`` does and ``num_tokens`` does not."""
+    """Return whether a key names a secret: by whole words, so ``auth_token`` does and ``num_tokens`` does not."""
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower())
     return not _SECRET_WORDS.isdisjoint(words) or not _SECRET_PAIRS.isdisjoint(pairwise(words))
 
@@ -29,7 +29,7 @@ def masked(value: Any) -> Any:
 
 
 def has_secrets(value: Any) -> bool:
-    """Tell whether ``masked`` would hide something of ``value``, which is made of JSON's types."""
+    """Return whether ``masked`` would hide something of ``value``, which is made of JSON's types."""
     return bool(masked(value) != value)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from rlexp.errors import ResumeError
 from rlexp.json_file import parse_json, sync, to_json
-from rlexp.runs.recorders.line_file import LineFile
+from rlexp.runs.recorders.line_files import LineFile
 
 JOURNAL_FILE: Final = "search.jsonl"
 FORMAT: Final = 1

@@ -12,7 +12,7 @@ from typing import Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.search_space import Point
 from rlexp.errors import CheckpointError, ConfigError
-from rlexp.runs.exploit import copied_checkpoint, put_in_place
+from rlexp.runs.checkpoints import copied_checkpoint, put_in_place
 from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.runs.run_directory import RunDirectory

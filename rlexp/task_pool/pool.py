@@ -1,4 +1,4 @@
-"""The protocol of all task pools, and the calls in flight of one purpose."""
+"""The protocol of all task pools, the calls in flight of one purpose, and the pool that runs every call at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TaskPool(Protocol):
         ...
 
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
-        """Start one call that nobody waits for in a lane; calls to one actor run in the order made.
+        """Start one call in a lane, without waiting for it; calls to one actor run in the order made.
 
         A call that fails raises where its result is asked for, or here if the actor is in this process.
         """
@@ -110,7 +110,7 @@ class Lane:
     """The calls of one purpose (sampling, replaying, ...): what is in flight, and what has come back."""
 
     def __init__(self, pool: TaskPool, num_returns: int = 1) -> None:
-        """Calls of this lane return a tuple of ``num_returns`` parts, each with a ref of its own."""
+        """Calls of this lane return a tuple of ``num_returns`` parts, each with one ref each."""
         self.num_returns = num_returns
         self._pool = pool
         self._in_flight: Counter[Actor[Any]] = Counter()
@@ -140,3 +140,44 @@ class Lane:
     def deliver(self, call: Completed[Any, Any]) -> None:
         """Take a finished call from the pool."""
         self._completed.append(call)
+
+
+class InlineTaskPool:
+    """A TaskPool that runs every call at once, in the caller's thread."""
+
+    def place(
+        self, name: str, resources: Resources | None, make: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> Actor[A]:
+        return Actor(name, make(*args, **kwargs))
+
+    def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
+        return Ref(_result(actor, method, args))
+
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
+        result = _result(actor, method, args)
+        parts = result if lane.num_returns > 1 else (result,)
+        lane.deliver(Completed(actor, tuple(Ref(part) for part in parts)))
+
+    def put(self, value: R) -> Ref[R]:
+        return Ref(value)
+
+    def keep(self, value: R) -> Ref[R]:
+        return Ref(value)
+
+    def get(self, ref: Ref[R], timeout: float) -> R:
+        value: R = ref.handle
+        return value
+
+    def wait(self, timeout: float) -> bool:
+        return True
+
+    def remove(self, actor: Actor[Any]) -> None:
+        return None
+
+    def stop(self) -> None:
+        return None
+
+
+def _result(actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> Any:
+    values = [arg.handle if isinstance(arg, Ref) else arg for arg in args]
+    return getattr(actor.handle, method.__name__)(*values)

@@ -1,4 +1,4 @@
-"""RayTaskPool: objects in processes of their own."""
+"""RayTaskPool: each object in a separate process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import psutil
 
 from rlexp.errors import TrialError
-from rlexp.task_pool.inline_pool import InlineTaskPool
-from rlexp.task_pool.pool import Actor, ActorLostError, Completed, Lane, Ref, Resources
+from rlexp.task_pool.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources
 
 A = TypeVar("A")
 R = TypeVar("R")

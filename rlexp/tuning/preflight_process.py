@@ -76,7 +76,7 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
     """Return what is seen of an env, and the bytes of an observation; raises UsageError or EnvError."""
     begin("making it")
     with closing(make_env(env_config)) as env:
-        check_spaces(experiment.env, env.observation_space, env.action_space)
+        check_spaces(env_config, env.observation_space, env.action_space)
         begin("reset or one of the first steps")
         doubts = check_first_steps(experiment.env, env)
         shape = observation_shape(env.observation_space)

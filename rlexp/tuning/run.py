@@ -14,7 +14,7 @@ from rlexp.config.load import Plan, resolved_yaml
 from rlexp.display import Display
 from rlexp.errors import RlexpError
 from rlexp.machine import Machine, check_fits, this_machine
-from rlexp.runs.find_checkpoint import starting_point
+from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
 from rlexp.runs.run_record import Status

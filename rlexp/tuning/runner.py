@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
-from rlexp.runs.find_checkpoint import starting_point
+from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status

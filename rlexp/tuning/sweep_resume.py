@@ -15,7 +15,7 @@ from rlexp.display import Display
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.json_file import plain
 from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, as_typed, differences, what_can_change
-from rlexp.runs.exploit import copy_checkpoint
+from rlexp.runs.checkpoints import copy_checkpoint
 from rlexp.runs.last_row import checkpoint_row, last_row
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan

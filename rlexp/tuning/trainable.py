@@ -19,10 +19,10 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
-from rlexp.runs.keep_checkpoints import keep_best
+from rlexp.runs.checkpoints import keep_best
 from rlexp.runs.last_row import checkpoint_row
-from rlexp.runs.open_folder import OpenFolder
 from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
+from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER, write_video
 from rlexp.search.checkpoint_milestones import Milestones
 from rlexp.task_pool import RayTaskPool

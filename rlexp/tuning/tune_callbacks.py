@@ -13,10 +13,10 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.metrics.timers import RunningClock
-from rlexp.runs.open_folder import OpenFolder
 from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import Status, TrialError
 from rlexp.search.trial_source import TrialSource
 from rlexp.tuning.stop_request import StopRequest

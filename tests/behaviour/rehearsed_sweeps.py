@@ -18,7 +18,7 @@ from rlexp.config.yaml.writer import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.json_file import to_json
 from rlexp.machine import this_machine
-from rlexp.runs.recorders.line_file import LineFile
+from rlexp.runs.recorders.line_files import LineFile
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.search import Search

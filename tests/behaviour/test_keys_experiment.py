@@ -14,7 +14,7 @@ import pytest
 
 from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
 from rlexp.errors import ResumeError
-from rlexp.runs.keep_checkpoints import keep_best
+from rlexp.runs.checkpoints import keep_best
 from tests.behaviour.inline_trials import assigned, rows_of, trials_of
 
 REPOSITORY = Path(__file__).parents[2]

@@ -116,7 +116,7 @@ def test_calls_to_one_actor_run_in_the_order_made(pool: TaskPool) -> None:
     assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10, 1, 2, 3]
 
 
-def test_a_value_travels_by_its_ref(pool: TaskPool) -> None:
+def test_call_receives_value_of_ref(pool: TaskPool) -> None:
     ledger = place(pool)
     total = pool.call(ledger, Ledger.add, pool.put(5))
     assert pool.get(pool.call(ledger, Ledger.add, total), DEADLINE_S) == 30
@@ -129,7 +129,7 @@ def test_a_kept_value_is_the_same_object_here_and_is_sent_elsewhere(pool: TaskPo
     assert pool.get(pool.call(place(pool), Ledger.add, pool.keep(5)), DEADLINE_S) == 15
 
 
-def test_a_lane_gives_back_each_call_once_with_its_actor(pool: TaskPool) -> None:
+def test_lane_returns_each_call_once(pool: TaskPool) -> None:
     ledgers, lane = [place(pool, first) for first in (100, 200)], Lane(pool)
     for ledger in ledgers:
         lane.submit(ledger, Ledger.add, 1)
@@ -141,7 +141,7 @@ def test_a_lane_gives_back_each_call_once_with_its_actor(pool: TaskPool) -> None
     assert lane.completed() == []
 
 
-def test_a_call_is_in_flight_until_its_lane_has_given_it_back(pool: TaskPool) -> None:
+def test_lane_counts_calls_in_flight(pool: TaskPool) -> None:
     ledger, idle, lane = place(pool), place(pool), Lane(pool)
     for entry in (1, 2, 3):
         lane.submit(ledger, Ledger.add, entry)
@@ -150,7 +150,7 @@ def test_a_call_is_in_flight_until_its_lane_has_given_it_back(pool: TaskPool) ->
     assert lane.in_flight(ledger) == 0
 
 
-def test_lanes_do_not_see_each_others_calls(pool: TaskPool) -> None:
+def test_lanes_are_separate(pool: TaskPool) -> None:
     ledger, adding, reading = place(pool), Lane(pool), Lane(pool)
     adding.submit(ledger, Ledger.add, 1)
     assert len(await_calls(pool, adding, 1)) == 1
@@ -248,7 +248,7 @@ def test_a_removed_actor_is_killed_whatever_it_does_and_its_calls_are_forgotten(
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
-def test_what_an_object_cannot_be_made_for_is_said_in_a_line() -> None:
+def test_failed_constructor_is_reported_in_a_line() -> None:
     pool = ray_pool()
     cannot_be_made: Actor[Ledger] = pool.place("ledger", SHARED, Ledger, -1)
     with pytest.raises(TrialError) as failure:
@@ -268,7 +268,7 @@ def test_an_object_here_is_given_what_calls_elsewhere_returned() -> None:
     pool.stop()
 
 
-def test_process_that_ends_while_it_is_looked_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     titles = iter([["ray::RolloutWorker.sample"], []])
 
     class EndingProcess:

@@ -168,6 +168,6 @@ def make_shard(learning_starts: int = 1, train_batch_size: int = 4, capacity: in
         alpha=0.6,
         beta=0.4,
         eps=1e-6,
-        compress_observations=False,
+        storage="frames",
     )
     return ReplayShard(config, seed=0)

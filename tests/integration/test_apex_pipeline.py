@@ -98,7 +98,7 @@ REPLAY = ReplayConfig(
     alpha=0.6,
     beta=0.4,
     eps=1e-6,
-    compress_observations=False,
+    storage="frames",
 )
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
 from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 from rlexp.task_pool import Actor, RayTaskPool, Resources
 from tests.replay_states import in_memory
 
@@ -25,7 +25,7 @@ CONFIG = ReplayConfig(
     alpha=0.6,
     beta=0.4,
     eps=1e-6,
-    compress_observations=True,
+    storage="compressed_frames",
 )
 
 
@@ -42,8 +42,8 @@ def played(first: int, count: int) -> FrameRows:
     frames = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None, None], (len(numbers), 32, 32, 1))
     places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
     columns: dict[str, Array] = {
-        OBS: places,
-        NEW_OBS: places + np.int32(1),
+        FRAME_IDS: places,
+        NEW_FRAME_IDS: places + np.int32(1),
         ACTIONS: np.arange(count),
         REWARDS: np.arange(count, dtype=np.float32),
         TD_ERRORS: np.linspace(0, 3, count, dtype=np.float32),
@@ -70,9 +70,9 @@ def test_shards_in_other_processes_come_back_as_they_were(tmp_path: Path, monkey
     try:
         shards, again = placed(pool, seed=1), placed(pool, seed=7)
         fill(pool, shards)
-        arrays, rest = packed_states(shards.states())
+        arrays, rest = split_shard_states(shards.states())
         checkpoint = read_checkpoint(write_checkpoint(tmp_path / "checkpoint_000001", arrays, {"replay": rest}, {}))
-        again.load(unpacked_states(checkpoint.arrays, checkpoint.state["replay"]))
+        again.load(join_shard_states(checkpoint.arrays, checkpoint.state["replay"]))
         np.testing.assert_equal(told(again), told(shards))
         for one, other in zip(shards, again, strict=True):
             batches = [pool.get(pool.call(shard, ReplayShard.replay, 0.5), 60.0) for shard in (one, other)]

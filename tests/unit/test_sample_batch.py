@@ -21,7 +21,7 @@ def test_counts_and_names_its_columns() -> None:
     assert batch.nbytes == 3 * 2 * 4 + 3 * 8
 
 
-def test_its_text_gives_types_and_shapes_but_no_contents() -> None:
+def test_repr_gives_types_and_shapes() -> None:
     assert repr(make_batch(count=3)) == "SampleBatch(obs float32[3, 2], actions int64[3])"
 
 
@@ -78,7 +78,7 @@ def test_concat_of_one_batch_copies_nothing() -> None:
     assert SampleBatch.concat([batch])[OBS] is batch[OBS]
 
 
-def test_read_only_columns_serve_for_everything() -> None:
+def test_read_only_columns_are_accepted() -> None:
     batch = make_batch()
     for column in batch.columns.values():
         column.setflags(write=False)
@@ -86,7 +86,7 @@ def test_read_only_columns_serve_for_everything() -> None:
     assert SampleBatch.concat([batch, batch]).count == 8
 
 
-def test_it_travels_as_its_memory_lies() -> None:
+def test_pickle_keeps_memory_order() -> None:
     """Frame by frame, where stacks are made of frames: nothing is copied on the way, and nothing after it."""
     frames = np.arange(2 * 3 * 5 * 4, dtype=np.uint8).reshape(2, 3, 5, 4)
     batch = SampleBatch({OBS: frames.transpose(0, 2, 3, 1), ACTIONS: np.arange(2), REWARDS: np.zeros((2, 0))})
@@ -101,7 +101,7 @@ def test_it_travels_as_its_memory_lies() -> None:
         np.testing.assert_array_equal(arrived[name], batch[name])
 
 
-def test_rows_that_are_not_neighbours_travel_too() -> None:
+def test_pickle_of_strided_rows() -> None:
     batch = SampleBatch({OBS: np.arange(12).reshape(6, 2)[::2], ACTIONS: np.arange(3)[::-1]})
     arrived = pickle.loads(pickle.dumps(batch, protocol=5))  # noqa: S301 (as Ray does)
     for name in batch:

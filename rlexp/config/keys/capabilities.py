@@ -15,7 +15,8 @@ class ReplayNeeds:
     """Transitions, below which the agent cannot train."""
     num_shards: int
     n_step: int
-    is_compressed: bool
+    storage: str
+    """Which of ``rlexp.replay.storage.STORAGES`` keeps the transitions, unless workers share memory with replay."""
     keeps_whole_observations: bool
     """Whether each transition has observations of its own, instead of frames that transitions share."""
 
@@ -29,6 +30,18 @@ class FactLine:
     """Texts with metrics of the trial's newest row in braces, each with one of the display's formats, such as
     ``replay {info/replay_fill:percent} full``; two metrics with ``..`` are a range. Where a line is too long, its
     last facts are left out."""
+
+
+@dataclass(frozen=True)
+class PlayableActions:
+    """Which actions an algorithm can choose."""
+
+    spaces: tuple[str, ...]
+    """Classes of ``gymnasium.spaces``."""
+    needs: str
+    """What the message says where an env has another one."""
+    hint_for_box: str
+    """What a user can do where actions are continuous."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.capabilities import Caution, FactLine, ReplayNeeds
+from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
 from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.config.keys.fields import (
     Conflict,
@@ -184,6 +184,11 @@ class CommonConfig(KeyGroup):
     @property
     def replay(self) -> ReplayNeeds | None:
         """What its replay needs; None for an agent without replay."""
+        return None
+
+    @property
+    def playable_actions(self) -> PlayableActions | None:
+        """The action spaces that the algorithm can play; None: any."""
         return None
 
     @property

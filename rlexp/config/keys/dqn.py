@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.capabilities import Caution, FactLine, ReplayNeeds
+from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn_without_effect import keys_without_effect
 from rlexp.config.keys.env_ids import has_continuous_actions
@@ -254,8 +254,17 @@ class DQNConfig(CommonConfig):
             least_capacity=self.train_batch_size,
             num_shards=1,
             n_step=self.n_step,
-            is_compressed=self.compress_observations,
+            storage="compressed_frames" if self.compress_observations else "frames",
             keeps_whole_observations=False,
+        )
+
+    @property
+    def playable_actions(self) -> PlayableActions:
+        """DQN computes a Q-value for each action."""
+        return PlayableActions(
+            spaces=("Discrete",),
+            needs="DQN and APEX need a Discrete one",
+            hint_for_box="discretize_actions: 5 chooses among 5 values per dimension",
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Replay in memory that workers share with the learner's process: they write, it samples in place, nobody locks.
+"""Replay in memory that workers share with the learner's process: they write, it samples in place, without locks.
 
 ::
 
@@ -9,7 +9,7 @@
 What travels between the processes beside it is a few numbers: which rows were written (``WrittenRows``).
 """
 
-from rlexp.replay.shared.replay import SharedReplay
 from rlexp.replay.shared.rings import RingSizes
+from rlexp.replay.shared.rows import SharedReplay
 
 __all__ = ["RingSizes", "SharedReplay"]

@@ -1,25 +1,31 @@
-"""RingMemory: what a segment holds for one replay shard, as both its writers and its reader see it."""
+"""RingMemory: what a segment holds for one replay shard, and the worker's end of it, which writes rows there."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlexp.replay.shared.segment import Segment
-from rlexp.replay.storage import ArrayStorage
-from rlexp.sample_batch import Array
+from rlexp.replay.shared.segment import Segment, SegmentHandle
+from rlexp.replay.storage.array import ArrayStorage
+from rlexp.sample_batch import TD_ERRORS, Array, Column, SampleBatch, WrittenRows
 
 CACHE_LINE = 128
 """Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
 
 _FENCE = threading.Lock()
+FULL_TIMEOUT_S = 60.0
+"""Bound of a writer's wait for room. The learner's process takes rows in several times a second."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 5e-3
+"""Between two looks for room; each pause is twice the one before."""
 
 
 @dataclass(frozen=True)
 class RingSizes:
-    """How a shard's memory is divided: a ring for each writer; every process must be told the same."""
+    """How a shard's memory is divided: a ring for each writer; the same in every process."""
 
     capacity: int
     """Rows kept, of all rings together."""
@@ -50,7 +56,7 @@ class RingSizes:
 class RingMemory:
     """The rings of one shard: ``slots_per_ring`` slots each, one ring behind the other.
 
-    Row ``number`` of a ring, counted from 0 for ever, lies in its slot ``number % slots_per_ring``. A
+    Row ``number`` of a ring, counted from 0 for ever, is in its slot ``number % slots_per_ring``. A
     writer writes only rows from ``written`` to before ``released + slots_per_ring``; the reader reads
     only rows from ``released`` to before ``written``. No row is therefore ever written while it may be
     read, and there is nothing to lock: each counter has one process that moves it, and that one moves
@@ -80,3 +86,91 @@ def fence() -> None:
         pass
     with _FENCE:
         pass
+
+
+class RingWriter:
+    """Writes into one ring, of which it is the only writer; it continues where the one before it stopped."""
+
+    def __init__(self, memory: RingMemory, sizes: RingSizes, ring: int, full_timeout_s: float = FULL_TIMEOUT_S) -> None:
+        self.num_written = int(memory.written[ring])
+        """Rows written into this ring, ever."""
+        self.waited_s = 0.0
+        """Seconds spent waiting for room."""
+        self._memory = memory
+        self._ring = ring
+        self._slots = sizes.slots_per_ring
+        self._full_timeout_s = full_timeout_s
+
+    def write(self, batch: SampleBatch, td_errors: Array | None) -> int:
+        """Write the rows of ``batch [B]`` and their ``td_errors [B]``; return the first one's number.
+
+        Waits where the ring is full: raises TimeoutError when nothing is released in time. The rows
+        completed before that remain. A batch larger than the ring is written in parts.
+        """
+        first, done = self.num_written, 0
+        while done < len(batch):
+            start = self.num_written % self._slots
+            stop = min(done + self._wait_for_room(), done + self._slots - start, len(batch))
+            self._write_run(start, batch.slice(done, stop), None if td_errors is None else td_errors[done:stop])
+            done = stop
+        return first
+
+    def _write_run(self, start: int, batch: SampleBatch, td_errors: Array | None) -> None:
+        slot = self._ring * self._slots + start
+        self._memory.storage.write(slot, batch)
+        if td_errors is not None:
+            self._memory.td_errors[slot : slot + len(batch)] = td_errors
+        fence()
+        self.num_written += len(batch)
+        self._memory.written[self._ring] = self.num_written
+
+    def _wait_for_room(self) -> int:
+        """Return how many rows may be written, at least one."""
+        room = self._room()
+        if room:
+            return room
+        started, pause_s = time.monotonic(), SHORTEST_PAUSE_S
+        while not room:
+            if time.monotonic() - started > self._full_timeout_s:
+                raise TimeoutError(f"replay took no rows from ring {self._ring} for {self._full_timeout_s:g} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            room = self._room()
+        self.waited_s += time.monotonic() - started
+        return room
+
+    def _room(self) -> int:
+        room = int(self._memory.released[self._ring]) + self._slots - self.num_written
+        fence()
+        return room
+
+
+class SharedRowWriter:
+    """Deals a worker's batches to the shards at random, each into the worker's own ring of that shard.
+
+    The agent makes it and gives it to the worker, in whose process it opens the memory when it is first used.
+    """
+
+    def __init__(self, segments: Sequence[SegmentHandle], sizes: RingSizes, ring: int, seed: int) -> None:
+        """Write into ring ``ring`` of each shard's segment."""
+        self._segments = tuple(segments)
+        self._sizes = sizes
+        self._ring = ring
+        self._rng = np.random.default_rng(seed)
+        self._writers: dict[int, RingWriter] = {}
+
+    def write(self, batch: SampleBatch) -> WrittenRows:
+        """Write ``batch [B]`` and return where it is; raises TimeoutError when there is no room for too long."""
+        shard = int(self._rng.integers(len(self._segments)))
+        # By name: the columns are stored in the order in which they are given, which must be the same for all writers.
+        stored = SampleBatch({name: batch[name] for name in sorted(batch) if name != TD_ERRORS})
+        td_errors = batch.columns.get(TD_ERRORS)
+        first = self._writer(shard).write(stored, td_errors)
+        columns = tuple(Column(name, array.dtype.str, array.shape[1:]) for name, array in stored.columns.items())
+        return WrittenRows(shard, self._ring, first, len(batch), columns, td_errors is not None)
+
+    def _writer(self, shard: int) -> RingWriter:
+        if shard not in self._writers:
+            memory = RingMemory(self._segments[shard].open(), self._sizes)
+            self._writers[shard] = RingWriter(memory, self._sizes, self._ring)
+        return self._writers[shard]

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StoredArray
 from rlexp.replay.rows import STORAGE_PREFIX, Run
-from rlexp.replay.shared.rings import RingMemory, RingSizes, fence
+from rlexp.replay.shared.rings import RingMemory, RingSizes, SharedRowWriter, fence
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES
@@ -23,8 +23,8 @@ class SharedRows:
     """:class:`~rlexp.replay.rows.Rows` over the rings of all workers, of which it is the only reader.
 
     Each ring keeps its share of the capacity. A row's key is made of its number and its ring; its slot
-    is the one it was written to. Rows count from when a worker's word of them arrives, in the order in
-    which its ring has them: what arrives after a later word is known already.
+    is the one it was written to. Rows count from when a worker's message about them arrives, in the order of
+    its ring: those of an earlier message that arrives later are known already.
     """
 
     def __init__(self, segment: Segment, sizes: RingSizes) -> None:
@@ -56,7 +56,7 @@ class SharedRows:
         return rows + self._memory.td_errors.nbytes if rows else 0
 
     def unread(self, columns: tuple[Column, ...], has_td_errors: bool) -> list[WrittenRows]:
-        """Return the rows that were written since those last taken in, for a reader whom nobody tells."""
+        """Return the rows that were written since those last added, for a reader that gets no messages."""
         ends = self._memory.written.tolist()
         return [
             WrittenRows(0, ring, first, end - first, columns, has_td_errors)
@@ -106,7 +106,7 @@ class SharedRows:
     def read(self, slots: Array) -> SampleBatch:
         rings = slots // self._slots
         newest = self._end[rings] - 1
-        # In its ring, each slot's row is the newest of those that can lie there.
+        # In its ring, each slot's row is the newest of those that can be there.
         numbers = newest - (newest - slots + rings * self._slots) % self._slots
         batch = self._memory.storage.read(slots)
         return batch.with_columns(**{KEYS: numbers * self._num_rings + rings})
@@ -125,11 +125,11 @@ class SharedRows:
     def state(self) -> dict[str, Any]:
         """Return the rows held, as :class:`~rlexp.replay.ring.RowRing` does; workers may write on meanwhile.
 
-        A ring that is full lets rows go although others are not: then no more are told of than are held.
+        A ring that is full lets rows go although others are not: then ``num_added`` is the number of rows held.
         """
         size = self.size
         rows = {
-            STORAGE_PREFIX + name: StoredArray((size, *slots.shape[1:]), slots.dtype, partial(self._held, slots))
+            STORAGE_PREFIX + name: LazyArray((size, *slots.shape[1:]), slots.dtype, partial(self._held, slots))
             for name, slots in (self._memory.storage.columns.items() if size else ())
         }
         return {"capacity": self.capacity, "num_added": self.num_added if size == self.capacity else size, **rows}
@@ -191,3 +191,20 @@ class SharedRows:
 
 def _no_rows(columns: tuple[Column, ...]) -> SampleBatch:
     return SampleBatch({name: np.empty((0, *shape), dtype) for name, dtype, shape in columns})
+
+
+class SharedReplay:
+    """One segment for each shard, with a ring for each worker; the agent makes it in the learner's process."""
+
+    def __init__(self, num_shards: int, sizes: RingSizes) -> None:
+        """Take no memory yet; raises ResourceError where the system has none to share."""
+        self._segments = [Segment.create() for _ in range(num_shards)]
+        self._sizes = sizes
+
+    def rows(self, shard: int) -> SharedRows:
+        """Return the rows of a shard, once: they have one reader."""
+        return SharedRows(self._segments[shard], self._sizes)
+
+    def writer(self, ring: int, seed: int) -> SharedRowWriter:
+        """Return what worker ``ring`` writes with, to be sent to its process; ``seed`` deals batches to shards."""
+        return SharedRowWriter([segment.handle for segment in self._segments], self._sizes, ring, seed)

@@ -1,6 +1,56 @@
-"""Where the columns of replayed rows lie: in arrays, and their frames in a pool, plainly or compressed."""
+"""Where replayed rows are kept: the storages by name, of which a shard's config chooses one.
 
-from rlexp.replay.storage.array import ArrayStorage
+A new storage is a class with the methods of ``Storage`` in a file of its own, and its line in STORAGES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.replay.storage.frames import FrameStorage
+from rlexp.sample_batch import Array, FrameRows, SampleBatch
 
-__all__ = ["ArrayStorage", "FrameStorage"]
+
+class Storage(Protocol):
+    """Rows in numbered slots; a :class:`~rlexp.replay.ring.RowRing` owns it and decides which row goes where."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once every slot is used; 0 before the first write."""
+        ...
+
+    def write(self, start: int, rows: SampleBatch | FrameRows, /) -> None:
+        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``, which all exist.
+
+        The first ones decide columns, dtypes and shapes; raises ValueError, with nothing written, for others.
+        """
+        ...
+
+    def read(self, slots: Array) -> SampleBatch:
+        """Return copies, with whole observations, of the rows in ``slots [B]`` (int64, all written before)."""
+        ...
+
+    def state(self, count: int) -> Mapping[str, AnyArray]:
+        """Return what the first ``count`` slots hold, which are all that were written.
+
+        It is to be read before anything changes.
+        """
+        ...
+
+    def load(self, state: Mapping[str, Array], count: int) -> None:
+        """Replace all rows by those of ``state(count)``; CheckpointError where it is of another storage."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back; the second call does nothing."""
+        ...
+
+
+STORAGES: Final[Mapping[str, Callable[[int], Storage]]] = {
+    "frames": partial(FrameStorage, compress=False),
+    "compressed_frames": partial(FrameStorage, compress=True),
+}
+"""Make a storage of so many slots; no memory is taken before the first write."""

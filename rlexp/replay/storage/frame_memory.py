@@ -1,4 +1,4 @@
-"""Where frames lie: as they are, or LZ4-compressed, a block of consecutive ones at a time."""
+"""Memory of frames: as they are, or LZ4-compressed, a block of consecutive ones at a time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import lz4.block
 import numpy as np
 
+from rlexp.checkpoint.state_codec import AnyArray, LazyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StateArray, StoredArray
 from rlexp.sample_batch import Array
 
 PACKED_BLOCK = 8
 """Frames compressed together. Of Pong's, one alone takes 253 bytes, of 4 together each takes 130, of 8 108 and of 16
-97; the 7 frames of a row of two stacks lie in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs."""
+97; the 7 frames of a row of two stacks are in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs."""
 BYTES_BESIDE = 33 + 8
 """Bytes that Python adds to each block: the header of a ``bytes`` object, and the pointer to it."""
 PACKED, SIZES, FRAMES = "frames.packed", "frames.sizes", "frames"
@@ -44,7 +44,7 @@ class FrameMemory(Protocol):
         """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
         ...
 
-    def state(self, blocks: Array) -> dict[str, StateArray]:
+    def state(self, blocks: Array) -> dict[str, AnyArray]:
         """Return what is in ``blocks [N]``, to be read before anything changes."""
         ...
 
@@ -66,7 +66,7 @@ class PlainFrames:
         return self._frames.nbytes
 
     def grow(self, num_blocks: int) -> None:
-        # The C library moves so much memory by its page table; nobody else refers to the array.
+        # The C library moves so much memory by its page table; nothing else refers to the array.
         self._frames.resize((num_blocks, *self._frames.shape[1:]), refcheck=False)
 
     def write(self, blocks: Array, frames: Array) -> None:
@@ -76,9 +76,9 @@ class PlainFrames:
         # "clip" because NumPy buffers its output when it may have to raise; the frames are known to exist.
         self._frames.take(ids, axis=0, out=out, mode="clip")
 
-    def state(self, blocks: Array) -> dict[str, StateArray]:
+    def state(self, blocks: Array) -> dict[str, AnyArray]:
         shape = (len(blocks), *self._frames.shape[1:])
-        return {FRAMES: StoredArray(shape, self._frames.dtype, lambda start, stop: self._frames[blocks[start:stop]])}
+        return {FRAMES: LazyArray(shape, self._frames.dtype, lambda start, stop: self._frames[blocks[start:stop]])}
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:
         frames = state[FRAMES]
@@ -119,7 +119,7 @@ class PackedFrames:
                 unpacked = memoryview(lz4.block.decompress(self._blocks[block], uncompressed_size=PACKED_BLOCK * size))
             target[place * size : (place + length) * size] = unpacked[first * size : (first + length) * size]
 
-    def state(self, blocks: Array) -> dict[str, StateArray]:
+    def state(self, blocks: Array) -> dict[str, AnyArray]:
         sizes = np.array([len(self._blocks[block]) for block in blocks.tolist()], np.int64)
         ends = np.cumsum(sizes)
 
@@ -131,7 +131,7 @@ class PackedFrames:
             skipped = start - int(ends[first] - sizes[first])
             return np.frombuffer(joined, np.uint8)[skipped : skipped + stop - start]
 
-        packed = StoredArray((int(sizes.sum()),), np.dtype(np.uint8), read)
+        packed = LazyArray((int(sizes.sum()),), np.dtype(np.uint8), read)
         return {PACKED: packed, SIZES: sizes, FRAMES: self._form}
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:

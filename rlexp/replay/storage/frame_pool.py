@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StateArray
 from rlexp.replay.storage.frame_memory import FrameMemory
 from rlexp.sample_batch import Array
 
@@ -24,8 +24,9 @@ COUNTED_ROWS = 1 << 14
 class FramePool:
     """Owns the memory of frames, in blocks that are used again when no row refers to any frame of them.
 
-    A frame that comes again (the last ones of a fragment are the first ones of its env's next one) is known by
-    its number, as long as it is held and was not forgotten for a newer one. What is forgotten is stored twice.
+    A frame's id is its place in the pool. A frame that comes again (the last ones of a fragment are the first ones
+    of its env's next one) is known by its global number, as long as it is held and was not forgotten for a newer
+    one. What is forgotten is stored twice.
     """
 
     def __init__(self, memory: FrameMemory) -> None:
@@ -45,7 +46,7 @@ class FramePool:
     def add(self, frames: Array, numbers: Array, counts: Array) -> Array:
         """Keep ``frames [F, ...]`` with ``numbers [F]``, referred to ``counts [F]`` times; return their ids ``[F]``.
 
-        Frames that are not referred to are not kept, and have no id of their own.
+        Frames that are not referred to are not kept, and get no id.
         """
         wanted = counts > 0
         ids: Array = self._remembered[_places(numbers)]
@@ -67,7 +68,7 @@ class FramePool:
         """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
         self._memory.read(ids, out)
 
-    def state(self) -> tuple[dict[str, StateArray], Callable[[Array], Array]]:
+    def state(self) -> tuple[dict[str, AnyArray], Callable[[Array], Array]]:
         """Return what holds the frames that are referred to, and what their ids are in a pool that has loaded it.
 
         The second is a function of ids. Both are to be used before anything changes.
@@ -82,7 +83,7 @@ class FramePool:
         return self._memory.state(used.nonzero()[0]), loaded
 
     def load(self, state: Mapping[str, Array], columns: Sequence[Array]) -> None:
-        """Take over what ``state`` returned, in the place of nothing; CheckpointError when it is something else.
+        """Restore what ``state`` returned into an empty pool; CheckpointError where it is something else.
 
         Each of ``columns [N, K]`` has ids that rows refer to.
         """

@@ -6,24 +6,34 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from rlexp.checkpoint.state_codec import AnyArray, LazyArray, rows_of
 from rlexp.errors import CheckpointError
-from rlexp.replay.lazy_array import StateArray, StoredArray
-from rlexp.replay.storage.array import ArrayStorage, check_lengths
-from rlexp.replay.storage.array_pool import LentArrays
+from rlexp.replay.storage.array import ArrayStorage, LentArrays, check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
 from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
-from rlexp.replay.storage.stacks import is_large, taken_apart
-from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch, side_by_side
+from rlexp.sample_batch import (
+    FRAME_IDS,
+    FRAME_IDS_OF,
+    NEW_FRAME_IDS,
+    NEW_OBS,
+    OBS,
+    Array,
+    FrameRows,
+    SampleBatch,
+    has_frames,
+    num_frames,
+    side_by_side,
+)
 
 LOADED_ROWS = 1024
 """Rows of a state of stacks that are taken apart at a time."""
 
 
 class FrameStorage:
-    """Rows in numbered slots; a :class:`~rlexp.replay.ring.RowRing` owns it and decides which row goes where.
+    """A :class:`~rlexp.replay.storage.Storage` that keeps each frame once.
 
-    Rows with small observations are kept as they are, in an ArrayStorage. Of the others, it has the ids of the
-    frames in the observations' place, 32 bytes of a row with two stacks of 4, and the frames in a pool.
+    Rows with small observations are kept as they are, in an ArrayStorage. Of the others, the frames are in a pool,
+    and FRAME_IDS and NEW_FRAME_IDS are their places in the pool: 32 bytes of a row with two stacks of 4.
     """
 
     def __init__(self, capacity: int, compress: bool) -> None:
@@ -41,12 +51,9 @@ class FrameStorage:
         return self._plain.nbytes + (self._pool.nbytes * len(self._written) // held if self._pool and held else 0)
 
     def write(self, start: int, rows: SampleBatch | FrameRows) -> None:
-        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``, which all exist.
-
-        The first ones decide columns, dtypes and shapes; raises ValueError, with nothing written, for others.
-        """
+        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``."""
         if isinstance(rows, SampleBatch) and is_large(rows):
-            rows = taken_apart(rows, self._next_number)
+            rows = as_frame_rows(rows, self._next_number)
             self._next_number -= len(rows.numbers)
         if isinstance(rows, FrameRows):
             self._write_frames(start, rows)
@@ -55,32 +62,35 @@ class FrameStorage:
         self._written[start : start + len(rows)] = True
 
     def read(self, slots: Array) -> SampleBatch:
-        """Return copies of the rows in ``slots [B]`` (int64, all written before), in their order.
+        """Return copies of the rows in ``slots [B]``, which the caller may keep.
 
-        The caller owns them, for as long as it likes. Where they are large, their memory is used again, but not
-        before the last array is gone that shares it. Stacks ``[B, H, W, K]`` lie in it frame by frame.
+        The memory of large arrays is used again, after the last array that shares it is gone. Stacks
+        ``[B, H, W, K]`` are laid out in it frame by frame.
         """
         rows = self._plain.read(slots)
         if self._pool is None:
             return rows
-        ids = np.stack([rows[OBS], rows[NEW_OBS]])
+        ids = np.stack([rows[FRAME_IDS], rows[NEW_FRAME_IDS]])
         frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
         self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
-        return rows.with_columns(**{OBS: side_by_side(frames[0]), NEW_OBS: side_by_side(frames[1])})
+        observations = zip(FRAME_IDS_OF.items(), frames, strict=True)
+        return rows.exchange({name: (obs, side_by_side(stacks)) for (obs, name), stacks in observations})
 
-    def state(self, count: int) -> dict[str, StateArray]:
-        """Return what the first ``count`` slots hold, which are all that were written, as :meth:`load` understands it.
-
-        It is to be read before anything changes.
-        """
-        columns: dict[str, StateArray] = {**self._plain.state(count)}
+    def state(self, count: int) -> dict[str, AnyArray]:
+        """Return what the first ``count`` slots hold, which are all that were written."""
+        columns: dict[str, AnyArray] = {**self._plain.state(count)}
         if self._pool is None or not count:
             return columns
         frames, loaded = self._pool.state()
-        return columns | frames | {name: _renumbered(self._plain.state(count)[name], loaded) for name in (OBS, NEW_OBS)}
+        # In a state, the ids are under the observations' names: so they are in checkpoints of earlier versions.
+        observations = {ids: obs for obs, ids in FRAME_IDS_OF.items()}
+        return {
+            observations.get(name, name): _renumbered(column, loaded) if name in observations else column
+            for name, column in columns.items()
+        } | frames
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Forget everything and take over what ``state(count)`` returned; CheckpointError when it is something else."""
+        """Replace all rows by those of ``state(count)``; CheckpointError where it is of another storage."""
         self.close()
         columns = {name: array for name, array in state.items() if not name.startswith(FRAMES)}
         check_lengths(columns, count)
@@ -88,11 +98,11 @@ class FrameStorage:
             if OBS not in columns or NEW_OBS not in columns:
                 raise CheckpointError(f"a replay state with frames should have {OBS} and {NEW_OBS}")
             try:
-                self._make_pool(state[FRAMES]).load(state, [state[OBS], state[NEW_OBS]])
+                self._make_pool(state[FRAMES]).load(state, [columns[OBS], columns[NEW_OBS]])
             except CheckpointError:
                 self.close()
                 raise
-            self._plain.load(columns, count)
+            self._plain.load({FRAME_IDS_OF.get(name, name): column for name, column in columns.items()}, count)
             self._written[:count] = True
             return
         for start in range(0, count, LOADED_ROWS):
@@ -107,20 +117,20 @@ class FrameStorage:
         self._written[:] = False
 
     def _write_frames(self, start: int, sent: FrameRows) -> None:
-        places = np.stack([sent.rows[OBS], sent.rows[NEW_OBS]]).astype(np.int32)
-        self._check(sent, places)
+        indices = np.stack([sent.rows[FRAME_IDS], sent.rows[NEW_FRAME_IDS]]).astype(np.int32)
+        self._check(sent, indices)
         pool = self._pool or self._make_pool(sent.frames)
         overwritten = self._written[start : start + len(sent)].nonzero()[0]
         if len(overwritten):
             rows = self._plain.read(start + overwritten)
-            pool.release(np.concatenate([rows[OBS], rows[NEW_OBS]]).reshape(-1))
-        counts = np.bincount(places.reshape(-1), minlength=len(sent.frames))
-        ids = pool.add(sent.frames, sent.numbers, counts)[places]
-        self._plain.write(start, sent.rows.with_columns(**{OBS: ids[0], NEW_OBS: ids[1]}))
+            pool.release(np.concatenate([rows[FRAME_IDS], rows[NEW_FRAME_IDS]]).reshape(-1))
+        counts = np.bincount(indices.reshape(-1), minlength=len(sent.frames))
+        ids = pool.add(sent.frames, sent.numbers, counts)[indices]
+        self._plain.write(start, sent.rows.with_columns(**{FRAME_IDS: ids[0], NEW_FRAME_IDS: ids[1]}))
 
-    def _check(self, sent: FrameRows, places: Array) -> None:
+    def _check(self, sent: FrameRows, indices: Array) -> None:
         """Raise ValueError where the rows' columns or frames are others than those held."""
-        self._plain.check(sent.rows.with_columns(**{OBS: places[0], NEW_OBS: places[1]}))
+        self._plain.check(sent.rows.with_columns(**{FRAME_IDS: indices[0], NEW_FRAME_IDS: indices[1]}))
         given, held = sent.frames, self._form
         if self._pool and (given.dtype != held.dtype or given.shape[1:] != held.shape[1:]):
             raise ValueError(
@@ -136,6 +146,30 @@ class FrameStorage:
         return self._pool
 
 
-def _renumbered(ids: Array, loaded: Callable[[Array], Array]) -> StoredArray:
+def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:
     """Return a column of ids as a pool that has loaded the frames knows them."""
-    return StoredArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(ids[start:stop]))
+    return LazyArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(rows_of(ids, start, stop)))
+
+
+def is_large(batch: SampleBatch) -> bool:
+    """Return whether a batch has observations that are made of frames."""
+    return OBS in batch and NEW_OBS in batch and has_frames(batch[OBS].shape[1:], batch[OBS].dtype)
+
+
+def as_frame_rows(batch: SampleBatch, number: int) -> FrameRows:
+    """Return the rows of ``batch [B]`` with frames, equal ones once; they are numbered from ``number`` on downwards."""
+    apart = frames_of(np.concatenate([batch[OBS], batch[NEW_OBS]]))
+    frames = apart.reshape(-1, *apart.shape[2:])
+    known: dict[bytes, int] = {}
+    first_equal = [known.setdefault(frame.tobytes(), place) for place, frame in enumerate(frames)]
+    kept, places = np.unique(np.array(first_equal, np.intp), return_inverse=True)
+    ids, new_ids = places.reshape(2, len(batch), apart.shape[1])
+    rows = batch.exchange({OBS: (FRAME_IDS, ids), NEW_OBS: (NEW_FRAME_IDS, new_ids)})
+    return FrameRows(rows, frames[kept], number - np.arange(len(kept), dtype=np.int64))
+
+
+def frames_of(observations: Array) -> Array:
+    """Return the frames ``[B, K, ..., C]`` that ``observations [B, ..., K C]`` are made of."""
+    *shape, channels = observations.shape
+    count = num_frames(observations.shape[1:])
+    return np.moveaxis(observations.reshape(*shape, count, channels // count), -2, 1)

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.custom_scalar import metadata as custom_scalar_metadata
+from tensorboard.plugins.custom_scalar.layout_pb2 import Category, Chart, Layout, MultilineChartContent
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from rlexp.json_file import plain, to_json
 from rlexp.runs.recorders.columns import flatten
-from rlexp.runs.recorders.custom_scalars_tab import custom_scalars
-from rlexp.runs.recorders.hparams_tab import hparams_columns, session_end
 
 EVENT_FILE_PREFIX: Final = "events.out.tfevents."
 TAG_PREFIX: Final = "ray/tune/"
@@ -30,6 +33,19 @@ SCORE_TAG: Final = "sweep/score"
 """What the trials of a sweep are ranked by."""
 _SEED: Final = "seed"
 _FILE_VERSION: Final = "brain.Event:2"
+_CHARTS: Final = {
+    "reward": {
+        "mean episode reward": ("episode_reward_mean",),
+        "lowest, mean and highest episode reward": ("episode_reward_min", "episode_reward_mean", "episode_reward_max"),
+        "mean episode length": ("episode_len_mean",),
+        "mean episode reward in evaluations": ("evaluation/episode_reward_mean",),
+    },
+    "training": {
+        "loss": ("info/learner/loss",),
+        "steps per second": ("info/sample_throughput", "info/train_throughput"),
+    },
+}
+"""Categories, their charts and the columns in each; every chart has a line for each trial."""
 
 
 class TensorBoardRecorder:
@@ -130,3 +146,54 @@ def _scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for index, item in items:
             if isinstance(item, int | float) and not isinstance(item, bool):
                 yield (name if index is None else f"{name}/{index}"), float(item)
+
+
+def session_end(succeeded: bool) -> Summary:
+    """Return the message that a trial has ended."""
+    status = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    data = plugin_data_pb2.HParamsPluginData(session_end_info=info, version=metadata.PLUGIN_DATA_VERSION)
+    summary = Summary()
+    summary.value.add(
+        tag=metadata.SESSION_END_INFO_TAG,
+        metadata=metadata.create_summary_metadata(data),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return summary
+
+
+def hparams_columns(hyperparameters: Iterable[str], metrics: Sequence[str]) -> Summary:
+    """Return which columns the tab has, by tags, so that it does not show every one.
+
+    Each trial has it: TensorBoard takes the first that it finds, and a file of the run's own would be shown as a run.
+    """
+    summary: Summary = hparams_config_pb(
+        [HParam(name) for name in hyperparameters],
+        [Metric(tag, display_name=tag.rpartition("/")[2]) for tag in metrics],
+    )
+    return summary
+
+
+def custom_scalars(tag_prefix: str) -> Summary:
+    """Return the message with the layout; columns are tags behind ``tag_prefix``."""
+    layout = Layout(category=[_category(title, charts, tag_prefix) for title, charts in _CHARTS.items()])
+    summary = Summary()
+    summary.value.add(
+        tag=custom_scalar_metadata.CONFIG_SUMMARY_TAG,
+        metadata=custom_scalar_metadata.create_summary_metadata(),
+        tensor=make_tensor_proto(layout.SerializeToString()),
+    )
+    return summary
+
+
+def _category(title: str, charts: dict[str, tuple[str, ...]], tag_prefix: str) -> Category:
+    return Category(
+        title=title,
+        chart=[
+            Chart(
+                title=chart,
+                multiline=MultilineChartContent(tag=[f"^{re.escape(tag_prefix + column)}$" for column in columns]),
+            )
+            for chart, columns in charts.items()
+        ],
+    )

@@ -1,17 +1,25 @@
-"""All recorders of one trial behind one name."""
+"""The protocol of a recorder, which keeps the result rows of one trial, and all of a trial's behind one name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlexp.runs.recorders.columns import ITERATION
-from rlexp.runs.recorders.csv_recorder import CsvRecorder
-from rlexp.runs.recorders.json_recorder import JsonRecorder
-from rlexp.runs.recorders.recorder import Recorder
+from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
+
+
+class Recorder(Protocol):
+    """Keeps rows where another program can read each one as soon as ``record`` has returned."""
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Write one result row: flat but for the dict ``info``; a None or NaN is a value that is not there yet."""
+
+    def close(self) -> None:
+        """Finish the file; a second call does nothing."""
 
 
 class TrialRecorder:

@@ -25,8 +25,7 @@ from rlexp.envs import (
     make_env,
     make_vector_env,
 )
-from rlexp.envs.atari import NoopStarts, SkippedFrames, deepmind_env
-from rlexp.envs.atari_rules import FRAME_SKIP, MAX_NOOPS, AtariRules, atari_rules
+from rlexp.envs.atari import FRAME_SKIP, MAX_NOOPS, AtariRules, NoopStarts, SkippedFrames, atari_rules, deepmind_env
 from rlexp.envs.registry import find_spec
 from rlexp.errors import UsageError
 
@@ -86,7 +85,7 @@ def play(env: gym.Env[Any, Any], action: int = UP) -> tuple[list[float], list[di
     raise AssertionError("the game has no end")
 
 
-def test_an_episode_is_a_life_and_a_score_is_of_the_whole_game() -> None:
+def test_atari_episode_is_a_life_and_score_is_of_the_game() -> None:
     game = ScriptedGame(meanings=("NOOP", "RIGHT", "UP"))
     env = deepmind_env(game, SINGLE, ALL_FRAMES)
     env.reset(seed=1)
@@ -100,7 +99,7 @@ def test_an_episode_is_a_life_and_a_score_is_of_the_whole_game() -> None:
     assert game.resets == 2, "a life lost is no reset"
 
 
-def test_fire_begins_every_game_and_every_life_where_the_game_has_it() -> None:
+def test_atari_fires_at_start_of_games_and_lives() -> None:
     game = ScriptedGame()
     env = deepmind_env(game, SINGLE, ALL_FRAMES)
     env.reset(seed=1)
@@ -114,7 +113,7 @@ def test_fire_begins_every_game_and_every_life_where_the_game_has_it() -> None:
     assert game.actions[before:] == [FIRE]
 
 
-def test_a_game_that_ends_while_an_episode_begins_is_reported_too() -> None:
+def test_atari_reports_game_that_ends_during_reset() -> None:
     class OneFrameLives(ScriptedGame):
         LIFE = MAX_NOOPS + 3
 
@@ -133,7 +132,7 @@ def test_a_game_that_ends_while_an_episode_begins_is_reported_too() -> None:
     assert info[GAME_SCORE] > 0
 
 
-def test_the_horizon_cuts_a_game_not_a_life() -> None:
+def test_atari_horizon_truncates_games() -> None:
     game = ScriptedGame(meanings=("NOOP", "RIGHT", "UP"))
     env = deepmind_env(game, SINGLE, replace(ALL_FRAMES, max_steps=150))
     env.reset(seed=1)
@@ -142,7 +141,7 @@ def test_the_horizon_cuts_a_game_not_a_life() -> None:
 
 
 @pytest.mark.parametrize(("fire", "fewest"), [(None, 0), (FIRE, 1)])
-def test_games_begin_after_a_random_number_of_frames(fire: int | None, fewest: int) -> None:
+def test_atari_noop_starts_are_random(fire: int | None, fewest: int) -> None:
     game = ScriptedGame()
     env = NoopStarts(game, fire)
     env.reset(seed=3)
@@ -156,7 +155,7 @@ def test_games_begin_after_a_random_number_of_frames(fire: int | None, fewest: i
     assert len(again.actions) == counts[0]
 
 
-def test_an_action_lasts_four_frames_of_which_the_last_two_are_seen() -> None:
+def test_atari_frame_skip_shows_maximum_of_last_two() -> None:
     game = ScriptedGame()
     env = SkippedFrames(game, FRAME_SKIP)
     env.reset(seed=0)
@@ -171,7 +170,7 @@ def test_an_action_lasts_four_frames_of_which_the_last_two_are_seen() -> None:
 
 
 @pytest.mark.parametrize(("skip", "frames_per_step"), [(4, 4), (3, 3), (None, 1)])
-def test_frames_are_skipped_as_the_rules_say(skip: int | None, frames_per_step: int) -> None:
+def test_atari_rules_frame_skip(skip: int | None, frames_per_step: int) -> None:
     game = ScriptedGame()
     env = deepmind_env(game, SINGLE, replace(ALL_FRAMES, skip=skip))
     env.reset(seed=0)
@@ -192,7 +191,7 @@ def test_frames_are_skipped_as_the_rules_say(skip: int | None, frames_per_step: 
         ("Pong-v4", {}, None, None),
     ],
 )
-def test_ids_and_their_arguments_say_how_a_game_is_played(
+def test_atari_rules_follow_id_and_arguments(
     env: str, env_config: dict[str, Any], skip: int | None, max_steps: int | None
 ) -> None:
     arguments = find_spec(env).kwargs
@@ -201,7 +200,7 @@ def test_ids_and_their_arguments_say_how_a_game_is_played(
     assert atari_rules(arguments, env_config, 100).max_steps == 100
 
 
-def test_the_skipping_stops_where_the_game_does() -> None:
+def test_atari_frame_skip_ends_with_the_game() -> None:
     game = ScriptedGame()
     env = SkippedFrames(game, FRAME_SKIP)
     env.reset()
@@ -210,7 +209,7 @@ def test_the_skipping_stops_where_the_game_does() -> None:
     assert (reward, terminated) == (2.0, True)
 
 
-def test_in_a_vector_env_the_games_are_told_for_every_env() -> None:
+def test_atari_vector_env_reports_games_per_env() -> None:
     def make() -> gym.Env[Any, Any]:
         return deepmind_env(ScriptedGame(meanings=("NOOP", "RIGHT", "UP")), SINGLE, ALL_FRAMES)
 
@@ -226,7 +225,7 @@ def test_in_a_vector_env_the_games_are_told_for_every_env() -> None:
 
 
 @pytest.mark.parametrize("env", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])
-def test_a_real_game_shows_four_grey_frames(env: str) -> None:
+def test_atari_observations_are_four_grey_frames(env: str) -> None:
     vector = make_vector_env(EnvConfig(env, {}, None, frames=FRAMES), 2)
     obs, _ = vector.reset(seed=0)
     assert obs.shape == (2, 84, 84, 4)
@@ -242,7 +241,7 @@ def test_a_real_game_shows_four_grey_frames(env: str) -> None:
     vector.close()
 
 
-def test_a_life_of_breakout_is_an_episode() -> None:
+def test_atari_breakout_life_is_an_episode() -> None:
     env = make_env(EnvConfig("BreakoutNoFrameskip-v4", {}, None, frames=FRAMES))
     env.reset(seed=0)
     returns, infos = play(env, action=NOOP)
@@ -250,7 +249,7 @@ def test_a_life_of_breakout_is_an_episode() -> None:
     assert [info["lives"] for info in infos if info[GAME_OVER]] == [0]
 
 
-def test_the_same_seed_is_the_same_game() -> None:
+def test_atari_games_are_seeded() -> None:
     def stream(seed: int) -> list[bytes]:
         env = make_env(EnvConfig("PongNoFrameskip-v4", {}, None, frames=FRAMES))
         obs, _ = env.reset(seed=seed)
@@ -259,7 +258,7 @@ def test_the_same_seed_is_the_same_game() -> None:
     assert stream(1) == stream(1) != stream(2)
 
 
-def test_videos_can_be_made_of_what_the_agent_plays() -> None:
+def test_atari_renders_videos() -> None:
     env = make_env(EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES), render_mode="rgb_array")
     env.reset(seed=0)
     picture = env.render()
@@ -267,40 +266,40 @@ def test_videos_can_be_made_of_what_the_agent_plays() -> None:
     assert picture.shape == (210, 160, 3)
 
 
-def test_the_memory_of_a_game_is_a_vector() -> None:
+def test_atari_ram_is_a_vector() -> None:
     vector = make_vector_env(EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES), 1)
     assert vector.single_observation_space.shape == (128,)
 
 
-def test_continuous_actions_are_refused() -> None:
+def test_atari_refuses_continuous_actions() -> None:
     config = EnvConfig("ALE/Pong-v5", {"continuous": True}, None, frames=FRAMES)
     with pytest.raises(UsageError, match="continuous actions") as caught:
         make_env(config)
     assert caught.value.hint == "preprocessor_pref: null"
 
 
-def test_rewards_are_those_of_deepmind_where_frames_are() -> None:
+def test_is_deepmind_atari() -> None:
     assert EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES).is_deepmind_atari
     assert not EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES).is_deepmind_atari
     assert not EnvConfig("ALE/Pong-v5", {}, None, frames=None).is_deepmind_atari
     assert not EnvConfig("CartPole-v1", {}, None, frames=FRAMES).is_deepmind_atari
 
 
-def test_what_only_the_registry_of_gym_knew_reaches_no_game() -> None:
+def test_atari_drops_flags_of_the_old_registry() -> None:
     config = DQNConfig(env_config={"nondeterministic": False, "frameskip": 3})
     assert env_config_of("ALE/Pong-v5", config, UserModules()).env_config == {"frameskip": 3}
     assert env_config_of("tests.envs:ImageEnv", config, UserModules()).env_config == config.env_config
     make_env(env_config_of("ALE/Pong-v5", config, UserModules())).close()
 
 
-def test_games_are_known_by_their_ids() -> None:
+def test_is_atari_by_id() -> None:
     assert is_atari("ALE/Pong-v5")
     assert is_atari("BreakoutNoFrameskip-v4")
     assert not is_atari("CartPole-v1")
     assert not is_atari("tests.envs:ImageEnv")
 
 
-def test_without_the_emulator_its_users_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_emulator_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
     monkeypatch.setattr(gym.envs.registration, "registry", {})
     monkeypatch.setattr(gym, "registry", {})

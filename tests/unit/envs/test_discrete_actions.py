@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from rlexp.envs import EnvConfig, make_env, make_vector_env
-from rlexp.envs.discrete_actions import DiscreteActions
+from rlexp.envs.spaces import DiscreteActions
 from rlexp.errors import UsageError
 from tests.envs import COUNTING_ENV
 
@@ -36,24 +36,24 @@ def played(env: Echo, bins: int) -> list[Any]:
     return [action.tolist() for action in env.actions]
 
 
-def test_one_dimension_is_divided_evenly_with_both_bounds() -> None:
+def test_discrete_actions_divide_one_dimension_evenly() -> None:
     assert played(Echo([-2.0], [2.0]), bins=5) == [[-2.0], [-1.0], [0.0], [1.0], [2.0]]
 
 
-def test_two_dimensions_make_a_grid() -> None:
+def test_discrete_actions_of_two_dimensions_are_a_grid() -> None:
     actions = played(Echo([0.0, -1.0], [1.0, 1.0]), bins=3)
     assert len(actions) == 9
     assert sorted(actions) == sorted([first, second] for first in (0.0, 0.5, 1.0) for second in (-1.0, 0.0, 1.0))
 
 
-def test_the_env_gets_actions_of_its_own_shape_and_type() -> None:
+def test_discrete_actions_keep_shape_and_dtype() -> None:
     env = Echo([[0, 0], [0, 0]], [[1, 1], [1, 1]], np.int8)
     assert len(played(env, bins=2)) == 2**4
     assert all(action.shape == (2, 2) and action.dtype == np.int8 for action in env.actions)
     assert all(env.action_space.contains(action) for action in env.actions)
 
 
-def test_an_env_that_changes_its_action_does_not_change_the_grid() -> None:
+def test_discrete_actions_are_copies() -> None:
     env = Echo([-1.0], [1.0])
     wrapped = DiscreteActions(env, "Echo-v0", 2)
     wrapped.step(0)
@@ -62,18 +62,18 @@ def test_an_env_that_changes_its_action_does_not_change_the_grid() -> None:
     assert env.actions[1].tolist() == [-1.0]
 
 
-def test_actions_without_bounds_are_refused() -> None:
+def test_discrete_actions_refuse_unbounded_dimensions() -> None:
     with pytest.raises(UsageError, match=r"Echo-v0 .* without bounds"):
         DiscreteActions(Echo([-np.inf], [1.0]), "Echo-v0", 3)
 
 
-def test_a_grid_that_no_network_can_answer_is_refused() -> None:
+def test_discrete_actions_refuse_large_grids() -> None:
     with pytest.raises(UsageError, match=r"5\*\*17 actions .* Echo-v0") as caught:
         DiscreteActions(Echo([-1.0] * 17, [1.0] * 17), "Echo-v0", 5)
     assert caught.value.hint is not None
 
 
-def test_pendulum_is_played_by_number() -> None:
+def test_pendulum_with_discrete_actions() -> None:
     config = EnvConfig("Pendulum-v1", {}, None, discretize_actions=5)
     vector = make_vector_env(config, 2)
     assert vector.single_action_space == make_env(config).action_space == Discrete(5)
@@ -82,6 +82,6 @@ def test_pendulum_is_played_by_number() -> None:
     assert obs.shape == (2, 3)
 
 
-def test_discrete_actions_are_left_as_they_are() -> None:
+def test_discretize_actions_leaves_discrete_envs_unchanged() -> None:
     vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None, discretize_actions=5), 1)
     assert vector.single_action_space == Discrete(1000)

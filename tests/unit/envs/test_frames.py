@@ -26,12 +26,12 @@ def slow_area_mean(values: list[int], dim: int) -> list[float]:
 
 
 @given(values=st.lists(st.integers(0, 255), min_size=1, max_size=40), dim=st.integers(1, 40))
-def test_a_scaled_pixel_is_the_mean_of_what_it_covers(values: list[int], dim: int) -> None:
+def test_scaled_pixel_is_the_mean_of_its_area(values: list[int], dim: int) -> None:
     scaled = AreaMean(len(values), dim)(np.array(values, np.uint8), axis=0)
     np.testing.assert_allclose(scaled, slow_area_mean(values, dim), atol=1e-3)
 
 
-def test_rows_and_columns_are_scaled_and_channels_stay_apart() -> None:
+def test_scaled_frames_keep_channels_apart() -> None:
     env = ScaledFrames(PixelEnv(size=8), size=(4, 4), grayscale=False)
     obs, _ = env.reset(seed=0)
     assert env.observation_space == Box(0, 255, (4, 4, 3), np.uint8)
@@ -41,12 +41,12 @@ def test_rows_and_columns_are_scaled_and_channels_stay_apart() -> None:
     assert (obs == obs[0]).all()
 
 
-def test_a_size_that_is_no_divisor_mixes_neighbours() -> None:
+def test_scaled_frames_of_uneven_size_mix_neighbours() -> None:
     obs, _ = ScaledFrames(PixelEnv(size=2), size=(3, 3), grayscale=False).reset(seed=0)
     assert sorted(obs[0, :, 0].tolist()) == [0, 100, 200]
 
 
-def test_grey_weighs_the_colours() -> None:
+def test_grayscale_weights() -> None:
     obs, _ = ScaledFrames(PixelEnv(size=4), size=(4, 4), grayscale=True).reset(seed=0)
     assert obs.shape == (4, 4, 1)
     assert set(obs.reshape(-1).tolist()) == {0, round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)}
@@ -66,7 +66,7 @@ class NumberedFrames(gym.Env[np.ndarray, int]):
         return np.full((1, 1, 2), self.now, np.uint8), 0.0, False, False, {}
 
 
-def test_a_stack_holds_the_last_four_frames_and_begins_with_the_first_one() -> None:
+def test_stacked_frames_hold_last_four() -> None:
     env = StackedFrames(NumberedFrames())
     obs, _ = env.reset()
     seen = [obs[0, 0, ::2].tolist()]
@@ -124,11 +124,11 @@ def test_atari_frames_of_an_env_of_another_name_are_scaled(preprocessing: str) -
     assert env.reset(seed=0)[0].shape == (84, 84, 3)
 
 
-def test_what_is_no_image_is_left_alone() -> None:
+def test_vectors_are_not_scaled() -> None:
     vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None, frames=frames("rllib")), 1)
     assert vector.single_observation_space.shape == (3,)
 
 
-def test_an_image_of_the_right_size_stays_as_it_is() -> None:
+def test_image_of_right_size_is_unchanged() -> None:
     vector = make_vector_env(EnvConfig(IMAGE_ENV, {}, None, frames=frames("rllib", dim=84)), 1)
     assert vector.single_observation_space == Box(0, 255, (84, 84, 3), np.uint8)

@@ -48,14 +48,14 @@ def test_makes_an_env_by_its_gymnasium_id_with_its_arguments() -> None:
     assert env.observation_space == gym.spaces.Discrete(64)
 
 
-def test_makes_a_class_of_the_users_own() -> None:
+def test_make_env_makes_a_users_class() -> None:
     assert isinstance(make_env(config(COUNTING_ENV)).unwrapped, CountingEnv)
 
 
 @pytest.mark.parametrize(
     "name", ["os:system", "subprocess:run", "builtins:open", "io:FileIO", "tests.envs:COUNTING_ENV"]
 )
-def test_what_is_no_class_of_envs_is_not_called(name: str, tmp_path: Path) -> None:
+def test_make_env_does_not_call_other_objects(name: str, tmp_path: Path) -> None:
     touch = f"touch {tmp_path / 'file'}"
     arguments: dict[str, dict[str, Any]] = {
         "os:system": {"command": touch},
@@ -79,7 +79,7 @@ def test_a_misspelled_id_gets_a_suggestion() -> None:
     assert error.hint == "did you mean CartPole-v1?"
 
 
-def test_an_id_like_no_other_is_told_what_is_wanted() -> None:
+def test_unknown_id_has_hint() -> None:
     assert refused(config("Qwxyz-v0")).hint == "write a Gymnasium id or package.module:Class"
 
 
@@ -89,14 +89,14 @@ def test_a_misspelled_class_gets_a_suggestion() -> None:
     assert error.hint == "did you mean CountingEnv?"
 
 
-def test_a_module_that_is_not_there_is_named() -> None:
+def test_missing_module_is_named() -> None:
     error = refused(config("tests.no_such_module:Env"))
     assert "tests.no_such_module cannot be imported" in error.message
     assert error.hint is not None
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])
-def test_an_argument_that_the_env_does_not_know_points_to_env_config(env: str) -> None:
+def test_unknown_argument_points_to_env_config(env: str) -> None:
     error = refused(config(env, env_config={"no_such_argument": 1}))
     assert "no_such_argument" in error.message
     assert error.hint is not None

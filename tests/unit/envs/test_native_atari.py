@@ -27,8 +27,7 @@ from rlexp.envs import (
     make_env,
     make_vector_env,
 )
-from rlexp.envs.atari import NoopStarts, deepmind_env
-from rlexp.envs.atari_rules import AtariRules
+from rlexp.envs.atari import AtariRules, NoopStarts, deepmind_env
 from rlexp.envs.native_atari import NativeGames
 from rlexp.errors import UsageError
 
@@ -135,7 +134,7 @@ scripts = st.lists(st.lists(courses, min_size=1, max_size=3), min_size=1, max_si
 
 
 @given(scripts, st.one_of(st.none(), st.integers(1, 9)), st.booleans(), st.integers(0, 2**32 - 1))
-def test_scripted_games_are_the_same_in_both(
+def test_native_atari_matches_wrappers_in_scripted_games(
     games: list[list[list[int]]], max_steps: int | None, framestack: bool, seed: int
 ) -> None:
     frames = FrameConfig("deepmind", SIDE, grayscale=False, framestack=framestack)
@@ -219,14 +218,16 @@ class ToldStarts:
         ("ALE/Qbert-v5", None, {"full_action_space": True}),
     ],
 )
-def test_real_games_are_the_same_in_both(env: str, horizon: int | None, env_config: Mapping[str, Any]) -> None:
+def test_native_atari_matches_wrappers_in_real_games(
+    env: str, horizon: int | None, env_config: Mapping[str, Any]
+) -> None:
     assert compared(env, steps=500, horizon=horizon, env_config=env_config) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sticky", [False, True])
 @pytest.mark.parametrize("game", ["Pong", "Breakout", "SpaceInvaders"])
-def test_twenty_thousand_steps_are_the_same_in_both(game: str, sticky: bool) -> None:
+def test_native_atari_matches_wrappers_for_20000_steps(game: str, sticky: bool) -> None:
     ended = compared(f"ALE/{game}-v5" if sticky else f"{game}NoFrameskip-v4", steps=20_000 // NUM_GAMES)
     assert ended > 10
 
@@ -241,7 +242,7 @@ def test_twenty_thousand_steps_are_the_same_in_both(game: str, sticky: bool) -> 
         ("ALE/Pong-v5", {"obs_type": "ram"}, FRAMES),
     ],
 )
-def test_what_the_vectorised_env_cannot_play_is_played_by_the_wrappers(
+def test_native_atari_falls_back_to_wrappers(
     env: str, env_config: Mapping[str, Any], frames: FrameConfig | None
 ) -> None:
     vector = make_vector_env(EnvConfig(env, env_config, None, frames=frames), 1)
@@ -249,13 +250,13 @@ def test_what_the_vectorised_env_cannot_play_is_played_by_the_wrappers(
     vector.close()
 
 
-def test_an_argument_that_no_game_has_is_refused() -> None:
+def test_unknown_argument_of_a_game_is_refused() -> None:
     with pytest.raises(UsageError, match="no_such_argument"):
         make_vector_env(EnvConfig("ALE/Pong-v5", {"no_such_argument": 1}, None, frames=FRAMES), 1)
 
 
 @pytest.mark.parametrize("framestack", [True, False])
-def test_observations_that_were_handed_out_stay_as_they_are(framestack: bool) -> None:
+def test_native_atari_observations_do_not_change(framestack: bool) -> None:
     frames = FrameConfig("deepmind", 84, grayscale=False, framestack=framestack)
     games = make_vector_env(EnvConfig("ALE/Pong-v5", {}, None, frames=frames), 2)
     obs, _ = games.reset(seed=0)
@@ -267,7 +268,7 @@ def test_observations_that_were_handed_out_stay_as_they_are(framestack: bool) ->
     games.close()
 
 
-def test_the_same_seed_is_the_same_game_and_the_copies_differ() -> None:
+def test_native_atari_games_are_seeded_per_copy() -> None:
     def play(seed: int, num_threads: int) -> Array:
         config = EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES, num_threads=num_threads)
         games = make_vector_env(config, 2)
@@ -290,11 +291,11 @@ def test_the_same_seed_is_the_same_game_and_the_copies_differ() -> None:
         ({"num_workers": 0, "num_cpus_for_driver": 2.0}, 2),
     ],
 )
-def test_a_worker_steps_its_games_with_the_cpus_that_it_has(cpus: Mapping[str, Any], num_threads: int) -> None:
+def test_native_atari_uses_threads_of_the_worker(cpus: Mapping[str, Any], num_threads: int) -> None:
     assert env_config_of("ALE/Pong-v5", DQNConfig(**cpus), UserModules()).num_threads == num_threads
 
 
-def test_closing_ends_the_threads() -> None:
+def test_native_atari_close_ends_threads() -> None:
     def running() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rlexp.checkpoint.state_tree import put_together, taken_apart
+from rlexp.checkpoint.state_codec import join_state, split_state
 from rlexp.envs import EnvConfig, FrameConfig, make_vector_env
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
@@ -39,9 +39,15 @@ CONFIGS = {
 def stored(snapshot: dict[str, Any] | None) -> dict[str, Any]:
     """Return a snapshot as a checkpoint gives it back."""
     assert snapshot is not None
-    arrays, rest = taken_apart(snapshot)
-    together: dict[str, Any] = put_together(arrays, json.loads(json.dumps(rest)))
-    return together
+    arrays, rest = split_state(snapshot)
+    return join_state({name: np.array(array) for name, array in arrays.items()}, json.loads(json.dumps(rest)))
+
+
+def contents(snapshot: dict[str, Any] | None) -> tuple[str, dict[str, bytes]]:
+    """Return what a checkpoint would hold of a snapshot: JSON, and the bytes of the arrays."""
+    assert snapshot is not None
+    arrays, values = split_state(snapshot)
+    return json.dumps(values), {name: np.array(array).tobytes() for name, array in arrays.items()}
 
 
 def played(env: Vector, steps: int, seed: int) -> list[bytes]:
@@ -57,7 +63,7 @@ def played(env: Vector, steps: int, seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_after_any_step_an_env_goes_on_as_it_would_have(name: str) -> None:
+def test_restored_env_continues_like_the_original(name: str) -> None:
     """Short episodes: within so many steps some envs are at their end and about to be reset."""
     original = make_vector_env(CONFIGS[name], 3)
     original.reset(seed=5)
@@ -76,16 +82,13 @@ def test_after_any_step_an_env_goes_on_as_it_would_have(name: str) -> None:
     assert played(again, 60, seed=0) == played(original, 60, seed=0)
 
 
-def test_a_snapshot_is_not_changed_by_what_the_env_does_next() -> None:
+def test_snapshot_does_not_change_with_the_env() -> None:
     env = make_vector_env(CONFIGS["native"], 2)
     env.reset(seed=1)
     snapshot = take_snapshot(env)
-    before = json.dumps(taken_apart(snapshot)[1]), {n: a.tobytes() for n, a in taken_apart(snapshot)[0].items()}
+    before = contents(snapshot)
     played(env, 5, seed=0)
-    assert before == (
-        json.dumps(taken_apart(snapshot)[1]),
-        {n: a.tobytes() for n, a in taken_apart(snapshot)[0].items()},
-    )
+    assert before == contents(snapshot)
 
 
 class Phase(Enum):
@@ -149,11 +152,11 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 @settings(deadline=None)
 @given(plain_values)
-def test_any_plain_data_come_back(value: Any) -> None:
+def test_snapshot_restores_plain_data(value: Any) -> None:
     assert_equal(copied(HolderEnv(held=value)).held, value)
 
 
-def test_arrays_keep_their_order_of_memory_and_can_be_written() -> None:
+def test_restored_arrays_keep_memory_order_and_are_writable() -> None:
     by_column = np.asfortranarray(np.arange(6.0).reshape(2, 3))
     found = copied(HolderEnv(held=by_column)).held
     np.testing.assert_array_equal(found, by_column)
@@ -161,14 +164,14 @@ def test_arrays_keep_their_order_of_memory_and_can_be_written() -> None:
     found[0, 0] = 7.0
 
 
-def test_what_two_attributes_share_stays_shared() -> None:
+def test_snapshot_keeps_shared_objects_shared() -> None:
     position = np.zeros(2)
     found = copied(HolderEnv(position=position, target=position, both=[position], path=[1]))
     found.position[0] = 5.0  # type: ignore[attr-defined]
     assert found.target[0] == found.both[0][0] == 5.0  # type: ignore[attr-defined]
 
 
-def test_an_env_may_refer_to_itself() -> None:
+def test_snapshot_of_env_that_refers_to_itself() -> None:
     env = HolderEnv(number=3)
     env.held = [env]
     found = HolderEnv(number=1)
@@ -179,7 +182,7 @@ def test_an_env_may_refer_to_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
-def test_random_streams_go_on(kind: Any) -> None:
+def test_snapshot_restores_random_streams(kind: Any) -> None:
     generator = np.random.Generator(kind(4))
     generator.normal(size=3)
     generator.integers(10, dtype=np.uint32)
@@ -187,7 +190,7 @@ def test_random_streams_go_on(kind: Any) -> None:
     assert found.held.normal(size=50).tolist() == generator.normal(size=50).tolist()
 
 
-def test_what_has_no_state_is_kept_and_a_choice_among_names_comes_back() -> None:
+def test_snapshot_keeps_stateless_values_and_restores_enums() -> None:
     env = HolderEnv(phase=Phase.GREEN, rule=sorted_later, kind=Phase, dtype=np.dtype(np.float32), room=json)
     found = copied(env, phase=Phase.RED, rule=sorted_later, kind=Phase, dtype=np.dtype(np.float32), room=json)
     assert found.phase is Phase.GREEN  # type: ignore[attr-defined]
@@ -219,18 +222,18 @@ SHARED = np.arange(6.0)
     ],
     ids=lambda held: next(iter(held)),
 )
-def test_an_env_with_anything_else_has_no_snapshot(held: Mapping[str, Any]) -> None:
+def test_no_snapshot_of_other_objects(held: Mapping[str, Any]) -> None:
     assert take_snapshot(HolderEnv(**held)) is None
 
 
-def test_an_env_with_slots_or_an_engine_has_no_snapshot() -> None:
+def test_no_snapshot_of_slots_or_engines() -> None:
     assert take_snapshot(SlottedEnv()) is None
     env = make_vector_env(EnvConfig(OPAQUE_ENV, {}, None), 2)
     env.reset(seed=0)
     assert take_snapshot(env) is None
 
 
-def test_an_emulator_has_no_snapshot() -> None:
+def test_no_snapshot_of_an_emulator() -> None:
     pytest.importorskip("ale_py")
     for frames in (FrameConfig("deepmind", dim=84, grayscale=False, framestack=True), None):
         env = make_vector_env(EnvConfig("ALE/Pong-v5", {}, None, frames=frames), 1)
@@ -239,7 +242,7 @@ def test_an_emulator_has_no_snapshot() -> None:
         env.close()
 
 
-def test_an_env_with_a_data_set_has_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_snapshot_of_large_data(monkeypatch: pytest.MonkeyPatch) -> None:
     prices, moves = HolderEnv(held=[np.zeros(3), np.zeros(4)]), HolderEnv(held=[[index] for index in range(10)])
     assert take_snapshot(prices) is not None
     assert take_snapshot(moves) is not None
@@ -260,14 +263,14 @@ def test_an_env_with_a_data_set_has_no_snapshot(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["more", "another rule", "less", "another class"],
 )
-def test_another_kind_of_env_is_left_as_it_is(other: Any) -> None:
+def test_snapshot_of_another_env_changes_nothing(other: Any) -> None:
     snapshot = stored(take_snapshot(HolderEnv(held=5, rule=sorted_later)))
     before = dict(vars(other))
     assert not restore_snapshot(other, snapshot)
     assert vars(other) == before
 
 
-def test_a_snapshot_makes_no_references_of_bytes() -> None:
+def test_snapshot_refuses_arrays_of_objects() -> None:
     snapshot = stored(take_snapshot(HolderEnv(held=np.arange(2))))
     ((_, told),) = [pair for pair in snapshot["attributes"] if pair[0] == "held"]
     told["dtype"] = "|O"

@@ -10,7 +10,17 @@ import pytest
 from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.machine.replay_memory import bytes_per_transition, replay_bytes
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import (
+    ACTIONS,
+    DISCOUNTS,
+    FRAME_IDS,
+    NEW_FRAME_IDS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    FrameRows,
+    SampleBatch,
+)
 
 N_STEP, STACKED, DIM, FRAGMENT = 3, 4, 84, 50
 NUM_FRAGMENTS = 64
@@ -27,18 +37,18 @@ def fragment(first: int, game: np.ndarray) -> FrameRows:
     """The rows of one env from its step ``first`` on; its frames are one after another of ``game``'s."""
     steps, ages = np.arange(FRAGMENT)[:, None], np.arange(STACKED)
     columns: dict[str, Array] = {
-        OBS: (steps + ages).astype(np.int32),
+        FRAME_IDS: (steps + ages).astype(np.int32),
         ACTIONS: np.zeros(FRAGMENT, np.int64),
         REWARDS: np.zeros(FRAGMENT, np.float32),
         DISCOUNTS: np.zeros(FRAGMENT, np.float32),
-        NEW_OBS: (steps + ages + N_STEP).astype(np.int32),
+        NEW_FRAME_IDS: (steps + ages + N_STEP).astype(np.int32),
         TD_ERRORS: np.zeros(FRAGMENT, np.float32),
     }
     numbers = np.arange(first, first + FRAGMENT + STACKED - 1 + N_STEP)
     return FrameRows(SampleBatch(columns), game[numbers % len(game)], numbers)
 
 
-def stored_bytes_per_transition(num_shards: int, compress: bool, game: np.ndarray) -> float:
+def stored_bytes_per_transition(num_shards: int, storage: str, game: np.ndarray) -> float:
     config = ReplayConfig(
         capacity=NUM_FRAGMENTS * FRAGMENT // num_shards,
         learning_starts=1,
@@ -47,7 +57,7 @@ def stored_bytes_per_transition(num_shards: int, compress: bool, game: np.ndarra
         alpha=0.6,
         beta=0.4,
         eps=1e-6,
-        compress_observations=compress,
+        storage=storage,
     )
     shards = [ReplayShard(config, seed) for seed in range(num_shards)]
     routing = np.random.default_rng(0)
@@ -68,7 +78,7 @@ def test_it_is_what_full_replay_takes(num_shards: int) -> None:
     )
     said = bytes_per_transition(experiment)
     assert said is not None
-    taken = stored_bytes_per_transition(num_shards, compress=False, game=noise)
+    taken = stored_bytes_per_transition(num_shards, "frames", game=noise)
     assert 0.93 * said <= taken <= said
 
 
@@ -78,7 +88,7 @@ def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_game
     game = np.repeat(drawn, DIM // 2, axis=2)
     said = bytes_per_transition(pong("DQN", compress_observations=True))
     assert said is not None
-    assert stored_bytes_per_transition(1, compress=True, game=game) <= said < DIM * DIM / 4
+    assert stored_bytes_per_transition(1, "compressed_frames", game=game) <= said < DIM * DIM / 4
 
 
 def test_shared_memory_holds_both_stacks_of_a_row() -> None:

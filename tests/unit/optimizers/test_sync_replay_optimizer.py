@@ -134,7 +134,7 @@ class RecordingShard(ReplayShard):
 
     def __init__(self) -> None:
         super().__init__(
-            ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6, compress_observations=False), seed=0
+            ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6, storage="frames"), seed=0
         )
         self.betas: list[float | None] = []
         self.batches: list[SampleBatch] = []

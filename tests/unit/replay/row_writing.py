@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from rlexp.replay.shared import RingSizes
+from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.shared.writer import SharedRowWriter
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 
 LONGEST_BATCH = 60

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.replay.storage.array_pool import LEAST_BYTES, MOST_IDLE, LentArrays
+from rlexp.replay.storage.array import LEAST_BYTES, MOST_IDLE, LentArrays
 from rlexp.sample_batch import Array
 
 SHAPE = (1024, LEAST_BYTES // 1024)
@@ -22,7 +22,7 @@ BYTE = np.dtype(np.uint8)
 
 @settings(max_examples=30, deadline=None)  # it writes megabytes
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=30))
-def test_what_is_held_stays_as_it_is(script: list[tuple[bool, int]]) -> None:
+def test_lent_arrays_never_share_memory_in_use(script: list[tuple[bool, int]]) -> None:
     lent, held, numbers = LentArrays(), dict[int, Array](), itertools.count(1)
     for larger, dropped in script:
         held.pop(dropped, None)
@@ -34,7 +34,7 @@ def test_what_is_held_stays_as_it_is(script: list[tuple[bool, int]]) -> None:
         assert len({int(view.flat[0]) for view in held.values()}) == len(held)
 
 
-def test_it_is_used_again_when_it_is_free() -> None:
+def test_lent_arrays_reuse_free_memory() -> None:
     lent = LentArrays()
     address = lent.lend(SHAPE, BYTE).ctypes.data
     again = lent.lend(SHAPE[::-1], BYTE)
@@ -58,7 +58,7 @@ def test_it_is_used_again_when_it_is_free() -> None:
         lambda array: iter(array),
     ],
 )
-def test_everything_made_of_it_holds_it(keep: Callable[[Array], object]) -> None:
+def test_lent_arrays_stay_in_use_through_views_and_tensors(keep: Callable[[Array], object]) -> None:
     lent = LentArrays()
     array = lent.lend(SHAPE, BYTE)
     address, kept = array.ctypes.data, keep(array)
@@ -70,7 +70,7 @@ def test_everything_made_of_it_holds_it(keep: Callable[[Array], object]) -> None
     assert address in addresses
 
 
-def test_little_lies_idle_after_much_was_held() -> None:
+def test_lent_arrays_bound_idle_memory() -> None:
     lent = LentArrays()
     tracemalloc.start()
     try:
@@ -82,7 +82,7 @@ def test_little_lies_idle_after_much_was_held() -> None:
         tracemalloc.stop()
 
 
-def test_small_arrays_are_plain_ones() -> None:
+def test_lent_arrays_do_not_manage_small_arrays() -> None:
     array = LentArrays().lend((3, 4), np.dtype(np.float32))
     assert array.shape == (3, 4)
     assert array.dtype == np.float32

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.replay.storage import ArrayStorage
-from rlexp.replay.storage.array import NARROW_BYTES
-from rlexp.replay.storage.array_pool import LEAST_BYTES
+from rlexp.replay.storage.array import LEAST_BYTES, NARROW_BYTES, ArrayStorage
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 
 CAPACITY = 16
@@ -33,7 +31,7 @@ slots = st.lists(st.integers(0, CAPACITY - 1), max_size=20)
 
 
 @given(columns, writes, slots, st.booleans())
-def test_it_is_a_dict_of_arrays(
+def test_array_storage_matches_a_dict_of_arrays(
     forms: list[tuple[tuple[int, ...], Any]], writes: list[tuple[int, int]], slots: list[int], reload: bool
 ) -> None:
     storage = ArrayStorage(CAPACITY)
@@ -65,7 +63,7 @@ def image_storage(rows: int) -> ArrayStorage:
     return storage
 
 
-def test_batches_that_wait_in_a_queue_stay_as_they_were_read() -> None:
+def test_array_storage_read_batches_do_not_change() -> None:
     storage, rng = image_storage(200), np.random.default_rng(0)
     queued: deque[SampleBatch] = deque()
     for _ in range(40):
@@ -76,7 +74,7 @@ def test_batches_that_wait_in_a_queue_stay_as_they_were_read() -> None:
             assert (batch[OBS] == batch[ACTIONS][:, None, None]).all()
 
 
-def test_the_memory_of_a_batch_that_is_gone_is_used_again() -> None:
+def test_array_storage_reuses_memory_of_dropped_batches() -> None:
     storage = image_storage(50)
     batch = storage.read(np.zeros(300, np.int64))
     address = batch[OBS].ctypes.data
@@ -84,7 +82,7 @@ def test_the_memory_of_a_batch_that_is_gone_is_used_again() -> None:
     assert storage.read(np.ones(300, np.int64))[OBS].ctypes.data == address
 
 
-def test_it_can_lie_where_its_owner_wants_it() -> None:
+def test_array_storage_uses_given_allocator() -> None:
     made: list[Array] = []
 
     def make_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -100,7 +98,7 @@ def test_it_can_lie_where_its_owner_wants_it() -> None:
 
 
 @pytest.mark.parametrize("shape", [(NARROW_BYTES,), (NARROW_BYTES + 1,)])
-def test_other_rows_than_the_first_are_refused_whether_narrow_or_wide(shape: tuple[int, ...]) -> None:
+def test_array_storage_refuses_other_columns(shape: tuple[int, ...]) -> None:
     storage = ArrayStorage(4)
     storage.write(0, SampleBatch({OBS: np.zeros((2, *shape), np.uint8)}))
     with pytest.raises(ValueError, match="column obs"):

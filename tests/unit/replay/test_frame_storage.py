@@ -1,4 +1,4 @@
-"""Frame storage gives back what a plain storage of whole observations would, whatever they are, in less memory."""
+"""Every storage returns what was written; frame storage keeps it in less memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,28 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayShard
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import ArrayStorage, FrameStorage
-from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.replay.storage import STORAGES
+from rlexp.replay.storage.array import ArrayStorage
+from rlexp.replay.storage.frames import FrameStorage
+from rlexp.sample_batch import (
+    ACTIONS,
+    FRAME_IDS,
+    NEW_FRAME_IDS,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    FrameRows,
+    SampleBatch,
+)
 from tests.replay_states import in_memory
 from tests.unit.replay.test_replay_shard import CONFIG
 
 CAPACITY = 8
 FRAME = (16, 16, 1)
 STACKED = 4
-both = pytest.mark.parametrize("compress", [False, True])
+every_storage = pytest.mark.parametrize("storage_name", STORAGES)
 
 
 def frame(number: int) -> Array:
@@ -39,10 +52,10 @@ def sent(first: int, obs: Sequence[Sequence[int]], new_obs: Sequence[Sequence[in
     numbers = np.unique(np.array([*obs, *new_obs], np.int64))
     actions = np.arange(first, first + len(obs))
     columns: dict[str, Array] = {
-        OBS: numbers.searchsorted(np.reshape(obs, (len(obs), STACKED))),
+        FRAME_IDS: numbers.searchsorted(np.reshape(obs, (len(obs), STACKED))),
         ACTIONS: actions,
         REWARDS: actions.astype(np.float32),
-        NEW_OBS: numbers.searchsorted(np.reshape(new_obs, (len(obs), STACKED))),
+        NEW_FRAME_IDS: numbers.searchsorted(np.reshape(new_obs, (len(obs), STACKED))),
     }
     frames = np.array([frame(number) for number in numbers.tolist()], np.uint8).reshape(-1, *FRAME)
     for column in (*columns.values(), frames, numbers):
@@ -58,14 +71,12 @@ def played(first: int, count: int, n_step: int = 3) -> FrameRows:
 
 def whole(rows: FrameRows) -> SampleBatch:
     """The same rows with whole observations, put together one by one."""
-    columns = {
-        name: [np.concatenate([rows.frames[place] for place in places], axis=-1) for places in rows.rows[name]]
-        for name in (OBS, NEW_OBS)
-    }
     observations = {
-        name: np.array(column, np.uint8).reshape(-1, *FRAME[:2], STACKED) for name, column in columns.items()
+        ids: [np.concatenate([rows.frames[place] for place in places], axis=-1) for places in rows.rows[ids]]
+        for ids in (FRAME_IDS, NEW_FRAME_IDS)
     }
-    return rows.rows.with_columns(**observations)
+    obs, new_obs = (np.array(column, np.uint8).reshape(-1, *FRAME[:2], STACKED) for column in observations.values())
+    return rows.rows.exchange({FRAME_IDS: (OBS, obs), NEW_FRAME_IDS: (NEW_OBS, new_obs)})
 
 
 def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
@@ -97,25 +108,25 @@ any_rows = st.lists(st.tuples(any_stack, any_stack), max_size=2 * CAPACITY)
 """Rows of stacks that have nothing to do with each other; frames come again long after they were overwritten."""
 
 
-@both
+@every_storage
 @settings(deadline=None)
 @given(
     batches=st.lists(any_rows, max_size=5), through_a_checkpoint=st.booleans(), whole_batches=st.sets(st.integers(0, 4))
 )
-def test_any_stacks_come_back_as_they_were(
-    compress: bool,
+def test_storage_returns_unrelated_stacks_unchanged(
+    storage_name: str,
     batches: list[list[tuple[list[int], list[int]]]],
     through_a_checkpoint: bool,
     whole_batches: set[int],
 ) -> None:
-    ring, model = RowRing(CAPACITY, FrameStorage(CAPACITY, compress)), PlainRing()
+    ring, model = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY)), PlainRing()
     for index, rows in enumerate(batches):
         batch = sent(model.num_added, [obs for obs, _ in rows], [new_obs for _, new_obs in rows])
         ring.write(whole(batch) if index in whole_batches else batch)
         model.add(whole(batch))
         if through_a_checkpoint:
             state = in_memory(ring.state())
-            ring = RowRing(CAPACITY, FrameStorage(CAPACITY, compress))
+            ring = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY))
             ring.load(state)
         if model.num_added:
             assert_equal(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
@@ -125,18 +136,18 @@ def expected_keys(ring: RowRing) -> Array:
     return np.array([max(key for key in range(ring.num_added) if key % CAPACITY == slot) for slot in range(ring.size)])
 
 
-@both
+@every_storage
 @settings(deadline=None)
 @given(
     counts=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=30),
     n_step=st.integers(1, 5),
     lost=st.sets(st.integers(0, 29)),
 )
-def test_streams_of_envs_come_back_as_they_were(
-    compress: bool, counts: list[tuple[int, int]], n_step: int, lost: set[int]
+def test_storage_returns_streams_unchanged(
+    storage_name: str, counts: list[tuple[int, int]], n_step: int, lost: set[int]
 ) -> None:
     """Fragments of three envs follow each other in any order; some go to another shard."""
-    ring, model, steps = RowRing(CAPACITY, FrameStorage(CAPACITY, compress)), PlainRing(), [0, 1000, 2000]
+    ring, model, steps = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY)), PlainRing(), [0, 1000, 2000]
     for index, (env, count) in enumerate(counts):
         batch = played(steps[env], count, n_step)
         steps[env] += count
@@ -147,9 +158,9 @@ def test_streams_of_envs_come_back_as_they_were(
         assert_equal(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
 
 
-@both
-def test_what_is_read_may_be_kept_while_more_is_written_and_read(compress: bool) -> None:
-    storage = FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_read_batches_do_not_change(storage_name: str) -> None:
+    storage = STORAGES[storage_name](CAPACITY)
     storage.write(0, played(10, CAPACITY))
     kept = storage.read(np.tile(np.arange(CAPACITY), 200))
     for first in (100, 200):
@@ -164,11 +175,11 @@ def bytes_beside_frames(capacity: int) -> int:
     """Bytes of all columns, with a frame's id four times in an observation's place."""
     plain = ArrayStorage(capacity)
     ids = np.zeros((1, STACKED), np.int32)
-    plain.write(0, played(0, 1).rows.with_columns(**{OBS: ids, NEW_OBS: ids}))
+    plain.write(0, played(0, 1).rows.with_columns(**{FRAME_IDS: ids, NEW_FRAME_IDS: ids}))
     return plain.nbytes
 
 
-def test_a_frame_is_kept_once_while_any_row_shows_it_and_no_longer() -> None:
+def test_frame_storage_keeps_each_frame_once_while_referenced() -> None:
     capacity, frame_bytes = 100, 16 * 16
     storage = FrameStorage(capacity, compress=False)
     ring = RowRing(capacity, storage)
@@ -180,7 +191,7 @@ def test_a_frame_is_kept_once_while_any_row_shows_it_and_no_longer() -> None:
     assert 106 <= num_frames <= 106 + 10
 
 
-def test_frames_of_rows_that_went_elsewhere_are_kept_again() -> None:
+def test_frame_storage_keeps_all_frames_of_its_own_rows() -> None:
     """Of a worker that deals its fragments to two shards, each has all that its own rows show."""
     storage = FrameStorage(100, compress=False)
     ring = RowRing(100, storage)
@@ -191,7 +202,7 @@ def test_frames_of_rows_that_went_elsewhere_are_kept_again() -> None:
     assert_equal(ring.read(np.array([99])).slice(0, 1), whole(played(189, 1)).with_columns(keys=np.array([99])))
 
 
-def test_the_full_size_is_foretold_from_the_rows_held() -> None:
+def test_frame_storage_nbytes_estimates_full_size() -> None:
     ring = RowRing(1000, FrameStorage(1000, compress=True))
     assert ring.nbytes == 0
     for first in range(0, 200, 20):
@@ -202,14 +213,14 @@ def test_the_full_size_is_foretold_from_the_rows_held() -> None:
     assert ring.nbytes == pytest.approx(foretold, rel=0.1)
 
 
-def test_compressed_frames_take_far_less_memory() -> None:
+def test_frame_storage_compression_saves_memory() -> None:
     plain, compressed = (FrameStorage(100, compress) for compress in (False, True))
     for storage in (plain, compressed):
         storage.write(0, played(0, 100))
     assert compressed.nbytes - bytes_beside_frames(100) < (plain.nbytes - bytes_beside_frames(100)) / 2
 
 
-def test_frames_that_cannot_be_compressed_are_kept_too() -> None:
+def test_frame_storage_keeps_incompressible_frames() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (CAPACITY, 16, 16, STACKED), np.uint8)
     batch = SampleBatch({OBS: noise, NEW_OBS: noise[::-1]})
     storage = FrameStorage(CAPACITY, compress=True)
@@ -229,10 +240,10 @@ def test_frames_that_cannot_be_compressed_are_kept_too() -> None:
     ],
     ids=["colours", "float stacks", "vectors", "channels first", "odd floats", "one frame"],
 )
-@both
-def test_observations_of_any_shape_come_back_as_they_were(compress: bool, observations: Array) -> None:
+@every_storage
+def test_storage_returns_observations_of_any_shape(storage_name: str, observations: Array) -> None:
     batch = SampleBatch({OBS: observations, ACTIONS: np.arange(6), NEW_OBS: observations[::-1]})
-    storage = FrameStorage(CAPACITY, compress)
+    storage = STORAGES[storage_name](CAPACITY)
     storage.write(0, batch)
     read = storage.read(np.array([5, 0, 5]))
     for name in (OBS, NEW_OBS):
@@ -240,9 +251,9 @@ def test_observations_of_any_shape_come_back_as_they_were(compress: bool, observ
         assert read[name].dtype == observations.dtype
 
 
-@both
-def test_small_observations_are_kept_as_they_are(compress: bool) -> None:
-    plain, storage = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_keeps_small_observations_plain(storage_name: str) -> None:
+    plain, storage = ArrayStorage(CAPACITY), STORAGES[storage_name](CAPACITY)
     batch = SampleBatch({OBS: np.zeros((2, 255), np.float32), NEW_OBS: np.ones((2, 255), np.float32)})
     for each in (plain, storage):
         each.write(0, batch)
@@ -265,7 +276,7 @@ def with_frames(rows: FrameRows, frames: Array) -> FrameRows:
         ),
         FrameRows(played(0, 2).rows.with_columns(more=np.zeros(2)), np.zeros((6, *FRAME), np.uint8), np.arange(6)),
         FrameRows(
-            played(0, 2).rows.with_columns(**dict.fromkeys((OBS, NEW_OBS), np.zeros((2, 3), int))),
+            played(0, 2).rows.with_columns(**dict.fromkeys((FRAME_IDS, NEW_FRAME_IDS), np.zeros((2, 3), int))),
             np.zeros((6, *FRAME), np.uint8),
             np.arange(6),
         ),
@@ -273,7 +284,7 @@ def with_frames(rows: FrameRows, frames: Array) -> FrameRows:
     ],
     ids=["no observations", "other shape", "other dtype", "other rewards", "more", "fewer frames", "small ones"],
 )
-def test_other_columns_than_the_first_are_refused_and_nothing_is_written(wrong: SampleBatch | FrameRows) -> None:
+def test_frame_storage_refuses_other_columns_without_writing(wrong: SampleBatch | FrameRows) -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     storage.write(0, played(0, CAPACITY))
     with pytest.raises(ValueError, match="column"):
@@ -281,9 +292,9 @@ def test_other_columns_than_the_first_are_refused_and_nothing_is_written(wrong: 
     assert_equal(storage.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
 
 
-@both
-def test_closing_gives_the_memory_back_and_may_be_repeated(compress: bool) -> None:
-    storage = FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_close_is_idempotent(storage_name: str) -> None:
+    storage = STORAGES[storage_name](CAPACITY)
     storage.write(0, played(0, CAPACITY))
     storage.close()
     storage.close()
@@ -292,18 +303,18 @@ def test_closing_gives_the_memory_back_and_may_be_repeated(compress: bool) -> No
     assert_equal(storage.read(np.arange(2)), whole(played(5, 2)))
 
 
-@both
-def test_a_state_of_whole_observations_is_taken_apart(compress: bool) -> None:
-    source, target = ArrayStorage(CAPACITY), FrameStorage(CAPACITY, compress)
+@every_storage
+def test_storage_loads_whole_observations(storage_name: str) -> None:
+    source, target = ArrayStorage(CAPACITY), STORAGES[storage_name](CAPACITY)
     source.write(0, whole(played(0, CAPACITY)))
     target.load(in_memory(source.state(CAPACITY)), CAPACITY)
     assert_equal(target.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
-    as_sent = FrameStorage(CAPACITY, compress)
+    as_sent = STORAGES[storage_name](CAPACITY)
     as_sent.write(0, played(0, CAPACITY))
     assert target.nbytes == as_sent.nbytes
 
 
-def test_a_state_says_nothing_of_frames_that_no_row_shows() -> None:
+def test_frame_storage_state_has_referenced_frames_only() -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     for first in (0, 100, 200):
         storage.write(0, played(first, CAPACITY))
@@ -311,7 +322,7 @@ def test_a_state_says_nothing_of_frames_that_no_row_shows() -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_a_state_of_the_other_kind_is_refused(compress: bool) -> None:
+def test_frame_storage_refuses_state_of_other_compression(compress: bool) -> None:
     source = FrameStorage(CAPACITY, not compress)
     source.write(0, played(0, 4))
     with pytest.raises(CheckpointError, match=r"compress|plain"):
@@ -319,7 +330,7 @@ def test_a_state_of_the_other_kind_is_refused(compress: bool) -> None:
 
 
 @pytest.mark.parametrize("part", ["frames.sizes", "frames.packed", "obs"])
-def test_a_state_that_lacks_a_part_is_refused(part: str) -> None:
+def test_frame_storage_refuses_incomplete_state(part: str) -> None:
     storage = FrameStorage(CAPACITY, compress=True)
     storage.write(0, played(0, 4))
     state = in_memory(storage.state(4))
@@ -331,7 +342,7 @@ def test_a_state_that_lacks_a_part_is_refused(part: str) -> None:
         FrameStorage(CAPACITY, compress=True).load(state, 4)
 
 
-def test_ids_of_a_state_that_name_no_frame_are_refused() -> None:
+def test_frame_storage_refuses_state_with_unknown_ids() -> None:
     storage = FrameStorage(CAPACITY, compress=False)
     storage.write(0, played(0, 4))
     for wrong in (-1, 1000):
@@ -341,9 +352,9 @@ def test_ids_of_a_state_that_name_no_frame_are_refused() -> None:
             FrameStorage(CAPACITY, compress=False).load(state, 4)
 
 
-def test_a_shard_gives_the_same_batches_with_frames_and_goes_on_from_its_state() -> None:
+def test_shard_batches_do_not_depend_on_storage() -> None:
     plain, framed, packed = (
-        ReplayShard(replace(CONFIG, compress_observations=compress), seed=3) for compress in (False, False, True)
+        ReplayShard(replace(CONFIG, storage=storage), seed=3) for storage in ("frames", "frames", "compressed_frames")
     )
     for first in range(0, 150, 10):
         batch = played(first, 10)
@@ -351,7 +362,7 @@ def test_a_shard_gives_the_same_batches_with_frames_and_goes_on_from_its_state()
         plain.add_batch(whole(batch).with_columns(**errors))
         for shard in (framed, packed):
             shard.add_batch(FrameRows(batch.rows.with_columns(**errors), batch.frames, batch.numbers))
-    restored = ReplayShard(replace(CONFIG, compress_observations=True), seed=0)
+    restored = ReplayShard(replace(CONFIG, storage="compressed_frames"), seed=0)
     restored.load(in_memory(packed.state()))
     expected = plain.replay()
     assert expected is not None

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.buffer import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import FrameStorage
+from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
 from tests.replay_states import in_memory
 
@@ -39,7 +39,7 @@ def follows(counts: Array, chances: Array) -> bool:
     return bool(abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom))
 
 
-def test_weights_are_those_worked_by_hand() -> None:
+def test_prioritized_weights_match_hand_computation() -> None:
     buffer = make_buffer(4, alpha=0.5)
     buffer.add(rows(4), np.array([1.0, 4.0, 16.0, 81.0]))
     # p^alpha = 1, 2, 4, 9, so P = 1/16, 2/16, 4/16, 9/16 and N P = 1/4, 1/2, 1, 9/4.
@@ -52,7 +52,7 @@ def test_weights_are_those_worked_by_hand() -> None:
     assert set(buffer.sample(500, 0.0, np.random.default_rng(0))[WEIGHTS].tolist()) == {1.0}
 
 
-def test_the_heaviest_weight_is_the_whole_buffers_not_the_batchs() -> None:
+def test_prioritized_weights_are_normalized_over_the_buffer() -> None:
     buffer = make_buffer(2, alpha=1.0)
     buffer.add(rows(2), np.array([1e-9, 1.0]))
     batch = buffer.sample(50, 1.0, np.random.default_rng(0))
@@ -63,7 +63,7 @@ def test_the_heaviest_weight_is_the_whole_buffers_not_the_batchs() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_draws_follow_the_priorities_after_millions_of_updates_and_adds(alpha: float) -> None:
+def test_prioritized_draws_follow_priorities_after_many_updates(alpha: float) -> None:
     capacity, rng = 5000, np.random.default_rng(7)
     buffer, priorities = make_buffer(capacity, alpha), np.zeros(capacity)
     for turn in range(800):
@@ -81,7 +81,7 @@ def test_draws_follow_the_priorities_after_millions_of_updates_and_adds(alpha: f
     assert follows(np.bincount(drawn, minlength=capacity), priorities**alpha / (priorities**alpha).sum())
 
 
-def test_the_draws_of_a_batch_do_not_depend_on_each_other() -> None:
+def test_prioritized_draws_are_independent() -> None:
     buffer, rng, priorities = make_buffer(4, alpha=1.0), np.random.default_rng(0), np.array([1.0, 2.0, 3.0, 4.0])
     buffer.add(rows(4), priorities)
     pairs = np.array([np.sort(buffer.sample(2, 1.0, rng)[KEYS]) for _ in range(5000)])
@@ -91,7 +91,7 @@ def test_the_draws_of_a_batch_do_not_depend_on_each_other() -> None:
     assert follows(counts, both_orders.ravel())
 
 
-def test_a_row_of_priority_zero_is_never_drawn() -> None:
+def test_prioritized_never_draws_priority_zero() -> None:
     buffer = make_buffer(600, alpha=0.6)
     buffer.add(rows(600), np.where(np.arange(600) % 3 == 0, 0.0, 2.0))
     drawn = buffer.sample(5000, 1.0, np.random.default_rng(0))
@@ -107,7 +107,9 @@ def test_a_row_of_priority_zero_is_never_drawn() -> None:
         max_size=6,
     ),
 )
-def test_it_is_a_dict_of_the_newest_keys(capacity: int, script: list[tuple[int, list[tuple[int, float]]]]) -> None:
+def test_prioritized_matches_a_dict_of_newest_keys(
+    capacity: int, script: list[tuple[int, list[tuple[int, float]]]]
+) -> None:
     buffer, model, added, highest = make_buffer(capacity, 1.0), dict[int, float](), 0, 1.0
     for count, updates in script:
         buffer.add(rows(count))
@@ -128,7 +130,7 @@ def test_it_is_a_dict_of_the_newest_keys(capacity: int, script: list[tuple[int, 
         assert weight_of(batch) == pytest.approx({key: lowest / model[key] for key in set(batch[KEYS].tolist())})
 
 
-def test_a_late_priority_is_not_given_to_the_row_in_its_place() -> None:
+def test_prioritized_drops_priorities_of_overwritten_rows() -> None:
     buffer = make_buffer(3, alpha=1.0)
     buffer.add(rows(3))
     buffer.add(rows(2))  # keys 3 and 4 in the places of 0 and 1
@@ -136,7 +138,7 @@ def test_a_late_priority_is_not_given_to_the_row_in_its_place() -> None:
     assert weight_of(buffer.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx({2: 0.5, 3: 1.0, 4: 1.0})
 
 
-def test_rows_without_a_priority_get_the_highest_so_far() -> None:
+def test_prioritized_default_priority_is_the_highest() -> None:
     buffer = make_buffer(5, alpha=1.0)
     buffer.add(rows(1))  # 1
     buffer.add(rows(1), np.array([4.0]))
@@ -151,7 +153,7 @@ def test_rows_without_a_priority_get_the_highest_so_far() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-9])
-def test_a_bad_priority_is_named_and_changes_nothing(bad: float) -> None:
+def test_prioritized_refuses_invalid_priorities(bad: float) -> None:
     buffer = make_buffer(4, alpha=0.6)
     buffer.add(rows(2), np.array([1.0, 3.0]))
     before = in_memory(buffer.state())
@@ -166,14 +168,14 @@ def test_a_bad_priority_is_named_and_changes_nothing(bad: float) -> None:
     np.testing.assert_array_equal(after["priorities_to_alpha"], before["priorities_to_alpha"])
 
 
-def test_there_must_be_something_to_draw() -> None:
+def test_prioritized_sample_of_nothing_raises() -> None:
     buffer = make_buffer(4, alpha=0.6)
     buffer.add(rows(2), np.zeros(2))
     with pytest.raises(ValueError, match="every slot is empty"):
         buffer.sample(1, 1.0, np.random.default_rng(0))
 
 
-def test_alpha_is_checked_when_it_is_given_and_when_a_state_is_loaded() -> None:
+def test_prioritized_checks_alpha() -> None:
     with pytest.raises(ValueError, match=r"alpha is 1\.5"):
         make_buffer(4, alpha=1.5)
     with pytest.raises(CheckpointError, match=r"alpha 0\.6 does not fit alpha 0\.5"):

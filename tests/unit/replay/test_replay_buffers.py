@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import ReplayBuffer
-from rlexp.replay.prioritized import PrioritizedReplayBuffer
+from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
 from rlexp.replay.ring import RowRing
-from rlexp.replay.storage import FrameStorage
-from rlexp.replay.uniform import UniformReplayBuffer
+from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, SampleBatch
 from tests.replay_states import in_memory
 
@@ -43,7 +41,7 @@ both = pytest.mark.parametrize("make_buffer", [uniform, prioritized])
 
 @both
 @given(capacity=st.sampled_from([1, 2, 3, 7, 600]), counts=st.lists(st.integers(0, 20), min_size=1, max_size=8))
-def test_it_holds_the_newest_rows_under_their_keys(make_buffer: MakeBuffer, capacity: int, counts: list[int]) -> None:
+def test_buffer_holds_newest_rows_by_key(make_buffer: MakeBuffer, capacity: int, counts: list[int]) -> None:
     buffer, added = make_buffer(capacity), 0
     for count in counts:
         buffer.add(numbered_rows(added, count), None)
@@ -64,7 +62,7 @@ def test_it_holds_the_newest_rows_under_their_keys(make_buffer: MakeBuffer, capa
 
 
 @both
-def test_a_batch_larger_than_the_buffer_leaves_its_last_rows(make_buffer: MakeBuffer) -> None:
+def test_buffer_keeps_last_rows_of_a_large_batch(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(5)
     buffer.add(numbered_rows(0, 3), None)
     buffer.add(numbered_rows(3, 14), np.arange(14.0) + 1)
@@ -74,7 +72,7 @@ def test_a_batch_larger_than_the_buffer_leaves_its_last_rows(make_buffer: MakeBu
 
 
 @both
-def test_what_is_handed_out_is_a_copy(make_buffer: MakeBuffer) -> None:
+def test_buffer_sample_returns_copies(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(4)
     buffer.add(numbered_rows(0, 4), None)
     batch = buffer.sample(100, 1.0, np.random.default_rng(0))
@@ -86,7 +84,7 @@ def test_what_is_handed_out_is_a_copy(make_buffer: MakeBuffer) -> None:
 
 
 @both
-def test_what_was_given_may_change_afterwards(make_buffer: MakeBuffer) -> None:
+def test_buffer_add_copies_rows(make_buffer: MakeBuffer) -> None:
     buffer, actions = make_buffer(4), np.arange(4)
     buffer.add(SampleBatch({ACTIONS: actions}), None)
     actions[...] = 77
@@ -95,7 +93,7 @@ def test_what_was_given_may_change_afterwards(make_buffer: MakeBuffer) -> None:
 
 
 @both
-def test_the_same_seed_draws_the_same_rows(make_buffer: MakeBuffer) -> None:
+def test_buffer_draws_are_seeded(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(1000)
     buffer.add(numbered_rows(0, 1000), np.arange(1000.0))
     first, same, other = (buffer.sample(64, 1.0, np.random.default_rng(seed))[KEYS] for seed in (1, 1, 2))
@@ -112,9 +110,7 @@ def test_the_same_seed_draws_the_same_rows(make_buffer: MakeBuffer) -> None:
         (SampleBatch({OBS: np.zeros((1, 2)), ACTIONS: np.zeros(1, np.int64)}), "float64.*float32"),
     ],
 )
-def test_other_columns_are_refused_and_change_nothing(
-    make_buffer: MakeBuffer, other: SampleBatch, message: str
-) -> None:
+def test_buffer_refuses_other_columns(make_buffer: MakeBuffer, other: SampleBatch, message: str) -> None:
     buffer = make_buffer(4)
     buffer.add(numbered_rows(0, 3), None)
     with pytest.raises(ValueError, match=message):
@@ -124,7 +120,7 @@ def test_other_columns_are_refused_and_change_nothing(
 
 
 @both
-def test_a_loaded_state_draws_what_the_original_draws(make_buffer: MakeBuffer) -> None:
+def test_buffer_loaded_state_draws_the_same(make_buffer: MakeBuffer) -> None:
     original, copy = make_buffer(50), make_buffer(50)
     original.add(numbered_rows(0, 73), np.linspace(0, 5, 73))
     copy.add(numbered_rows(0, 20), None)
@@ -138,7 +134,7 @@ def test_a_loaded_state_draws_what_the_original_draws(make_buffer: MakeBuffer) -
 
 
 @both
-def test_an_empty_state_is_a_state_too(make_buffer: MakeBuffer) -> None:
+def test_buffer_loads_empty_state(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(3)
     buffer.add(numbered_rows(0, 2), None)
     buffer.load(in_memory(make_buffer(3).state()))
@@ -148,7 +144,7 @@ def test_an_empty_state_is_a_state_too(make_buffer: MakeBuffer) -> None:
 
 
 @both
-def test_a_state_that_does_not_fit_is_refused(make_buffer: MakeBuffer) -> None:
+def test_buffer_refuses_state_of_other_capacity(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(3)
     buffer.add(numbered_rows(0, 2), None)
     with pytest.raises(CheckpointError, match="capacity 3 does not fit into 4"):
@@ -158,7 +154,7 @@ def test_a_state_that_does_not_fit_is_refused(make_buffer: MakeBuffer) -> None:
 
 
 @both
-def test_memory_is_counted_and_given_back(make_buffer: MakeBuffer) -> None:
+def test_buffer_nbytes_and_close(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer(1000)
     before = buffer.nbytes
     buffer.add(numbered_rows(0, 1), None)
@@ -169,12 +165,12 @@ def test_memory_is_counted_and_given_back(make_buffer: MakeBuffer) -> None:
 
 
 @both
-def test_a_buffer_needs_room(make_buffer: MakeBuffer) -> None:
+def test_buffer_refuses_capacity_zero(make_buffer: MakeBuffer) -> None:
     with pytest.raises(ValueError, match="at least one row"):
         make_buffer(0)
 
 
-def test_uniform_draws_every_row_equally_often_and_knows_no_priorities() -> None:
+def test_uniform_draws_equally_often() -> None:
     buffer = uniform(100)
     buffer.add(numbered_rows(0, 130), np.full(130, np.nan))
     assert buffer.update_priorities(np.array([0, 129, 10**9]), np.array([np.nan, 1.0, 1.0])) == 0

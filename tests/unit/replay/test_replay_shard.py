@@ -20,7 +20,7 @@ CONFIG = ReplayConfig(
     alpha=0.5,
     beta=0.5,
     eps=0.0,
-    compress_observations=False,
+    storage="frames",
 )
 
 
@@ -35,7 +35,7 @@ def weights(shard: ReplayShard, beta: float | None = None) -> dict[int, float]:
     return dict(zip(batch[KEYS].tolist(), batch[WEIGHTS].tolist(), strict=True))
 
 
-def test_the_gate_opens_when_enough_rows_were_added() -> None:
+def test_shard_replays_after_learning_starts() -> None:
     shard = ReplayShard(replace(CONFIG, capacity=4), seed=0)
     assert shard.add_batch(rows(0, 9)) == 9
     assert shard.replay() is None
@@ -47,14 +47,14 @@ def test_the_gate_opens_when_enough_rows_were_added() -> None:
     assert set(batch[ACTIONS].tolist()) == {6, 7, 8, 9}
 
 
-def test_an_empty_shard_hands_out_nothing_even_without_a_gate() -> None:
+def test_shard_replay_of_nothing_is_none() -> None:
     shard = ReplayShard(replace(CONFIG, learning_starts=0), seed=0)
     assert shard.replay() is None
     shard.add_batch(rows(0, 1))
     assert shard.replay() is not None
 
 
-def test_td_errors_become_priorities_and_are_not_stored() -> None:
+def test_shard_turns_td_errors_into_priorities() -> None:
     shard = ReplayShard(replace(CONFIG, learning_starts=3, eps=1.0, train_batch_size=500), seed=0)
     shard.add_batch(rows(0, 3, td_errors=np.array([0.0, -3.0, 15.0], np.float32)))
     batch = shard.replay(beta=1.0)
@@ -67,14 +67,14 @@ def test_td_errors_become_priorities_and_are_not_stored() -> None:
     assert weights(shard, beta=1.0) == pytest.approx({0: 2 / 3, 1: 1.0, 2: 0.5})
 
 
-def test_a_td_error_that_is_not_finite_is_refused() -> None:
+def test_shard_refuses_td_errors_that_are_not_finite() -> None:
     shard = ReplayShard(CONFIG, seed=0)
     with pytest.raises(ValueError, match="row 1 is nan"):
         shard.add_batch(rows(0, 2, td_errors=np.array([0.0, np.nan], np.float32)))
     assert shard.stats().num_added == 0
 
 
-def test_it_counts_what_it_does() -> None:
+def test_shard_stats_count() -> None:
     shard = ReplayShard(replace(CONFIG, capacity=8), seed=0)
     shard.add_batch(rows(0, 20))
     shard.replay()
@@ -87,7 +87,7 @@ def test_it_counts_what_it_does() -> None:
     assert stats.nbytes > 8 * 12
 
 
-def test_without_priorities_all_rows_weigh_the_same() -> None:
+def test_shard_uniform_weights_are_one() -> None:
     shard = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
     shard.add_batch(rows(0, 20, td_errors=np.arange(20.0)))
     shard.add_batch(rows(20, 20))
@@ -98,7 +98,7 @@ def test_without_priorities_all_rows_weigh_the_same() -> None:
     assert shard.stats().num_stale_priorities == 0
 
 
-def test_seeds_make_the_draws() -> None:
+def test_shard_draws_are_seeded() -> None:
     drawn = []
     for seed in (1, 1, 2):
         shard = ReplayShard(CONFIG, seed)
@@ -123,7 +123,7 @@ def work(shard: ReplayShard, first: int) -> list[SampleBatch]:
 
 
 @pytest.mark.parametrize("prioritized", [True, False])
-def test_a_loaded_state_goes_on_bit_for_bit(prioritized: bool) -> None:
+def test_shard_loaded_state_continues_bit_for_bit(prioritized: bool) -> None:
     original = ReplayShard(replace(CONFIG, prioritized=prioritized, eps=1e-6), seed=5)
     work(original, first=0)
     state = in_memory(original.state())
@@ -138,13 +138,13 @@ def test_a_loaded_state_goes_on_bit_for_bit(prioritized: bool) -> None:
     assert copy.stats() == original.stats()
 
 
-def test_a_state_of_the_other_kind_is_refused() -> None:
+def test_shard_refuses_state_of_other_buffer() -> None:
     uniform = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
     with pytest.raises(CheckpointError, match="uniform"):
         uniform.load(in_memory(ReplayShard(CONFIG, seed=0).state()))
 
 
-def test_closing_twice_is_closing_once() -> None:
+def test_shard_close_is_idempotent() -> None:
     shard = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
     shard.add_batch(rows(0, 20))
     shard.close()
@@ -153,6 +153,6 @@ def test_closing_twice_is_closing_once() -> None:
 
 
 @pytest.mark.parametrize(("total", "shards", "share"), [(10, 1, 10), (10, 3, 4), (9, 3, 3), (1, 4, 1), (0, 2, 0)])
-def test_shares_are_rounded_up(total: int, shards: int, share: int) -> None:
+def test_split_evenly_rounds_up(total: int, shards: int, share: int) -> None:
     assert split_evenly(total, shards) == share
     assert share * shards >= total

@@ -13,7 +13,7 @@ from rlexp.errors import ResourceError
 from rlexp.replay.shared.segment import Segment
 
 
-def test_arrays_asked_for_in_the_same_order_are_the_same_memory() -> None:
+def test_segment_arrays_share_memory_by_order() -> None:
     mine = Segment.create()
     yours = mine.handle.open()
     shapes = [((3,), np.int64), ((5000, 2), np.float32), ((0,), np.uint8), ((7,), np.uint8)]
@@ -25,7 +25,7 @@ def test_arrays_asked_for_in_the_same_order_are_the_same_memory() -> None:
     assert all((array == number + 1).all() for number, array in enumerate(ours[1]))  # and none overlaps another
 
 
-def test_a_second_process_does_not_cut_off_what_a_first_has_lengthened() -> None:
+def test_segment_never_shrinks() -> None:
     mine = Segment.create()
     yours = mine.handle.open()
     mine.array((10,), np.uint8)
@@ -35,7 +35,7 @@ def test_a_second_process_does_not_cut_off_what_a_first_has_lengthened() -> None
     assert yours.array((100_000,), np.uint8)[-1] == 7
 
 
-def test_pages_take_memory_once_they_are_written() -> None:
+def test_segment_pages_take_memory_when_written() -> None:
     segment = Segment.create()
     array = segment.array((1 << 28,), np.uint8)
     assert os.stat(f"/proc/{os.getpid()}/fd/{segment.handle.fd}").st_blocks * 512 < 1 << 20
@@ -44,14 +44,14 @@ def test_pages_take_memory_once_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"name": "rlexp-other"}, {"pid": 2**22 + 1}, {"fd": 0}])
-def test_a_stranger_is_never_taken_for_the_segment(wrong: dict[str, Any]) -> None:
+def test_segment_handle_refuses_other_descriptors(wrong: dict[str, Any]) -> None:
     segment = Segment.create()
     with pytest.raises(ResourceError, match="learner's machine") as error:
         replace(segment.handle, **wrong).open()
     assert error.value.hint == "-o config.replay_storage=actors"
 
 
-def test_a_closed_segment_lets_nobody_in_and_keeps_its_arrays() -> None:
+def test_segment_close_refuses_opening_and_keeps_arrays() -> None:
     segment = Segment.create()
     handle, array = segment.handle, segment.array((4,), np.int64)
     segment.close()
@@ -62,7 +62,7 @@ def test_a_closed_segment_lets_nobody_in_and_keeps_its_arrays() -> None:
         handle.open()
 
 
-def test_a_forgotten_segment_closes_its_descriptor() -> None:
+def test_segment_closes_when_collected() -> None:
     segment = Segment.create()
     path = f"/proc/{os.getpid()}/fd/{segment.handle.fd}"
     name = segment.handle.name
@@ -70,7 +70,7 @@ def test_a_forgotten_segment_closes_its_descriptor() -> None:
     assert not os.path.exists(path) or name not in os.readlink(path)
 
 
-def test_a_system_without_such_memory_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segment_error_without_memfd_has_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ResourceError, match="Linux") as error:
         Segment.create()

@@ -20,9 +20,9 @@ import pytest
 from rlexp.errors import ResourceError
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.shared.writer import SharedRowWriter
 from rlexp.sample_batch import WrittenRows
 from tests.unit.replay.row_writing import check_whole, checked_rows, own_a_segment, write_for_ever
 
@@ -38,7 +38,7 @@ CONFIG = ReplayConfig(
     alpha=0.6,
     beta=0.4,
     eps=1e-6,
-    compress_observations=False,
+    storage="frames",
 )
 
 
@@ -101,7 +101,7 @@ def kill_9(child: BaseProcess) -> None:
     assert child.exitcode == -signal.SIGKILL
 
 
-def test_no_row_is_torn_while_its_writers_never_stop() -> None:
+def test_shared_rows_are_never_torn() -> None:
     replay = SharedReplay(1, SIZES)
     reader = Reader(replay.rows(0))
     with (
@@ -115,7 +115,7 @@ def test_no_row_is_torn_while_its_writers_never_stop() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_writer_killed_in_the_middle_leaves_whole_rows_and_room_for_another(seed: int) -> None:
+def test_shared_rows_survive_a_killed_writer(seed: int) -> None:
     replay = SharedReplay(1, SIZES)
     reader = Reader(replay.rows(0))
     with process(write_for_ever, replay.writer(0, 0), seed) as (writer, told):
@@ -130,7 +130,7 @@ def test_a_writer_killed_in_the_middle_leaves_whole_rows_and_room_for_another(se
         reader.work(like, until=lambda: reader.rows.num_added > before + 2_000)
 
 
-def test_nothing_is_left_of_the_memory_when_everybody_is_gone() -> None:
+def test_shared_memory_is_freed_at_the_end() -> None:
     before = set(os.listdir("/dev/shm"))
     segment = Segment.create()
     rows, name = SharedRows(segment, SIZES), segment.handle.name
@@ -147,7 +147,7 @@ def test_nothing_is_left_of_the_memory_when_everybody_is_gone() -> None:
     assert set(os.listdir("/dev/shm")) <= before
 
 
-def test_when_the_learners_process_is_killed_its_memory_goes_with_the_last_writer() -> None:
+def test_shared_memory_is_freed_after_a_killed_learner() -> None:
     rows = checked_rows(10, np.random.default_rng(0))
     with process(own_a_segment, SIZES) as (owner, told):
         handle = received(told)

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes
-from rlexp.replay.shared.rings import RingMemory
+from rlexp.replay.shared.rings import RingMemory, RingWriter, SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
-from rlexp.replay.shared.writer import RingWriter, SharedRowWriter
-from rlexp.replay.storage import ArrayStorage
+from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, Array, SampleBatch
 from tests.replay_states import in_memory
 
@@ -30,7 +29,7 @@ CONFIG = ReplayConfig(
     alpha=1.0,
     beta=0.0,
     eps=1.0,
-    compress_observations=False,
+    storage="frames",
 )
 WIDE = 40
 """Numbers in an observation, so many that its column lies apart from the others."""
@@ -67,7 +66,7 @@ def check_whole(batch: SampleBatch) -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data(), prioritized=st.booleans())
-def test_it_holds_each_rings_newest_rows(data: st.DataObject, prioritized: bool) -> None:
+def test_shared_rows_hold_newest_rows_of_each_ring(data: st.DataObject, prioritized: bool) -> None:
     """Whatever the order of writing and telling: what is held is what a list for each ring would hold."""
     num_rings = data.draw(st.integers(1, 4))
     sizes = RingSizes(data.draw(st.integers(num_rings, 40)), num_rings, headroom=data.draw(st.integers(1, 30)))
@@ -104,7 +103,7 @@ def test_it_holds_each_rings_newest_rows(data: st.DataObject, prioritized: bool)
         assert ([] if everything is None else everything[ACTIONS].tolist()) == held
 
 
-def test_every_row_held_is_drawn_and_no_other() -> None:
+def test_shared_rows_draw_exactly_the_rows_held() -> None:
     for prioritized in (True, False):
         bench = Bench(RingSizes(capacity=10, num_rings=3, headroom=7), prioritized)
         for turn in range(30):
@@ -115,7 +114,7 @@ def test_every_row_held_is_drawn_and_no_other() -> None:
         assert bench.shard.stats().size == bench.shard.stats().capacity == 10
 
 
-def test_the_first_td_errors_come_with_the_rows() -> None:
+def test_shared_rows_bring_first_td_errors() -> None:
     bench = Bench(RingSizes(capacity=100, num_rings=2, headroom=50))
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 40, td_error=0.0)))
     bench.shard.add_batch(bench.writers[1].write(numbered(40, 40, td_error=-3.0)))
@@ -125,7 +124,7 @@ def test_the_first_td_errors_come_with_the_rows() -> None:
     assert np.mean(drawn >= 40) == pytest.approx(0.8, abs=0.02)
 
 
-def test_rows_without_td_errors_get_the_highest_priority() -> None:
+def test_shared_rows_default_to_highest_priority() -> None:
     bench = Bench(RingSizes(capacity=100, num_rings=1, headroom=50))
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 40, td_error=3.0)))
     bench.shard.add_batch(bench.writers[0].write(numbered(40, 40, td_error=None)))
@@ -133,7 +132,7 @@ def test_rows_without_td_errors_get_the_highest_priority() -> None:
     assert np.mean(drawn >= 40) == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_td_error_that_is_not_finite_changes_nothing() -> None:
+def test_shared_rows_refuse_td_errors_that_are_not_finite() -> None:
     bench = Bench(RingSizes(capacity=10, num_rings=1, headroom=10))
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 10)))
     with pytest.raises(ValueError, match="row 0 is nan"):
@@ -142,7 +141,7 @@ def test_a_td_error_that_is_not_finite_changes_nothing() -> None:
     assert bench.shard.stats().num_added == 10
 
 
-def test_keys_of_overwritten_rows_are_stale() -> None:
+def test_shared_rows_drop_stale_keys() -> None:
     bench = Bench(RingSizes(capacity=8, num_rings=2, headroom=4))
     for turn in range(2):
         bench.shard.add_batch(bench.writers[turn].write(numbered(4 * turn, 4, td_error=9.0)))
@@ -156,7 +155,7 @@ def test_keys_of_overwritten_rows_are_stale() -> None:
     assert set(bench.sampled()[ACTIONS].tolist()) <= {4, 5, 6, 7}  # their new priority hit nobody in ring 0
 
 
-def test_what_was_not_written_is_not_believed() -> None:
+def test_shared_rows_refuse_rows_that_were_not_written() -> None:
     bench = Bench(RingSizes(capacity=10, num_rings=1, headroom=5))
     told = bench.writers[0].write(numbered(0, 3))
     with pytest.raises(ValueError, match="up to 4 of ring 0 were announced, but 3 were written"):
@@ -166,7 +165,7 @@ def test_what_was_not_written_is_not_believed() -> None:
     assert bench.rows.size == 3
 
 
-def test_other_columns_are_refused() -> None:
+def test_shared_rows_refuse_other_columns() -> None:
     bench = Bench(RingSizes(capacity=10, num_rings=2, headroom=5))
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 3)))
     other = SampleBatch({OBS: np.zeros((1, 2), np.float32), ACTIONS: np.zeros(1, np.int64)})
@@ -177,7 +176,7 @@ def test_other_columns_are_refused() -> None:
     assert bench.rows.size == 3
 
 
-def test_the_order_of_columns_does_not_matter() -> None:
+def test_shared_rows_ignore_order_of_columns() -> None:
     bench = Bench(RingSizes(capacity=10, num_rings=2, headroom=5))
     rows = numbered(0, 5)
     turned = SampleBatch({name: rows[name] for name in reversed(list(rows))})
@@ -187,7 +186,7 @@ def test_the_order_of_columns_does_not_matter() -> None:
     assert bench.rows.size == 10
 
 
-def test_a_full_ring_makes_its_writer_wait_and_no_longer_than_it_is_told() -> None:
+def test_ring_writer_waits_for_room_with_timeout() -> None:
     sizes = RingSizes(capacity=6, num_rings=1, headroom=4)
     bench = Bench(sizes)
     memory = RingMemory(bench.segment.handle.open(), sizes)
@@ -206,7 +205,7 @@ def test_a_full_ring_makes_its_writer_wait_and_no_longer_than_it_is_told() -> No
         writer.write(rows.slice(0, 1), None)
 
 
-def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
+def test_ring_writer_continues_after_its_predecessor() -> None:
     bench = Bench(RingSizes(capacity=20, num_rings=1, headroom=10))
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 7)))
     successor = SharedRowWriter([bench.segment.handle], bench.sizes, 0, seed=1)
@@ -216,7 +215,7 @@ def test_a_new_writer_goes_on_where_the_last_one_stopped() -> None:
     assert bench.rows.read(bench.rows.nth(np.arange(13)))[ACTIONS].tolist() == list(range(13))
 
 
-def test_a_batch_cut_off_by_its_writers_death_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ring_ignores_incomplete_batch_of_dead_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(RingSizes(capacity=20, num_rings=1, headroom=10))
     told = bench.writers[0].write(numbered(0, 5))
     bench.shard.add_batch(told)
@@ -235,7 +234,7 @@ def test_a_batch_cut_off_by_its_writers_death_never_was(monkeypatch: pytest.Monk
         bench.shard.add_batch(replace(told, first=5, count=1))
 
 
-def test_a_writer_deals_to_all_shards_by_its_seed() -> None:
+def test_shared_row_writer_chooses_shards_by_seed() -> None:
     sizes = RingSizes(capacity=1000, num_rings=2, headroom=500)
     segments = [Segment.create() for _ in range(3)]
     handles = [segment.handle for segment in segments]
@@ -247,7 +246,7 @@ def test_a_writer_deals_to_all_shards_by_its_seed() -> None:
 
 @pytest.mark.parametrize("prioritized", [True, False])
 @pytest.mark.parametrize("counts", [(3, 1), (10, 25), (40, 40)])
-def test_a_loaded_state_holds_the_same_rows_and_takes_more(prioritized: bool, counts: Sequence[int]) -> None:
+def test_shared_rows_loaded_state_accepts_new_rows(prioritized: bool, counts: Sequence[int]) -> None:
     sizes = RingSizes(capacity=21, num_rings=2, headroom=40)
     original = Bench(sizes, prioritized)
     for ring, count in enumerate(counts):
@@ -268,7 +267,7 @@ def test_a_loaded_state_holds_the_same_rows_and_takes_more(prioritized: bool, co
     assert set(copy.sampled()[ACTIONS].tolist()) <= set(range(1000, 1007)) | set(held)
 
 
-def test_states_go_from_shared_rows_to_others_and_back() -> None:
+def test_shared_rows_exchange_states_with_own_rows() -> None:
     shared = Bench(RingSizes(capacity=20, num_rings=2, headroom=20))
     for ring in range(2):
         shared.shard.add_batch(shared.writers[ring].write(numbered(100 * ring, 15, td_error=3.0)))
@@ -284,7 +283,7 @@ def test_states_go_from_shared_rows_to_others_and_back() -> None:
     assert back.rows.num_added == plain.stats().num_added
 
 
-def test_an_empty_state_is_a_state_too() -> None:
+def test_shared_rows_load_empty_state() -> None:
     sizes = RingSizes(capacity=20, num_rings=2, headroom=20)
     bench = Bench(sizes)
     bench.shard.load(in_memory(Bench(sizes).shard.state()))
@@ -292,7 +291,7 @@ def test_an_empty_state_is_a_state_too() -> None:
     assert bench.rows.size == 3
 
 
-def test_a_state_that_does_not_fit_is_refused() -> None:
+def test_shared_rows_refuse_state_of_other_capacity() -> None:
     bench = Bench(RingSizes(capacity=20, num_rings=2, headroom=20))
     state = in_memory(bench.shard.state())
     with pytest.raises(CheckpointError, match="capacity 20 does not fit into 10"):
@@ -304,7 +303,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         bench.shard.load(state)
 
 
-def test_memory_is_counted_and_given_back() -> None:
+def test_shared_rows_nbytes_and_close() -> None:
     bench = Bench(RingSizes(capacity=20, num_rings=2, headroom=20), prioritized=False)
     assert bench.shard.stats().nbytes == 0
     bench.shard.add_batch(bench.writers[0].write(numbered(0, 3)))
@@ -316,12 +315,12 @@ def test_memory_is_counted_and_given_back() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_rings_need_room(sizes: tuple[int, int, int]) -> None:
+def test_ring_sizes_refuse_zero(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="at least one row"):
         RingSizes(*sizes)
 
 
-def test_more_rings_than_rows_leave_some_without_a_share() -> None:
+def test_ring_sizes_with_more_rings_than_rows() -> None:
     bench = Bench(RingSizes(capacity=2, num_rings=3, headroom=4))
     for ring in range(3):
         assert bench.shard.add_batch(bench.writers[ring].write(numbered(10 * ring, 4))) == 4

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.agents.replay_states import packed_states, unpacked_states
+from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
 from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.replay import ReplayShard
-from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, FrameRows, SampleBatch
+from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch
 from tests.unit.replay.test_replay_shard import CONFIG
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def stacks(first: int, count: int) -> FrameRows:
     frames = np.random.default_rng(first).integers(0, 256, (count + 2, *FRAME), np.uint8)
     frames[:, 32:] = 0
     places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
-    columns = {OBS: places, NEW_OBS: places + np.int32(1), ACTIONS: np.arange(count)}
+    columns = {FRAME_IDS: places, NEW_FRAME_IDS: places + np.int32(1), ACTIONS: np.arange(count)}
     return FrameRows(SampleBatch(columns), frames, np.arange(first, first + count + 2))
 
 
@@ -49,13 +49,14 @@ def at_most(more: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "compress"), [("vectors", 80_000, False), ("stacks", 5000, False), ("stacks", 8000, True)]
+    ("kind", "rows", "storage"),
+    [("vectors", 80_000, "frames"), ("stacks", 5000, "frames"), ("stacks", 8000, "compressed_frames")],
 )
-def test_a_checkpoint_of_replay_takes_little_memory_beside_it(
-    kind: str, rows: int, compress: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_checkpoint_of_replay_needs_little_extra_memory(
+    kind: str, rows: int, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(array_file, "PIECE_BYTES", PIECE)
-    config = replace(CONFIG, capacity=rows, compress_observations=compress)
+    config = replace(CONFIG, capacity=rows, storage=storage)
     shard, again = (ReplayShard(config, seed) for seed in (1, 2))
     for first in range(0, rows, 500):
         batch = vectors(first, 500) if kind == "vectors" else stacks(first, 500)
@@ -64,12 +65,12 @@ def test_a_checkpoint_of_replay_takes_little_memory_beside_it(
     shard.update_priorities(np.arange(rows), errors)
     assert shard.stats().nbytes > 16 * MIB
     with at_most(LITTLE):
-        arrays, rest = packed_states([shard.state()])
+        arrays, rest = split_shard_states([shard.state()])
         path = write_checkpoint(tmp_path / "checkpoint_000001", arrays, {"replay": rest}, {})
         del arrays, rest
     with at_most(LITTLE):
         checkpoint = read_checkpoint(path)
-        again.load(unpacked_states(checkpoint.arrays, checkpoint.state["replay"])[0])
+        again.load(join_shard_states(checkpoint.arrays, checkpoint.state["replay"])[0])
     batches = [each.replay() for each in (shard, again)]
     assert batches[0] is not None
     assert batches[1] is not None

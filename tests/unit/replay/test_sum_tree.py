@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.replay.smallest import BLOCK as SMALLEST_BLOCK
-from rlexp.replay.smallest import SmallestPositive
-from rlexp.replay.sum_tree import BLOCK, MOST_STALE, TOP_NODES, SumTree
+from rlexp.replay.sum_tree import BLOCK, BOUND_BLOCK, MOST_STALE, TOP_NODES, SmallestPositive, SumTree
 from rlexp.sample_batch import Array
 
 CAPACITIES = [1, 2, 3, BLOCK + 1, TOP_NODES * BLOCK, TOP_NODES * BLOCK + 1, 10_000]
@@ -48,7 +46,7 @@ QUESTIONS = ["get", "total", "min", "find"]
 
 @settings(deadline=None)  # two trees an example, on a machine that may be busy
 @given(writes(), st.lists(st.lists(st.sampled_from(QUESTIONS), unique=True), min_size=6, max_size=6))
-def test_whenever_it_is_asked_it_is_as_if_made_at_once(
+def test_sum_tree_matches_a_new_tree_at_any_time(
     case: tuple[int, list[tuple[list[int], list[float], bool]]], questions: list[list[str]]
 ) -> None:
     capacity, calls = case
@@ -71,7 +69,7 @@ def test_whenever_it_is_asked_it_is_as_if_made_at_once(
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_it_finds_each_slot_on_a_stretch_as_long_as_its_value(capacity: int) -> None:
+def test_sum_tree_finds_slots_in_proportion_to_values(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     model = rng.integers(0, 4, capacity).astype(np.float64)  # whole numbers: sums are exact in any order
     model[rng.integers(capacity)] = 3.0
@@ -84,7 +82,7 @@ def test_it_finds_each_slot_on_a_stretch_as_long_as_its_value(capacity: int) -> 
 
 
 @pytest.mark.parametrize("count", [1, 60])  # a few are renewed one by one, many with their whole levels
-def test_it_finds_what_was_written_last(count: int) -> None:
+def test_sum_tree_finds_last_written_values(count: int) -> None:
     rng, model = np.random.default_rng(0), np.zeros(5000)
     tree = SumTree(5000)
     for _ in range(100):
@@ -98,7 +96,7 @@ def test_it_finds_what_was_written_last(count: int) -> None:
             np.testing.assert_array_equal(np.bincount(found, minlength=5000), model)
 
 
-def test_what_is_written_and_never_asked_for_takes_no_memory() -> None:
+def test_sum_tree_bounds_memory_of_stale_slots() -> None:
     tree = SumTree(1000)
     tracemalloc.start()
     try:
@@ -111,7 +109,7 @@ def test_what_is_written_and_never_asked_for_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_it_never_finds_an_empty_slot(capacity: int) -> None:
+def test_sum_tree_never_finds_an_empty_slot(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     tree = SumTree(capacity)
     for _ in range(20):
@@ -125,7 +123,7 @@ def test_it_never_finds_an_empty_slot(capacity: int) -> None:
         assert found.max() < capacity
 
 
-def test_rounding_within_a_subtree_does_not_lead_into_an_empty_slot() -> None:
+def test_sum_tree_rounding_in_subtree_finds_no_empty_slot() -> None:
     ulp = np.spacing(1.0)
     right, left = 1.5 * ulp, 1 + 2 * ulp
     tree = SumTree(4 * TOP_NODES * BLOCK)
@@ -137,7 +135,7 @@ def test_rounding_within_a_subtree_does_not_lead_into_an_empty_slot() -> None:
     assert tree.find(np.array([just_below, 0.0])).tolist() == [last, before]
 
 
-def test_rounding_within_a_block_does_not_lead_into_an_empty_slot() -> None:
+def test_sum_tree_rounding_in_block_finds_no_empty_slot() -> None:
     half_ulp = np.spacing(1.0) / 2
     values = np.array([1.0, 0.0, 0.0, 0.0, half_ulp, half_ulp, 0.0, 0.0])
     tree = made_at_once(values)
@@ -145,14 +143,14 @@ def test_rounding_within_a_block_does_not_lead_into_an_empty_slot() -> None:
     assert (tree.get(tree.find(np.array([1.0]))) > 0).all()
 
 
-def test_the_last_of_equal_slots_wins() -> None:
+def test_sum_tree_last_value_of_repeated_slot_counts() -> None:
     tree = SumTree(2000)
     tree.set(np.array([7, 1500, 7, 7]), np.array([1.0, 2.0, 3.0, 4.0]))
     assert tree.get(np.array([7, 1500])).tolist() == [4.0, 2.0]
     assert tree.total == 6.0
 
 
-def test_sums_do_not_drift_and_do_not_depend_on_the_order_of_writes() -> None:
+def test_sum_tree_sums_do_not_drift() -> None:
     rng = np.random.default_rng(0)
     worn, fresh = SumTree(3000), SumTree(3000)
     for _ in range(300):
@@ -164,21 +162,21 @@ def test_sums_do_not_drift_and_do_not_depend_on_the_order_of_writes() -> None:
     assert worn.total == fresh.total
 
 
-def test_find_answers_in_the_order_of_size_and_leaves_the_callers_numbers_alone() -> None:
+def test_sum_tree_find_sorts_and_does_not_change_its_argument() -> None:
     tree = made_at_once(np.arange(1.0, 4.0))
     asked = np.array([5.5, 0.5, 3.5, 1.0])
     np.testing.assert_array_equal(tree.find(asked), [int(tree.find(np.array([number]))[0]) for number in sorted(asked)])
     assert asked.tolist() == [5.5, 0.5, 3.5, 1.0]
 
 
-def test_the_slots_written_may_change_afterwards() -> None:
+def test_sum_tree_copies_slots() -> None:
     tree, slots = SumTree(5000), np.array([3, 4999])
     tree.set(slots, np.array([1.0, 2.0]))
     slots[...] = 0
     assert tree.total == 3.0
 
 
-def test_an_empty_tree_finds_nothing() -> None:
+def test_sum_tree_empty_find_raises() -> None:
     tree = SumTree(5)
     assert (tree.total, tree.min) == (0.0, np.inf)
     with pytest.raises(ValueError, match="every slot is empty"):
@@ -187,7 +185,7 @@ def test_an_empty_tree_finds_nothing() -> None:
         SumTree(0)
 
 
-def test_nothing_is_written_or_found_for_no_rows() -> None:
+def test_sum_tree_accepts_no_rows() -> None:
     tree = SumTree(2)
     tree.set_run(0, np.array([1.0, 1.0]))
     tree.set(np.zeros(0, np.int64), np.zeros(0))
@@ -196,9 +194,9 @@ def test_nothing_is_written_or_found_for_no_rows() -> None:
     assert tree.total == 2.0
 
 
-def test_the_smallest_is_exact_while_low_values_come_and_go() -> None:
+def test_smallest_positive_is_exact() -> None:
     rng = np.random.default_rng(0)
-    values = np.zeros(3 * SMALLEST_BLOCK + 5)
+    values = np.zeros(3 * BOUND_BLOCK + 5)
     smallest = SmallestPositive(values)
     for turn in range(400):
         indices = rng.integers(0, len(values), 7)

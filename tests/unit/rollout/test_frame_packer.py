@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
 from rlexp.rollout import accumulators
-from rlexp.rollout.accumulators import Accumulator, EpisodeAccumulator, FragmentAccumulator
+from rlexp.rollout.accumulators import (
+    Accumulator,
+    EpisodeAccumulator,
+    FragmentAccumulator,
+    refuse_unended_episodes,
+)
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.frame_packer import FramePacker
+from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.n_step import NStep
-from rlexp.sample_batch import NEW_OBS, OBS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch
 
 SIDE = 16
 STACKED = 4
@@ -102,28 +107,27 @@ def two_accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumu
     overlap=st.booleans(),
     complete=st.booleans(),
 )
-def test_rows_are_those_of_whole_observations(
+def test_frame_packer_rows_match_whole_observations(
     lengths: list[int], num_envs: int, n_step: int, channels: int, overlap: bool, complete: bool
 ) -> None:
-    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, sends_whole_episodes=False)
+    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, refuse_large_fragment)
     plain, framed = two_accumulators(n_step, num_envs, complete)
     for length in lengths:
         fragment = recorder.record(length)
         expected, batch = plain.push(fragment), framed.push(packer.pack(fragment))
         assert (expected is None) == (batch is None)
         if batch is not None and expected is not None:
-            assert_equal(packer.stacks(batch), expected)
             sent = packer.send(batch)
             assert_equal(sent.stacks(), expected)
             assert len(np.unique(sent.numbers)) == len(sent.frames)
 
 
 def sent_fragments(recorder: Recorder, num_envs: int, count: int, steps: int, n_step: int = 3) -> list[FrameRows]:
-    packer, accumulator = FramePacker(num_envs, sends_whole_episodes=False), FragmentAccumulator(NStep(n_step, GAMMA))
+    packer, accumulator = FramePacker(num_envs, refuse_large_fragment), FragmentAccumulator(NStep(n_step, GAMMA))
     return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
 
 
-def test_frames_that_later_rows_show_again_keep_their_numbers() -> None:
+def test_frame_packer_repeated_frames_keep_their_numbers() -> None:
     """So that replay, which has them already, knows them."""
     frames: dict[int, Array] = {}
     batches = sent_fragments(Recorder(3), 3, count=10, steps=20)
@@ -138,9 +142,9 @@ def test_frames_that_later_rows_show_again_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_how_many_channels_a_step_brings_is_seen_and_not_told(channels: int) -> None:
+def test_frame_packer_detects_channels_per_step(channels: int) -> None:
     recorder = Recorder(2, channels)
-    packed = FramePacker(2, sends_whole_episodes=False).pack(recorder.record(200))
+    packed = FramePacker(2, refuse_large_fragment).pack(recorder.record(200))
     moved_on = [
         len(set(after.tolist()) - set(before.tolist()))
         for before, after, is_step in zip(packed.obs[:-1, 0], packed.obs[1:, 0], packed.valid[:, 0], strict=True)
@@ -150,24 +154,24 @@ def test_how_many_channels_a_step_brings_is_seen_and_not_told(channels: int) -> 
     assert sum(moved_on) < 1.5 * channels * len(moved_on)
 
 
-def test_frames_of_two_workers_have_different_numbers() -> None:
+def test_frame_packers_use_different_numbers() -> None:
     first, second = (sent_fragments(Recorder(2), 2, count=3, steps=10) for _ in "12")
     numbers = [{number for sent in batches for number in sent.numbers.tolist()} for batches in (first, second)]
     assert numbers[0].isdisjoint(numbers[1])
     assert min(map(min, numbers)) >= 0
 
 
-def test_an_episodes_first_frame_is_sent_once_although_it_fills_a_stack() -> None:
+def test_frame_packer_sends_first_frame_once() -> None:
     recorder = Recorder(1)
     fragment = recorder.record(1)
-    packed = FramePacker(1, sends_whole_episodes=False).pack(fragment)
+    packed = FramePacker(1, refuse_large_fragment).pack(fragment)
     assert len(set(packed.obs[0, 0].tolist())) == 1
 
 
-def test_frames_are_forgotten_when_no_row_can_show_them_any_more() -> None:
+def test_frame_packer_forgets_old_frames() -> None:
     recorder, packer, accumulator = (
         Recorder(2),
-        FramePacker(2, sends_whole_episodes=False),
+        FramePacker(2, refuse_large_fragment),
         FragmentAccumulator(NStep(3, GAMMA)),
     )
     held = []
@@ -181,7 +185,7 @@ def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.Monke
     monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
     recorder, packer, accumulator = (
         Recorder(1),
-        FramePacker(1, sends_whole_episodes=True),
+        FramePacker(1, refuse_unended_episodes),
         EpisodeAccumulator(NStep(3, GAMMA), 10),
     )
     never = np.zeros((50, 1), bool)
@@ -195,15 +199,15 @@ def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.Monke
 
 def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
-    recorder, packer = Recorder(1), FramePacker(1, sends_whole_episodes=False)
+    recorder, packer = Recorder(1), FramePacker(1, refuse_large_fragment)
     with pytest.raises(TrialError, match="for one fragment") as caught:
         packer.pack(recorder.record(150))
     assert caught.value.hint == "lower sample_batch_size or num_envs_per_worker"
 
 
-def test_a_fragment_without_rows_is_sent_without_frames() -> None:
-    packer, accumulator = FramePacker(1, sends_whole_episodes=False), FragmentAccumulator(NStep(5, GAMMA))
+def test_frame_packer_sends_no_frames_without_rows() -> None:
+    packer, accumulator = FramePacker(1, refuse_large_fragment), FragmentAccumulator(NStep(5, GAMMA))
     sent = packer.send(accumulator.push(packer.pack(Recorder(1).record(2))))
     assert len(sent) == 0
     assert sent.frames.shape == (0, SIDE, SIDE, 1)
-    assert sent.rows[OBS].shape == sent.rows[NEW_OBS].shape == (0, STACKED)
+    assert sent.rows[FRAME_IDS].shape == sent.rows[NEW_FRAME_IDS].shape == (0, STACKED)

@@ -51,7 +51,7 @@ def make_worker(make_policy: MakePolicy, size: int = SIZE, row_writer: KeepingWr
 
 
 @pytest.mark.parametrize("make_policy", [LookingPolicy, RememberingPolicy])
-def test_frames_are_sent_in_the_place_of_images(make_policy: type[Policy]) -> None:
+def test_worker_sends_frames_instead_of_images(make_policy: type[Policy]) -> None:
     worker, writer = make_worker(make_policy), KeepingWriter()
     whole = make_worker(LookingPolicy, row_writer=writer)
     for _ in range(4):
@@ -67,13 +67,13 @@ def test_frames_are_sent_in_the_place_of_images(make_policy: type[Policy]) -> No
             np.testing.assert_array_equal(stacks[name], expected[name])
 
 
-def test_small_images_are_sent_whole() -> None:
+def test_worker_sends_small_images_whole() -> None:
     sent, _ = make_worker(LookingPolicy, size=18).sample(0)
     assert isinstance(sent, SampleBatch)
     assert sent[OBS].shape[1:] == (18, 18, 3)
 
 
-def test_what_is_sent_survives_the_way() -> None:
+def test_frame_rows_survive_pickling() -> None:
     sent, _ = make_worker(LookingPolicy).sample(0)
     assert isinstance(sent, FrameRows)
     arrived = pickle.loads(pickle.dumps(sent, protocol=5))  # noqa: S301 (as Ray does)

@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.checkpoint import write_checkpoint
 from rlexp.errors import ResumeError
-from rlexp.runs.find_checkpoint import find_checkpoint
+from rlexp.runs.checkpoints import find_checkpoint
 from rlexp.runs.run_record import RunRecord, TrialRecord, read_run_record
 
 TRIAL = "00000-DQN"
@@ -33,14 +33,14 @@ def recorded(out: Path, **trial: Any) -> Path:
     return out / "run"
 
 
-def test_the_best_of_a_run_or_else_the_newest(out: Path) -> None:
+def test_find_checkpoint_returns_best_else_newest(out: Path) -> None:
     assert find_checkpoint(recorded(out, best_checkpoint=FIRST)) == out / "run" / FIRST
     assert find_checkpoint(recorded(out)) == out / "run" / SECOND
     assert find_checkpoint(recorded(out, best_checkpoint=FIRST, best_checkpoint_reward="high")) == out / "run" / FIRST
 
 
 @pytest.mark.parametrize("directory", ["../other", "..", "", "/", "a\0b", [1], None])
-def test_a_trial_that_lies_elsewhere_is_refused(out: Path, directory: Any) -> None:
+def test_trial_outside_the_run_is_refused(out: Path, directory: Any) -> None:
     with pytest.raises(ResumeError, match="points elsewhere"):
         find_checkpoint(recorded(out, directory=directory))
 
@@ -48,12 +48,12 @@ def test_a_trial_that_lies_elsewhere_is_refused(out: Path, directory: Any) -> No
 @pytest.mark.parametrize(
     "best", ["../other/checkpoint_000001", f"{TRIAL}/../../other", f"{TRIAL}/..", TRIAL, "/etc", [1], f"{TRIAL}/\0"]
 )
-def test_a_checkpoint_that_lies_elsewhere_is_refused(out: Path, best: Any) -> None:
+def test_checkpoint_outside_the_run_is_refused(out: Path, best: Any) -> None:
     with pytest.raises(ResumeError, match="points elsewhere"):
         find_checkpoint(recorded(out, best_checkpoint=best))
 
 
-def test_a_folder_of_runs_is_told_by_one_of_them(out: Path) -> None:
+def test_folder_of_runs_has_a_hint_to_one(out: Path) -> None:
     recorded(out)
     (out / "empty").mkdir()
     for path, message, hint in (

@@ -78,9 +78,7 @@ def test_json_keeps_the_row_as_it_was_and_is_readable_at_once(tmp_path: Path, ma
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), np.float32("nan")])
-def test_a_reward_that_is_not_there_yet_is_null_empty_and_no_point(
-    tmp_path: Path, make_row: MakeRow, missing: Any
-) -> None:
+def test_missing_reward_is_null_empty_and_no_point(tmp_path: Path, make_row: MakeRow, missing: Any) -> None:
     with closing(TrialRecorder(tmp_path, {})) as recorder:
         recorder.record(make_row(1, missing))
         recorder.record(make_row(2, np.float32(8.5)))
@@ -100,7 +98,7 @@ def test_csv_has_the_declared_columns_then_the_extra_ones_of_the_first_row(tmp_p
     assert rows[1]["info/learner/loss"] == "0.125"
 
 
-def test_a_resumed_trial_goes_on_with_its_files(tmp_path: Path, make_row: MakeRow) -> None:
+def test_recorders_continue_existing_files(tmp_path: Path, make_row: MakeRow) -> None:
     for iteration in (1, 2):
         with closing(TrialRecorder(tmp_path, {"lr": 0.001})) as recorder:
             recorder.record(make_row(iteration, extra=iteration))
@@ -110,7 +108,7 @@ def test_a_resumed_trial_goes_on_with_its_files(tmp_path: Path, make_row: MakeRo
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_what_a_restarted_trial_does_again_is_taken_back(tmp_path: Path, make_row: MakeRow, reopened: bool) -> None:
+def test_recorders_take_back_repeated_iterations(tmp_path: Path, make_row: MakeRow, reopened: bool) -> None:
     recorder = TrialRecorder(tmp_path, {})
     for iteration in (1, 2, 3, 4, 5):
         recorder.record(make_row(iteration, reward=float(iteration)))
@@ -135,9 +133,7 @@ def test_what_a_restarted_trial_does_again_is_taken_back(tmp_path: Path, make_ro
     ]
 
 
-def test_the_row_of_a_checkpoint_that_a_kill_kept_from_being_recorded_is_recorded_later(
-    tmp_path: Path, make_row: MakeRow
-) -> None:
+def test_missing_row_of_a_checkpoint_is_recorded(tmp_path: Path, make_row: MakeRow) -> None:
     with closing(TrialRecorder(tmp_path, {})) as recorder:
         recorder.record(make_row(1))
     with closing(TrialRecorder(tmp_path, {})) as recorder:
@@ -150,7 +146,7 @@ def test_the_row_of_a_checkpoint_that_a_kill_kept_from_being_recorded_is_recorde
     assert [step for step, _ in points(tmp_path, "ray/tune/time_total_s")] == [1_000, 2_000, 3_000]
 
 
-def test_lines_that_are_none_of_ours_stay(tmp_path: Path, make_row: MakeRow) -> None:
+def test_unknown_lines_are_kept(tmp_path: Path, make_row: MakeRow) -> None:
     (tmp_path / "result.json").write_text("not json\n[1]\n")
     with closing(JsonRecorder(tmp_path)) as recorder:
         recorder.record(make_row(1))
@@ -219,7 +215,7 @@ def test_recording_after_closing_is_an_error(tmp_path: Path, make_row: MakeRow) 
         recorder.record(make_row())
 
 
-def test_neither_torch_nor_tensorflow_nor_ray_is_asked_for(tmp_path: Path) -> None:
+def test_recorders_import_neither_torch_nor_tensorflow_nor_ray(tmp_path: Path) -> None:
     """In a fresh interpreter in which a trap stands for each of them: installed or not, nobody may try."""
     program = f"""
 import sys

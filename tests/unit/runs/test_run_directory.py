@@ -176,7 +176,7 @@ def test_a_damaged_lock_file_still_locks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["file", "file/below", "missing/" + "x" * 300])
-def test_an_out_that_cannot_be_is_a_usage_error_with_its_path(tmp_path: Path, where: str) -> None:
+def test_impossible_out_is_a_usage_error(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot create .*") as caught, created(tmp_path / where):
         pass
@@ -228,7 +228,7 @@ def test_a_trials_directory_has_its_parameters_without_secrets(tmp_path: Path, m
     assert "hunter2" not in everything
 
 
-def test_a_trials_life_is_told(tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_run_json_records_trial_status(tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow) -> None:
     trial = make_trial()
     with created(tmp_path) as run:
         run.start([trial])
@@ -282,7 +282,7 @@ def test_results_reach_run_json_within_seconds(
         assert content(run.path)["trials"][0]["iterations"] == 2
 
 
-def test_an_opened_run_is_the_one_that_was_left(tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_open_reads_the_record(tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow) -> None:
     trial = make_trial()
     with created(tmp_path) as run:
         run.start([trial])

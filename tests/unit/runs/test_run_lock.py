@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import ResumeError
-from rlexp.runs.open_folder import OpenFolder
-from rlexp.runs.run_lock import RunLock, is_in_use
+from rlexp.runs.run_lock import OpenFolder, RunLock, is_in_use
 from tests.unit.runs.directory_failures import LOSSES, Lose, moved
 
 

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.checkpoint import refuse_foreign, refuse_modules_within, run_of
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
+from rlexp.runs.trust import refuse_foreign, refuse_modules_within, run_of
 
 
-def test_ones_own_is_fine(tmp_path: Path) -> None:
+def test_own_files_are_accepted(tmp_path: Path) -> None:
     refuse_foreign(tmp_path)
 
 
-def test_what_every_user_may_write_is_refused(tmp_path: Path) -> None:
+def test_world_writable_files_are_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o707)
     with pytest.raises(ResumeError, match="may be written by every user"):
         refuse_foreign(tmp_path)
 
 
-def test_what_is_another_users_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(ResumeError, match="belongs to another user"):
@@ -31,7 +31,7 @@ def test_what_is_another_users_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ["ray.py", "torch.so", "evil.pyc", "numpy/__init__.py"])
 @pytest.mark.parametrize("below", ["", "trial"])
-def test_modules_in_a_run_that_a_command_is_started_in(
+def test_modules_in_the_working_directory_are_refused(
     name: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "run" / below
@@ -61,7 +61,7 @@ def test_a_run_without_modules_may_be_resumed_from_within(tmp_path: Path, monkey
         ("run", "evil", "evil.py"),
     ],
 )
-def test_a_module_that_a_run_names_may_not_lie_in_it(
+def test_named_module_inside_the_run_is_refused(
     here: str, name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run" / file
@@ -72,16 +72,14 @@ def test_a_module_that_a_run_names_may_not_lie_in_it(
         refuse_modules_within(tmp_path / "run", UserModules((name,)))
 
 
-def test_module_folder_that_a_run_records_may_not_be_its_own(tmp_path: Path) -> None:
+def test_module_folder_inside_the_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "evil.py").touch()
     with pytest.raises(ResumeError, match="is inside it"):
         refuse_modules_within(tmp_path / "run", UserModules(("evil",), (str(tmp_path / "run"),)))
 
 
-def test_modules_beside_a_run_and_a_copied_checkpoint_are_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_outside_the_run_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = tmp_path / "copies" / "checkpoint_000001"
     checkpoint.mkdir(parents=True)
     (tmp_path / "my_env.py").touch()

@@ -44,7 +44,7 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_read_checkpoint_returns_what_was_written(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(write(tmp_path, 10))
     assert checkpoint.sequence == 10
     assert checkpoint.state == STATE
@@ -74,7 +74,7 @@ def test_every_dtype_shape_layout_and_number_survives(tmp_path: Path, array: Any
     assert checkpoint.state == state
 
 
-def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_write_checkpoint_refuses_unstorable_values_before_writing(tmp_path: Path) -> None:
     directory = tmp_path / "trial" / "checkpoint_000001"
     with pytest.raises(ValueError, match="dtype object"):
         write_checkpoint(directory, {"learner": {"evil": np.array([object()])}}, {}, {})
@@ -88,7 +88,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path: P
 
 
 @pytest.mark.parametrize("step", ["fsync", "rename"])
-def test_a_write_that_is_killed_at_any_step_leaves_the_newest_good_one(
+def test_killed_write_leaves_newest_valid_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The process dies (nothing after the fault runs, no clean-up either) at the first, second, third ... call."""
@@ -124,7 +124,7 @@ def test_a_write_that_is_killed_at_any_step_leaves_the_newest_good_one(
     assert names(tmp_path) == {"checkpoint_000001", "checkpoint_000002"}
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 1)
 
     def full(*_: Any) -> None:
@@ -143,7 +143,7 @@ def test_writing_an_iteration_again_replaces_it(tmp_path: Path) -> None:
     assert names(tmp_path) == {"checkpoint_000005"}
 
 
-def test_a_replaced_checkpoint_serves_until_the_new_one_has_its_name(tmp_path: Path) -> None:
+def test_replaced_checkpoint_is_valid_until_rename(tmp_path: Path) -> None:
     path = write(tmp_path, 5)
     path.rename(tmp_path / "checkpoint_000005.replaced")
     newest = newest_checkpoint(tmp_path)
@@ -157,7 +157,7 @@ def test_a_replaced_checkpoint_serves_until_the_new_one_has_its_name(tmp_path: P
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_no_flipped_bit_is_read(tmp_path: Path, data: st.DataObject) -> None:
+def test_flipped_bits_are_detected(tmp_path: Path, data: st.DataObject) -> None:
     path = write(tmp_path, 1)
     file = path / data.draw(st.sampled_from(sorted(names(path))))
     content = bytearray(file.read_bytes())
@@ -170,7 +170,7 @@ def test_no_flipped_bit_is_read(tmp_path: Path, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("file", ["learner.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing", "directory"])
-def test_every_damage_names_the_file(tmp_path: Path, file: str, damage: str) -> None:
+def test_damage_names_the_file(tmp_path: Path, file: str, damage: str) -> None:
     path = write(tmp_path, 3)
     target = path / file
     content = target.read_bytes()
@@ -185,7 +185,7 @@ def test_every_damage_names_the_file(tmp_path: Path, file: str, damage: str) -> 
     assert caught.value.exit_code == 3
 
 
-def test_a_flipped_bit_is_called_by_its_name(tmp_path: Path) -> None:
+def test_flipped_bit_is_reported_as_sha256_mismatch(tmp_path: Path) -> None:
     path = write(tmp_path, 3)
     weights = path / "learner.safetensors"
     content = bytearray(weights.read_bytes())
@@ -195,7 +195,7 @@ def test_a_flipped_bit_is_called_by_its_name(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def test_another_format_is_told_apart_from_damage(tmp_path: Path) -> None:
+def test_other_format_is_not_damage(tmp_path: Path) -> None:
     path = write(tmp_path, 3)
     forge(path, format=99)
     with pytest.raises(CheckpointError, match="has format 99, this rlexp reads format 1"):
@@ -255,7 +255,7 @@ def test_a_key_that_the_manifest_gives_twice_is_an_error_of_the_checkpoint(tmp_p
         read_checkpoint(path)
 
 
-def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_pipe_instead_of_a_file_does_not_block(tmp_path: Path) -> None:
     path = write(tmp_path, 3)
     files = json.loads((path / "manifest.json").read_bytes())["files"]
     forge(path, files={**files, "learner.safetensors": {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}})
@@ -275,12 +275,12 @@ def test_a_state_that_is_none_is_an_error_of_the_checkpoint(tmp_path: Path) -> N
         read_checkpoint(path)
 
 
-def test_a_path_without_checkpoint_is_said(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         read_checkpoint(tmp_path / "checkpoint_000001")
 
 
-def test_the_newest_is_the_highest_iteration_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_newest_checkpoint_has_highest_iteration(tmp_path: Path) -> None:
     for iteration in (9, 1_000_000, 10):
         os.utime(write(tmp_path, iteration), (1_000_000_000 - iteration, 1_000_000_000 - iteration))
     assert [path.name for path in list_checkpoints(tmp_path)] == [
@@ -291,7 +291,7 @@ def test_the_newest_is_the_highest_iteration_whatever_the_clock_says(tmp_path: P
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint_1000000"
 
 
-def test_a_damaged_newest_one_is_passed_over_and_can_be_set_aside(tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_is_skipped(tmp_path: Path) -> None:
     good, bad = write(tmp_path, 1), write(tmp_path, 2)
     (bad / "learner.safetensors").write_bytes(b"")
     assert newest_checkpoint(tmp_path) == good
@@ -300,7 +300,7 @@ def test_a_damaged_newest_one_is_passed_over_and_can_be_set_aside(tmp_path: Path
     assert list_checkpoints(tmp_path) == [good]
 
 
-def test_damaged_ones_that_are_newer_are_renamed_and_told(tmp_path: Path) -> None:
+def test_newer_damaged_checkpoints_are_renamed_and_reported(tmp_path: Path) -> None:
     good, worse, bad = (write(tmp_path, iteration) for iteration in (1, 2, 3))
     (bad / "learner.safetensors").write_bytes(b"")
     (worse / "state.json").unlink()
@@ -315,7 +315,7 @@ def test_damaged_ones_that_are_newer_are_renamed_and_told(tmp_path: Path) -> Non
     assert newest_with_damaged_aside(tmp_path) == (good, [])
 
 
-def test_a_newer_one_of_another_format_is_neither_passed_over_nor_renamed(tmp_path: Path) -> None:
+def test_newer_checkpoint_of_other_format_raises(tmp_path: Path) -> None:
     write(tmp_path, 1)
     forge(write(tmp_path, 2), format=99)
     for look in (newest_checkpoint, newest_with_damaged_aside):
@@ -324,7 +324,7 @@ def test_a_newer_one_of_another_format_is_neither_passed_over_nor_renamed(tmp_pa
     assert (tmp_path / "checkpoint_000002").is_dir()
 
 
-def test_none_good_is_an_error_but_none_at_all_is_not(tmp_path: Path) -> None:
+def test_only_damaged_checkpoints_raise_and_none_is_none(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) is None
     assert newest_checkpoint(tmp_path / "missing") is None
     for iteration in (1, 2):
@@ -333,7 +333,7 @@ def test_none_good_is_an_error_but_none_at_all_is_not(tmp_path: Path) -> None:
         newest_checkpoint(tmp_path)
 
 
-def test_leftovers_of_killed_writes_are_ignored_and_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_killed_writes_are_removed_by_next_write(tmp_path: Path) -> None:
     shutil.copytree(write(tmp_path, 1), tmp_path / ".checkpoint_000002.4711.writing")
     (tmp_path / "videos").mkdir()
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint_000001"

@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from rlexp.checkpoint import array_file
 from rlexp.checkpoint.array_file import read_arrays, write_arrays
-from rlexp.checkpoint.state_tree import put_together, taken_apart
-from rlexp.replay.lazy_array import StoredArray
+from rlexp.checkpoint.state_codec import LazyArray
 
 codes = st.sampled_from([np.dtype(code) for code in ("?", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", ">f4")])
 any_array = hnp.arrays(codes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
@@ -32,7 +31,7 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(arrays=st.dictionaries(st.text(max_size=4), any_array, max_size=4), piece=st.sampled_from([1, 7, 64, 1 << 24]))
-def test_the_library_reads_what_was_written_and_so_do_we(
+def test_written_arrays_are_read_by_safetensors_and_read_arrays(
     arrays: dict[str, Any], piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -45,7 +44,7 @@ def test_the_library_reads_what_was_written_and_so_do_we(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(arrays=st.dictionaries(st.text(max_size=4), any_array, min_size=1, max_size=4))
-def test_what_the_library_wrote_is_read(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_read_arrays_reads_files_of_safetensors(arrays: dict[str, Any], tmp_path: Path) -> None:
     dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     safetensors.numpy.save_file(dense, tmp_path / "theirs", metadata={"format": "np"})
     assert_equal(read_arrays(tmp_path / "theirs"), arrays)
@@ -59,7 +58,7 @@ def test_arrays_are_read_in_place_and_aligned(tmp_path: Path) -> None:
         assert not array.flags.owndata
 
 
-def test_a_scattered_array_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_arrays_reads_a_lazy_array_by_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_file, "PIECE_BYTES", 100)
     numbers = np.arange(103 * 3).reshape(103, 3)
     asked = []
@@ -68,13 +67,13 @@ def test_a_scattered_array_is_read_piece_by_piece(tmp_path: Path, monkeypatch: p
         asked.append((start, stop))
         return numbers[start:stop].astype(">i8")
 
-    write_arrays(tmp_path / "file", {"numbers": StoredArray(numbers.shape, numbers.dtype, read)})
+    write_arrays(tmp_path / "file", {"numbers": LazyArray(numbers.shape, numbers.dtype, read)})
     np.testing.assert_array_equal(read_arrays(tmp_path / "file")["numbers"], numbers)
     assert asked == [(start, min(start + 4, 103)) for start in range(0, 103, 4)]
 
 
-def test_an_array_that_gives_other_rows_than_it_said_is_found_out(tmp_path: Path) -> None:
-    short = StoredArray((4,), np.dtype(np.float64), lambda start, stop: np.zeros(stop - start - 1))
+def test_write_arrays_detects_wrong_number_of_rows(tmp_path: Path) -> None:
+    short = LazyArray((4,), np.dtype(np.float64), lambda start, stop: np.zeros(stop - start - 1))
     with pytest.raises(ValueError, match="changed while it was written"):
         write_arrays(tmp_path / "file", {"short": short})
 
@@ -116,25 +115,7 @@ def header_of(**forms: Any) -> bytes:
         header_of(a={"dtype": "F32", "shape": ["x"], "data_offsets": [0, 16]}),
     ],
 )
-def test_what_is_no_such_file_is_a_value_error(content: bytes, tmp_path: Path) -> None:
+def test_read_arrays_refuses_other_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=r".+"):
         read_arrays(tmp_path / "file")
-
-
-def test_a_state_is_taken_apart_and_put_together() -> None:
-    state: dict[str, Any] = {
-        "a": np.arange(3),
-        "b": {"c": [1, None, np.ones((2, 2), np.float32)], "d": "text"},
-        "e": (0.1, True),
-    }
-    arrays, rest = taken_apart(state)
-    assert set(arrays) == {"a", "b.c.2"}
-    together = put_together(arrays, json.loads(json.dumps(rest)))
-    np.testing.assert_equal(together, {**state, "e": [0.1, True]})
-    together["a"][0] = 5
-    assert state["a"].tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match=r"two arrays of a state are called 'a.b'"):
-        taken_apart({"a.b": np.zeros(1), "a": {"b": np.zeros(1)}})
-    with pytest.raises(KeyError):
-        put_together({}, rest)

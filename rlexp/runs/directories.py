@@ -1,18 +1,25 @@
-"""Making ``OUT/NAME``: atomically, under the run's lock, and without a trace when it cannot be had."""
+"""Making ``OUT/NAME`` atomically, under the run's lock; deleting runs, and what a kill left of them."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Final
 
-from rlexp.errors import UsageError
-from rlexp.runs.removal import remove_remains, remove_run
-from rlexp.runs.run_lock import RunLock, in_use, is_in_use
+from rlexp.errors import ResumeError, UsageError
+from rlexp.runs.run_lock import LOCK_FILE, RunLock, in_use, is_in_use
 from rlexp.runs.run_name import check_name, derived_name
 from rlexp.runs.run_record import RUN_FILE
+
+_REMAINS: Final = re.compile(r"\..+\.\d+\.removing")
+_UNFINISHED: Final = (".*.writing", "*/.*.writing", "*/videos/.*.mp4")
+"""Files and checkpoints below a run that get their names when they are complete."""
 
 
 def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:
@@ -72,7 +79,7 @@ def _make_room(path: Path) -> None:
     if path.is_symlink() or not (path / RUN_FILE).is_file():
         raise UsageError(f"--overwrite: {path} is not a run of rlexp", "choose another --name or --out")
     try:
-        with RunLock(path):  # to the end, so that nobody begins to write into what is deleted
+        with RunLock(path):  # to the end, so that no other command begins to write there
             remove_run(path)
     except OSError as error:
         raise UsageError(f"--overwrite: cannot delete {path}: {error.strerror}") from error
@@ -101,3 +108,49 @@ def _remove_empty(paths: list[Path]) -> None:
 
 def _cannot_create(path: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot create {path}: {error.strerror}", "give a directory that can be written with --out")
+
+
+def remove_run(path: Path) -> None:
+    """Delete the directory of a run that the caller has locked; raises OSError where that fails.
+
+    It gets another name first, so that its own is free at once. The file of its lock is deleted last: what a kill
+    leaves is known by it.
+    """
+    _delete(path.rename(path.with_name(f".{path.name}.{os.getpid()}.removing")))
+
+
+def remove_remains(out: Path) -> None:
+    """Delete what an interrupted ``remove_run`` left in ``out``: only directories of this user, and none in use."""
+    for path in out.glob(".*.removing"):
+        if _are_remains(path):
+            with suppress(ResumeError, OSError), RunLock(path):
+                _delete(path)
+
+
+def remove_unfinished(run: Path) -> None:
+    """Delete what was being written when a run was killed; the caller has its lock."""
+    for path in (path for pattern in _UNFINISHED for path in run.glob(pattern)):
+        if _is_directory(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _are_remains(path: Path) -> bool:
+    with suppress(OSError):
+        if _REMAINS.fullmatch(path.name) and _is_directory(path) and path.lstat().st_uid == os.geteuid():
+            return (path / LOCK_FILE).is_file() or not any(path.iterdir())
+    return False
+
+
+def _delete(directory: Path) -> None:
+    for path in directory.iterdir():
+        if _is_directory(path):
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE:
+            path.unlink()
+    shutil.rmtree(directory)
+
+
+def _is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)

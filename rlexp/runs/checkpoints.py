@@ -1,0 +1,131 @@
+"""Checkpoints of a run: the one that a path means, those of a trial that are kept, and copies of another trial's."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rlexp.checkpoint import list_checkpoints, newest_checkpoint, remove_checkpoint, verify_checkpoint
+from rlexp.checkpoint.contents import MANIFEST
+from rlexp.config.keys.trial import Trial
+from rlexp.errors import CheckpointError, ResumeError
+from rlexp.runs.recorders import flatten
+from rlexp.runs.run_record import RUN_FILE, SEE_LS, TrialRecord, hint_to_runs, is_in_run, read_run_record
+
+LOWER_IS_BETTER = "min-"
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
+
+    The best checkpoint is the one whose trial had the highest mean reward when it was written. Raises
+    CheckpointError where there is none, and ResumeError where ``path`` is nothing of ours.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    if (path / RUN_FILE).is_file():
+        return _best(path, read_run_record(path).trials)
+    if (path.parent / RUN_FILE).is_file():
+        trials = [trial for trial in read_run_record(path.parent).trials if trial.directory == path.name]
+        if trials:
+            return _best(path.parent, trials)
+    if not path.exists():
+        raise ResumeError(f"path {path} does not exist", SEE_LS)
+    raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", hint_to_runs(path))
+
+
+def starting_point(trial: Trial) -> Path | None:
+    """Return the checkpoint that ``restore`` means, absolute, or None; raises as ``find_checkpoint`` does."""
+    restore = trial.experiment.restore
+    return None if restore is None else find_checkpoint(Path(restore).expanduser().resolve())
+
+
+def _best(run: Path, trials: list[TrialRecord]) -> Path:
+    for trial in trials:
+        _refuse_elsewhere(run, trial)
+    known = [trial for trial in trials if trial.best_checkpoint is not None]
+    if known:
+        best = max(known, key=lambda trial: _reward(trial.best_checkpoint_reward))
+        return run / str(best.best_checkpoint)
+    for trial in trials:  # a run that was killed may have one that run.json does not know
+        newest = newest_checkpoint(run / trial.directory)
+        if newest is not None:
+            return newest
+    raise CheckpointError(
+        f"{run} has no checkpoint", "trials write one at their end, unless checkpoint_at_end is false; run it again"
+    )
+
+
+def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
+    """Raise ResumeError where a trial or its best checkpoint would not be in the run: it may be a stranger's."""
+    if not is_in_run(trial.directory):
+        raise ResumeError(f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of a trial")
+    if trial.best_checkpoint is None:
+        return
+    directory, _, name = str(trial.best_checkpoint).partition("/")
+    if directory != trial.directory or not is_in_run(name):
+        raise ResumeError(
+            f"{run / RUN_FILE} points elsewhere: {trial.best_checkpoint!r} is not a checkpoint of its trial"
+        )
+
+
+def _reward(reward: Any) -> float:
+    return reward if isinstance(reward, int | float) else float("-inf")
+
+
+def keep_best(trial_directory: Path, count: int, score_attribute: str) -> None:
+    """Delete all but the ``count`` best checkpoints by a metric of theirs (``min-x``: the lower the better).
+
+    The newest is never deleted: a trial that is started again continues from it.
+    """
+    newest, *older = list_checkpoints(trial_directory)
+    ranked = sorted([newest, *older], key=lambda path: _score(path, score_attribute), reverse=True)
+    for path in ranked[count:]:
+        if path != newest:
+            remove_checkpoint(path)
+
+
+def _score(checkpoint: Path, attribute: str) -> float:
+    """Return a number that is higher the better the checkpoint; one without the metric, or damaged, is the worst."""
+    name = attribute.removeprefix(LOWER_IS_BETTER)
+    try:
+        metrics = verify_checkpoint(checkpoint).metadata.get("metrics")
+        value = float(flatten(metrics if isinstance(metrics, dict) else {}).get(name, math.nan))
+    except (CheckpointError, TypeError, ValueError, OverflowError):
+        return -math.inf
+    if math.isnan(value):
+        return -math.inf
+    return -value if attribute.startswith(LOWER_IS_BETTER) else value
+
+
+def copy_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+    """Copy another trial's checkpoint to ``trial_directory``, where it becomes the newest; return the copy.
+
+    Checkpoints of the trial's own that are as far or farther are removed: it does not continue from them. Raises
+    CheckpointError, with nothing changed, where the copy is not whole: the other trial may be removing it.
+    """
+    return put_in_place(copied_checkpoint(checkpoint, trial_directory), trial_directory / checkpoint.name)
+
+
+def copied_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+    """Return a hidden copy, the first half of ``copy_checkpoint``: the trial does not continue from it yet."""
+    copy = trial_directory / f".{checkpoint.name}.writing"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()  # copytree would make the trial's directory too, where somebody deleted it
+    try:
+        shutil.copytree(checkpoint, copy, dirs_exist_ok=True)
+        verify_checkpoint(copy)
+    except BaseException:
+        shutil.rmtree(copy, ignore_errors=True)
+        raise
+    return copy
+
+
+def put_in_place(copy: Path, target: Path) -> Path:
+    """Let a hidden copy be the trial's newest checkpoint, ``target``: the second half of ``copy_checkpoint``."""
+    for own in list_checkpoints(target.parent):
+        if own.name >= target.name:
+            remove_checkpoint(own)
+    return copy.rename(target)

@@ -1,0 +1,141 @@
+"""``result.json`` and ``progress.csv``: a line for each iteration, continued after a kill."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlexp.json_file import plain, to_json
+from rlexp.runs.recorders.columns import COLUMNS, ITERATION, flatten
+
+
+class LineFile:
+    """Owns a file of lines of which each, but for a header, has the number of an iteration; numbers only grow.
+
+    An existing file is continued: a last line without an end, which a kill interrupted, is cut off. A line whose
+    number is not higher than the last takes back those from that number on: the trial began again before them.
+    """
+
+    def __init__(self, path: Path, number_of: Callable[[str], int | None]) -> None:
+        """Read what ``path`` has; ``number_of`` returns a line's number, None for the header."""
+        self._numbers: list[int] = []
+        self._starts: list[int] = []
+        self._end = 0
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        self._note(number_of(line.decode("utf-8")), len(line))
+        self._file = path.open("a+b")
+        self._file.truncate(self._end)
+
+    @property
+    def last(self) -> int:
+        """The number of its last line, 0 where it has none."""
+        return self._numbers[-1] if self._numbers else 0
+
+    def write(self, number: int | None, line: str) -> None:
+        """Append a line; another program can read it as soon as this has returned."""
+        if number is not None and self._numbers and number <= self._numbers[-1]:
+            self._take_back(number)
+        data = line.encode("utf-8")
+        self._file.write(data)
+        self._file.flush()
+        self._note(number, len(data))
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def _note(self, number: int | None, size: int) -> None:
+        if number is not None:
+            self._numbers.append(number)
+            self._starts.append(self._end)
+        self._end += size
+
+    def _take_back(self, number: int) -> None:
+        index = bisect_left(self._numbers, number)
+        self._end = self._starts[index]
+        self._file.truncate(self._end)
+        del self._numbers[index:], self._starts[index:]
+
+
+class JsonRecorder:
+    """Owns ``result.json`` of one trial; continues an existing file."""
+
+    def __init__(self, trial_directory: Path) -> None:
+        self._file = LineFile(trial_directory / "result.json", _iteration_of)
+
+    @property
+    def last_iteration(self) -> int:
+        """That of the last row, 0 without one."""
+        return self._file.last
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Append ``row`` as one line; values that are not there become null. Iterations done again are taken back."""
+        self._file.write(row[ITERATION], to_json(row) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _iteration_of(line: str) -> int | None:
+    try:
+        return int(json.loads(line)[ITERATION])
+    except (ValueError, TypeError, KeyError):  # not one of ours: it stays where it is
+        return None
+
+
+class CsvRecorder:
+    """Owns ``progress.csv`` of one trial.
+
+    The header is the declared columns, then what else the first row has; a file that is there keeps
+    its header. A key that first appears later is in ``result.json`` only: a table whose columns
+    shift cannot be read while it grows.
+    """
+
+    def __init__(self, trial_directory: Path) -> None:
+        self._header: list[str] = []
+        self._file = LineFile(trial_directory / "progress.csv", self._iteration_of)
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Append ``row``; values that are not there become empty cells, lists become JSON.
+
+        Iterations done again are taken back.
+        """
+        cells = flatten(row)
+        if not self._header:
+            self._header = [*COLUMNS, *(name for name in cells if name not in COLUMNS)]
+            self._file.write(None, _line(self._header))
+        self._file.write(row[ITERATION], _line(_cell(cells.get(name)) for name in self._header))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _iteration_of(self, line: str) -> int | None:
+        cells = next(csv.reader([line]), [])
+        if not self._header:
+            self._header = cells
+            return None
+        try:
+            return int(cells[self._header.index(ITERATION)])
+        except (ValueError, IndexError):  # not one of ours: it stays where it is
+            return None
+
+
+def _line(cells: Iterable[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(list(cells))
+    return line.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    value = plain(value)
+    return to_json(value) if isinstance(value, list) else value
