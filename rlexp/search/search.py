@@ -22,7 +22,7 @@ from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.population import Exploit, Population
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
-from rlexp.search.trial_source import GO_ON, Action, Ending, Verdict
+from rlexp.search.trial_source import CONTINUE, Decision, Ending, Verdict
 
 _LOSS = "info/learner/loss"
 
@@ -53,7 +53,6 @@ class Search:
         self._record = SearchRecord(state.sweep, directory.path)
         self._capacity = capacity
         self._allow_failures = allow_failures
-        self._judged: set[str] = set()
         self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
         self._scores: dict[str, float | None] = {}
         """What trials scored when they ended: it may change as others end."""
@@ -71,21 +70,30 @@ class Search:
     def finished(self) -> bool:
         return self._is_over_time() or (self._is_exhausted() and not self._state.waiting)
 
-    def judge(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Verdict:
+    def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        problem = _divergence(row)
+        if problem is not None or row["done"]:
+            self._report(trial, row, True, None)
+            decision = CONTINUE if problem is None else Decision(Verdict.STOP, problem=problem)
+        else:
+            decision = self._decide(trial, row, checkpoint)
+        self._record.write_when_due(self.standings, self._state.summary)
+        return decision
+
+    def _decide(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
         milestone = None if checkpoint is None else f"{checkpoint.parent.name}/{checkpoint.name}"
         self._report(trial, row, False, milestone)
-        self._judged.add(trial.name)
         if self.is_pruned(trial):
-            return Verdict(Action.END)
+            return Decision(Verdict.STOP)
         if self._state.population is None or milestone is None:
-            return GO_ON
+            return CONTINUE
         changed = self._takeover(self._state.population, trial, milestone)
         if changed is None and not self._others_wait():
-            return GO_ON
+            return CONTINUE
         self._state.paused_at_milestone(trial)
-        return Verdict(Action.PAUSE, changed)
+        return Decision(Verdict.PAUSE) if changed is None else Decision(Verdict.EXPLOIT, changed)
 
-    def waits(self, paused: Sequence[Trial]) -> Trial | None:
+    def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
         """Return the one that has come least far, where there is room for it and none is left to begin."""
         room = len(self._state.running) < self._capacity and (self._is_over_time() or not self._is_another_left())
         trial = min(paused, key=lambda each: self.standings.of(each).timesteps_total, default=None)
@@ -96,23 +104,6 @@ class Search:
 
     def on_start(self, trial: Trial) -> None:
         self.standings.of(trial).status = Status.RUNNING
-
-    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        if trial.name in self._judged:
-            self._judged.remove(trial.name)
-        else:
-            self._report(trial, row, True, None)
-        self._record.write_when_due(self.standings, self._state.summary)
-
-    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
-        """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
-        flat = flatten(row)
-        looked_at = [_LOSS] + (["episode_reward_mean_all"] if flat.get("episodes_total") else [])
-        for name in looked_at:
-            value = flat.get(name)
-            if isinstance(value, float) and not math.isfinite(value):
-                return f"diverged: {name} is {value} after {flat['timesteps_total']:,} env steps"
-        return None
 
     def drain_notes(self) -> list[str]:
         return self.standings.drain_notes()
@@ -236,3 +227,14 @@ class Search:
 
     def _is_over_time(self) -> bool:
         return self.deadline_s is not None and time.time() >= self.deadline_s
+
+
+def _divergence(row: Mapping[str, Any]) -> str | None:
+    """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
+    flat = flatten(row)
+    looked_at = [_LOSS] + (["episode_reward_mean_all"] if flat.get("episodes_total") else [])
+    for name in looked_at:
+        value = flat.get(name)
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"diverged: {name} is {value} after {flat['timesteps_total']:,} env steps"
+    return None

@@ -19,8 +19,8 @@ from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.ray_session import RaySession
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable, placement
-from rlexp.tuning.tune_callbacks import EndWhenSaved, TrialEvents
-from rlexp.tuning.tune_scheduler import Referee, TrialQueue
+from rlexp.tuning.tune_callbacks import TrialEvents, VerdictStopper
+from rlexp.tuning.tune_scheduler import PausingScheduler, TrialQueue
 
 TUNE_FOLDER = "tune"
 """Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
@@ -75,7 +75,7 @@ def make_tuner(feed: TrialSource, directory: RunDirectory, events: TrialEvents, 
         tune_config=tune.TuneConfig(
             num_samples=-1,  # as many as there are
             search_alg=TrialQueue(feed, events, config_of),
-            scheduler=Referee(feed, events, config_of),
+            scheduler=PausingScheduler(feed, events, config_of),
             trial_name_creator=_name_for_tune,
             trial_dirname_creator=_name_for_tune,
         ),
@@ -83,7 +83,7 @@ def make_tuner(feed: TrialSource, directory: RunDirectory, events: TrialEvents, 
             name=TUNE_FOLDER,
             storage_path=str(session.folder),
             callbacks=[events],
-            stop=EndWhenSaved(events),
+            stop=VerdictStopper(events),
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),

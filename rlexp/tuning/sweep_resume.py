@@ -170,11 +170,9 @@ def _take_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifes
         return
     milestones = search.milestones
     is_milestone = milestones is not None and milestones.passed(standing.progress[milestones.metric], row)
-    if not row["done"]:
-        verdict = search.judge(trial, row, newest if is_milestone else None)
-        if verdict.changed is not None:
-            directory.change(verdict.changed)
-    search.on_result(trial, row)
+    decision = search.on_result(trial, row, newest if is_milestone else None)
+    if decision.changed is not None:
+        directory.change(decision.changed)
 
 
 def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
@@ -184,7 +182,7 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
         search.on_end(trial, False, None)
     elif row is not None and reached(trial.experiment.stop, row) is not None:
         if row["training_iteration"] > search.standings.of(trial).iterations:
-            search.on_result(trial, row)
+            search.on_result(trial, row, None)
         search.on_end(trial, True, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.trial_source import TrialSource
+from rlexp.search.trial_source import Decision, TrialSource, Verdict
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
 
@@ -45,14 +46,14 @@ class TrialEvents(tune.Callback):
         """Names of the trials whose process trains, but has not reported yet."""
         self.training: set[str] = set()
         """Names of the trials whose process trains and has reported."""
+        self.decisions: dict[str, Decision] = {}
+        """The last one about each trial, for Tune to carry out."""
         self._feed = feed
         self._directory = directory
         self._display = display
         self._recorders: dict[str, TrialRecorder] = {}
         self._started: dict[str, Trial] = {}
         self._stopped: set[str] = set()
-        self._paused: set[str] = set()
-        self._changed: set[str] = set()
         self._failures: dict[str, TrialError] = {}
         self._reasons: dict[str, str] = {}
         """Why trials reached their end."""
@@ -100,28 +101,40 @@ class TrialEvents(tune.Callback):
         if ours.name not in self._folders:
             self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
+        if self._started.get(ours.name, ours) != ours:  # its keys have changed
+            self._recorders.pop(ours.name).close()
         self._started[ours.name] = ours
         self._heard_s[ours.name] = self._clock()
         self._failures.pop(ours.name, None)
-        self._paused.discard(ours.name)
         self._without_result.discard(ours.name)
-        if ours.name in self._changed:
-            self._changed.remove(ours.name)
-            self._recorders.pop(ours.name).close()
         self._recorder(ours)
         self._feed.on_start(ours)
         self._directory.trial_status(ours, Status.RUNNING)
         self._display.on_trial_start(ours)
 
-    def on_trial_result(
-        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_result(self, result: Mapping[str, Any]) -> Decision:
+        """Record a result of a trial that runs; return what becomes of the trial, which is decided here only."""
         self.check_not_left()
-        ours, row = self._ours(trial), result["row"]
+        row = result["row"]
+        ours = self._started[row["trial_name"]]
         self._heard_s[ours.name] = self._clock()
-        if ours.name not in self._paused:
-            self.training.add(ours.name)
         self._without_result.discard(ours.name)
+        decision = self._feed.on_result(ours, row, Path(result["checkpoint"]) if result["milestone"] else None)
+        self.decisions[ours.name] = decision
+        if decision.problem is not None:
+            self._failures[ours.name] = TrialError(decision.problem)
+        if decision.verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
+            self.training.discard(ours.name)
+        else:
+            self.training.add(ours.name)
+        if decision.changed is not None:
+            self._directory.change(decision.changed)
+        self._record(ours, result)
+        self._display.on_result(ours, row)
+        return decision
+
+    def _record(self, ours: Trial, result: Mapping[str, Any]) -> None:
+        row = result["row"]
         redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
         if redone > 0 and self._feed.milestones is None:
             self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
@@ -136,13 +149,8 @@ class TrialEvents(tune.Callback):
             self._stopped.add(ours.name)
         elif result["reason"] is not None:
             self._reasons[ours.name] = result["reason"]
-        self._feed.on_result(ours, row)
-        problem = self._feed.problem(ours, row)
-        if problem is not None:
-            self._failures[ours.name] = TrialError(problem)
         for text in result["events"]:
             self._display.on_note(ours, text)
-        self._display.on_result(ours, row)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
@@ -154,16 +162,6 @@ class TrialEvents(tune.Callback):
         self.check_not_left()
         ours = self._ours(trial)
         self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
-
-    def on_pause(self, trial: Trial) -> None:
-        """Take over that the trial's process ends for a while; called before its row is taken over."""
-        self._paused.add(trial.name)
-        self.training.discard(trial.name)
-
-    def on_change(self, trial: Trial) -> None:
-        """Take over that a paused trial will go on with other keys."""
-        self._changed.add(trial.name)
-        self._directory.change(trial)
 
     def conclude(self) -> Status:
         """Mark the trials that never ran or never ended; return how the run as a whole ended."""
@@ -262,8 +260,11 @@ class TrialEvents(tune.Callback):
             ray.kill(actor, no_restart=True)
 
 
-class EndWhenSaved(tune.Stopper):
-    """Ends the experiment once a stop was requested and no trial is left that could still save."""
+class VerdictStopper(tune.Stopper):
+    """Asks what becomes of a trial after each result: Tune calls it first, and once for every result.
+
+    Ends the experiment once a stop was requested and no trial is left that could still save.
+    """
 
     def __init__(self, events: TrialEvents) -> None:
         self._events = events
@@ -274,8 +275,8 @@ class EndWhenSaved(tune.Stopper):
         return (tune.stopper.NoopStopper, ())
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Trials know themselves when to stop."""
-        return False
+        """Return whether the trial ends early; that it has reached its own end is in the result."""
+        return self._events.on_result(result).verdict is Verdict.STOP
 
     def stop_all(self) -> bool:
         """Return whether everything may end now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,9 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from rlexp.config.keys.trial import Trial
-from rlexp.search.trial_source import Action, TrialSource
+from rlexp.search.trial_source import TrialSource, Verdict
 from rlexp.tuning.trainable import ASSIGNMENT, Assignment
 from rlexp.tuning.tune_callbacks import TrialEvents
-
-_ROW = "row/"
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
 
@@ -54,8 +52,8 @@ class TrialQueue(Searcher):
         Path(checkpoint_path).touch()
 
 
-class Referee(FIFOScheduler):
-    """Asks the feed about each result, and tells Tune in its way: go on, stop, or pause and go on later."""
+class PausingScheduler(FIFOScheduler):
+    """Carries out in Tune what was decided about a result: continue, or pause and continue later."""
 
     def __init__(self, feed: TrialSource, events: TrialEvents, make_config: MakeConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,40 +66,27 @@ class Referee(FIFOScheduler):
         return (FIFOScheduler, ())
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
-        self._events.check_not_left()
-        ours, row = _ours(trial), _row_of(result)
-        if self._feed.problem(ours, row) is not None:
-            return str(FIFOScheduler.STOP)
-        checkpoint = result["checkpoint"] if result["milestone"] else None
-        verdict = self._feed.judge(ours, row, None if checkpoint is None else Path(checkpoint))
-        if verdict.action is Action.END:
-            return str(FIFOScheduler.STOP)
-        if verdict.action is Action.GO_ON:
+        """Carry out the decision that VerdictStopper asked for just before; Tune does not ask here about the end."""
+        decision = self._events.decisions[_ours(trial).name]
+        if decision.verdict is Verdict.CONTINUE:
             return str(FIFOScheduler.CONTINUE)
-        if verdict.changed is not None:
-            trial.set_config(self._make_config(verdict.changed))  # type: ignore[no-untyped-call]
-            self._events.on_change(verdict.changed)
-        self._events.on_pause(ours)
+        if decision.changed is not None:
+            trial.set_config(self._make_config(decision.changed))  # type: ignore[no-untyped-call]
         tune_controller.pause_trial(trial, should_checkpoint=False)
         return str(FIFOScheduler.NOOP)
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
-        """Return a paused trial that is to go on; those that have not begun Tune starts by itself."""
+        """Return a paused trial that continues; those that have not begun Tune starts by itself."""
         self._events.check_not_left()
         if self._events.request.requested:
             return None
         trials = tune_controller.get_trials()
         paused = {_ours(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED}
-        chosen = self._feed.waits([_ours(trial) for trial in paused.values()])
+        chosen = self._feed.next_paused([_ours(trial) for trial in paused.values()])
         return None if chosen is None else paused[chosen.name]
 
     def save(self, checkpoint_path: str) -> None:
         """Tune's state is nobody's."""
-
-
-def _row_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row, flat, of a result that Tune has flattened."""
-    return {name.removeprefix(_ROW): value for name, value in result.items() if name.startswith(_ROW)}
 
 
 def _ours(trial: TuneTrial) -> Trial:
