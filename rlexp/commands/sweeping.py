@@ -27,6 +27,7 @@ from rlexp.commands.options import (
     load_options,
 )
 from rlexp.config.keys.load_options import Flag
+from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import load_plan
 from rlexp.config.plan import only_sweep, refuse_untrainable
 from rlexp.errors import UsageError
@@ -36,7 +37,7 @@ from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
-SchedulerName = StrEnum("SchedulerName", ["fifo", "asha", "median", "pbt"])
+SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
 Mode = StrEnum("Mode", ["max", "min"])
 
 

@@ -33,8 +33,8 @@ class Event(StrEnum):
     """A trial began, or goes on."""
     REPORTED = "reported"
     """A trial had a row, of which JOURNALED and the metric are kept."""
-    TOOK_OVER = "took_over"
-    """A trial of a population took over another."""
+    EXPLOITED = "took_over"
+    """A trial continues from a copy of another one's checkpoint."""
     ENDED = "ended"
 
 

@@ -12,9 +12,9 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.run_record import Status, TrialError
 from rlexp.search.journal import Event, damaged, read_events
-from rlexp.search.population import Exploit
 from rlexp.search.searchers import make_searcher
 from rlexp.search.state import SearchState
+from rlexp.search.trial_scheduler import Exploit
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class Restored:
     """As it was after the last event: what was running then still counts as running."""
     elapsed_s: float
     """For how long the sweep ran."""
-    takeovers: tuple[tuple[Trial, str], ...]
-    """Trials, as they go on, that were to take over a checkpoint, relative to the run, and have not begun again."""
+    exploited: tuple[tuple[Trial, str], ...]
+    """Trials with their new keys, and the checkpoint (relative to the run) that each is to continue from, where they
+    have not begun since."""
 
 
 def restored(sweep: Sweep, run_directory: Path) -> Restored:
@@ -40,14 +41,14 @@ def restored(sweep: Sweep, run_directory: Path) -> Restored:
             replay.take(event)
         except (LookupError, TypeError, ValueError, AttributeError, ConfigError) as error:
             raise damaged(run_directory, line, error) from error
-    return Restored(replay.state, replay.elapsed_s, tuple(replay.takeovers.values()))
+    return Restored(replay.state, replay.elapsed_s, tuple(replay.exploited.values()))
 
 
 class _Replay:
     def __init__(self, sweep: Sweep) -> None:
         self.state = SearchState(sweep, make_searcher(sweep))
         self.elapsed_s = 0.0
-        self.takeovers: dict[str, tuple[Trial, str]] = {}
+        self.exploited: dict[str, tuple[Trial, str]] = {}
         self._sweep = sweep
         self._trials: dict[str, Trial] = {}
 
@@ -56,12 +57,12 @@ class _Replay:
             case Event.CONFIGURED:
                 self._configured(event["number"], event["point"], event["refused"])
             case Event.BEGUN:
-                self.takeovers.pop(event["trial"], None)
+                self.exploited.pop(event["trial"], None)
                 self.state.begun(self._trials[event["trial"]])
             case Event.REPORTED:
                 self._reported(event["trial"], event["row"], event["is_last"], event["checkpoint"])
-            case Event.TOOK_OVER:
-                self._took_over(Exploit(**event["exploit"]))
+            case Event.EXPLOITED:
+                self._exploited(Exploit(**event["exploit"]))
             case Event.ENDED:
                 self._ended(event["trial"], Status(event["status"]), event["error"])
             case other:
@@ -84,12 +85,12 @@ class _Replay:
             _refuse_elsewhere(checkpoint)
         self.state.reported(self._trials[name], row, is_last, checkpoint)
 
-    def _took_over(self, exploit: Exploit) -> None:
+    def _exploited(self, exploit: Exploit) -> None:
         _refuse_elsewhere(exploit.checkpoint)
         changed = self._sweep.changed(self._trials[exploit.trial], exploit.after)
         self._trials[exploit.trial] = changed
-        self.takeovers[exploit.trial] = changed, exploit.checkpoint
-        self.state.took_over(replace(exploit, after=self._sweep.point_of(changed)), changed)
+        self.exploited[exploit.trial] = changed, exploit.checkpoint
+        self.state.exploited(replace(exploit, after=self._sweep.point_of(changed)), changed)
 
     def _ended(self, name: str, status: Status, error: Mapping[str, Any] | None) -> None:
         self.state.ended(self._trials[name], status, None if error is None else TrialError(**error))

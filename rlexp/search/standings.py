@@ -70,7 +70,7 @@ class Standings:
         notes, self.notes = self.notes, []
         return notes
 
-    def on_takeover(self, trial: Trial, donor: str, steps: float) -> None:
+    def on_exploit(self, trial: Trial, donor: str, steps: float) -> None:
         """Record that a trial continues from another one, where that one had taken ``steps``, with other keys."""
         standing, other = self._by_name[trial.name], self._by_name[donor]
         count = sum(step <= steps for step in other.steps)

@@ -1,9 +1,10 @@
-"""What a search knows, by what has happened so far."""
+"""SearchState: what a search knows, by what has happened so far."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
@@ -11,20 +12,19 @@ from rlexp.config.variants.search_space import Point
 from rlexp.config.variants.sweep import Sweep
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number
-from rlexp.search.early_stopping import Asha, EarlyStopping, MedianStopping, NeverStopping
-from rlexp.search.population import Exploit, Member, Population
 from rlexp.search.searchers import Fate, Outcome, Searcher
 from rlexp.search.standings import Standings
+from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 
 OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.ERROR})
-"""Where a trial has no more to do, also in a sweep that is resumed."""
+"""How a trial has ended for good, also in a sweep that is resumed."""
 
 
 class SearchState:
-    """Owns searcher, scheduler and standings; each method takes over what happened, and touches no file.
+    """Owns searcher, scheduler and standings; each method records an event, and touches no file.
 
-    ``Search`` calls them while trials run, and keeps a journal of it. ``restored`` goes through the journal with the
-    very same calls, so that a sweep that was killed goes on with what it knew.
+    ``Search`` calls them while trials run, and writes each event to a journal. ``restored`` makes the same calls from
+    the journal, so that a sweep that was killed continues with the same state.
     """
 
     def __init__(self, sweep: Sweep, searcher: Searcher) -> None:
@@ -32,77 +32,92 @@ class SearchState:
         self.sweep = sweep
         self.searcher = searcher
         self.standings = Standings(search, sweep.number_of_configurations)
-        self.early_stopping = make_early_stopping(sweep)
-        self.population: Population | None = None
-        if search.scheduler == "pbt":
-            self.population = Population(sweep, sweep.number_of_configurations)
+        self.scheduler = make_trial_scheduler(sweep)
         self.sign = -1.0 if search.mode == "min" else 1.0
-        """Times this, more of the metric is better."""
+        """The metric times this: more is better."""
         self.configurations = 0
-        """How many the searcher has given."""
+        """Number of configurations that the searcher has suggested."""
         self.waiting: deque[Trial] = deque()
-        """Trials that are to begin, the next one first."""
+        """Trials that have not begun, or not since the sweep was resumed, the next one first."""
         self.running: set[str] = set()
         self.paused: set[str] = set()
         self.points: dict[str, Point] = {}
-        """Where each trial is now."""
+        """The current point of each trial."""
         self.pruned: dict[str, str] = {}
-        """Why trials were ended early."""
+        """The trials that the scheduler stopped, and why."""
+        self._steps_at: dict[str, int] = {}
+        """Env steps at each checkpoint of a milestone."""
 
     def configured(self, point: Point, trials: Sequence[Trial]) -> None:
-        """Take over the next configuration and its trials."""
+        """Record the next configuration and its trials."""
         self.configurations += 1
         self.waiting.extend(trials)
         self.points |= {trial.name: point for trial in trials}
 
     def refused(self, why: str) -> None:
-        """Take over that no trial can have the point of the next configuration, which counts as a failure."""
+        """Record that the point of the next configuration is invalid, which counts as a failure."""
         self.standings.refused[self.configurations] = why
         self.searcher.tell(self.configurations, Outcome(Fate.FAILED, None))
         self.configurations += 1
 
     def begun(self, trial: Trial) -> None:
-        """Take over that a trial begins, or goes on."""
-        if self.waiting and self.waiting[0].name == trial.name:
-            self.waiting.popleft()
+        """Record that a trial begins, or continues."""
+        self._leave_queue(trial)
         self.paused.discard(trial.name)
         self.running.add(trial.name)
         self.standings.begin(self._configuration(trial), trial)
 
-    def reported(self, trial: Trial, row: Mapping[str, Any], is_last: bool, checkpoint: str | None) -> None:
-        """Take over a row; ``checkpoint``, relative to the run, is that of a milestone. None is judged by its last."""
-        self.standings.on_result(trial, row)
-        flat = flatten(row)
-        value = known_number(flat.get(self.sweep.search.metric))
-        if is_last or value is None:
-            return
-        at = float(flat[self.sweep.search.time_attr])
-        if self.population is None:
-            why = self.early_stopping.judge(trial.name, at, self.sign * value)
-            if why is not None:
-                self.pruned[trial.name] = why
-        elif checkpoint is not None:
-            point = self.points[trial.name]
-            self.population.take(trial.name, Member(at, self.sign * value, checkpoint, point, flat["timesteps_total"]))
+    def reported(
+        self,
+        trial: Trial,
+        row: Mapping[str, Any],
+        is_last: bool,
+        checkpoint: str | None,
+        others_wait: Callable[[], bool] = lambda: False,
+    ) -> Judgement:
+        """Record a row; return what the scheduler says, which judges no trial by its last row.
 
-    def paused_at_milestone(self, trial: Trial) -> None:
-        """Take over that a trial makes room for others."""
+        ``checkpoint``, relative to the run, is that of a milestone.
+        """
+        self.standings.on_result(trial, row)
+        if is_last:
+            return CONTINUE
+        flat = flatten(row)
+        if checkpoint is not None:
+            self._steps_at[checkpoint] = flat["timesteps_total"]
+        value = known_number(flat.get(self.sweep.search.metric))
+        report = Report(
+            trial=trial.name,
+            time=float(flat[self.sweep.search.time_attr]),
+            value=math.nan if value is None else self.sign * value,
+            point=self.points[trial.name],
+            checkpoint=checkpoint,
+            others_wait=others_wait,
+        )
+        return self._noted(trial.name, self.scheduler.judge(report))
+
+    def judge_waiting(self, name: str) -> Verdict:
+        """Return what the scheduler says about a trial that is paused or has not begun."""
+        return self._noted(name, self.scheduler.judge_paused(name)).verdict
+
+    def paused_by_scheduler(self, trial: Trial) -> None:
+        """Record that a trial's process ends for a while."""
         self.running.discard(trial.name)
         self.paused.add(trial.name)
 
-    def took_over(self, exploit: Exploit, changed: Trial) -> None:
-        """Take over that a trial goes on as ``changed`` from another one's checkpoint."""
-        assert self.population is not None
-        self.population.exploits.append(exploit)
+    def exploited(self, exploit: Exploit, changed: Trial) -> None:
+        """Record that a trial continues as ``changed`` from another one's checkpoint."""
+        self.scheduler.exploited(exploit)
         self.points[exploit.trial] = exploit.after
-        self.standings.on_takeover(changed, exploit.donor, self.population.member(exploit.donor).steps)
+        self.standings.on_exploit(changed, exploit.donor, self._steps_at[exploit.checkpoint])
 
     def ended(self, trial: Trial, status: Status, error: TrialError | None) -> None:
-        """Take over that a trial ended; the searcher hears of a configuration that has no trial left."""
+        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left."""
+        self._leave_queue(trial)
         self.running.discard(trial.name)
         self.paused.discard(trial.name)
-        if status is Status.ERROR and self.population is not None:
-            self.population.lost(trial.name)
+        if status in OVER:
+            self.scheduler.ended(trial.name, failed=status is Status.ERROR)
         self.standings.on_end(trial, status, error)
         self._tell(self._configuration(trial))
 
@@ -111,7 +126,7 @@ class SearchState:
         return [standing.trial for standing in self.standings.trials() if standing.status not in OVER]
 
     def requeue(self) -> None:
-        """Take over that nothing runs any more: what is not over begins again, before anything that is new."""
+        """Record that nothing runs any more: unfinished trials begin again, before any new one."""
         unfinished = self.unfinished()
         self.waiting.extendleft(reversed(unfinished))
         self.running.clear()
@@ -120,9 +135,16 @@ class SearchState:
             self.standings.of(trial).status = Status.PENDING
 
     def summary(self) -> dict[str, Any]:
-        """Return what scheduler and population remember, as ``sweep.json`` has it."""
-        exploits = self.population.state() if self.population else []
-        return {"early_stopping": self.early_stopping.state(), "exploits": exploits}
+        """Return the state of the scheduler, as ``sweep.json`` has it."""
+        return {"early_stopping": [], "exploits": [], **self.scheduler.state()}
+
+    def _noted(self, name: str, judgement: Judgement) -> Judgement:
+        if judgement.verdict is Verdict.STOP:
+            self.pruned[name] = judgement.reason or self.sweep.search.scheduler
+        return judgement
+
+    def _leave_queue(self, trial: Trial) -> None:
+        self.waiting = deque(each for each in self.waiting if each.name != trial.name)
 
     def _configuration(self, trial: Trial) -> int:
         return trial.index // self.sweep.search.num_seeds
@@ -138,13 +160,3 @@ class SearchState:
         fate = Fate.FINISHED if standing.status is Status.TERMINATED else Fate.PRUNED
         steps = min(trial.timesteps_total for trial in standing.trials)
         self.searcher.tell(configuration, Outcome(fate, self.sign * standing.score, steps))
-
-
-def make_early_stopping(sweep: Sweep) -> EarlyStopping:
-    """Return the rule that ends trials of a sweep early."""
-    search = sweep.search
-    if search.scheduler == "asha":
-        return Asha(sweep.stop_interval, search.asha.reduction_factor)
-    if search.scheduler == "median":
-        return MedianStopping(sweep.stop_interval, search.median.min_samples_required)
-    return NeverStopping()

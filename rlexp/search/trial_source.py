@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,18 +12,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import Status, TrialError
 from rlexp.search.checkpoint_milestones import Milestones
-
-
-class Verdict(Enum):
-    """What a trial does after a result."""
-
-    CONTINUE = "continue"
-    STOP = "stop"
-    """It ends early."""
-    PAUSE = "pause"
-    """Its process ends; later it continues from its newest checkpoint."""
-    EXPLOIT = "exploit"
-    """It pauses, and continues from a copy of another trial's checkpoint with other keys."""
+from rlexp.search.trial_scheduler import Verdict
 
 
 @dataclass(frozen=True)
@@ -83,6 +71,9 @@ class TrialSource(Protocol):
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
         """Return which of the paused trials continues now, if any."""
 
+    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
+        """Return which of the paused trials end early."""
+
     def drain_notes(self) -> list[str]:
         """Return what happened between trials since the last call, a sentence each."""
 
@@ -122,6 +113,9 @@ class FixedTrials:
 
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
         return None
+
+    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
+        return []
 
     def drain_notes(self) -> list[str]:
         return []

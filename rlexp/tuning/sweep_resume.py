@@ -122,7 +122,7 @@ def _refuse_strange_trials(state: SearchState, directory: RunDirectory) -> None:
 def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     """Do what was decided and not done when the sweep was killed, and put what is not over before what is new."""
     state = past.state
-    for trial, checkpoint in past.takeovers:
+    for trial, checkpoint in past.exploited:
         _take_over(search, trial, checkpoint, directory)
     for trial in state.unfinished():
         newest = newest_manifest(directory.trial_directory(trial))

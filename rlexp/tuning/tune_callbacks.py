@@ -19,7 +19,8 @@ from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.trial_source import Decision, TrialSource, Verdict
+from rlexp.search.trial_scheduler import Verdict
+from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
 

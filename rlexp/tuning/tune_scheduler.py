@@ -11,7 +11,8 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from rlexp.config.keys.trial import Trial
-from rlexp.search.trial_source import TrialSource, Verdict
+from rlexp.search.trial_scheduler import Verdict
+from rlexp.search.trial_source import TrialSource
 from rlexp.tuning.trainable import ASSIGNMENT, Assignment
 from rlexp.tuning.tune_callbacks import TrialEvents
 
@@ -82,6 +83,8 @@ class PausingScheduler(FIFOScheduler):
             return None
         trials = tune_controller.get_trials()
         paused = {_ours(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED}
+        for trial in self._feed.stopped([_ours(trial) for trial in paused.values()]):
+            tune_controller.stop_trial(paused.pop(trial.name))
         chosen = self._feed.next_paused([_ours(trial) for trial in paused.values()])
         return None if chosen is None else paused[chosen.name]
 

@@ -23,7 +23,8 @@ from rlexp.search.journal import Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher
 from rlexp.search.state import SearchState
-from rlexp.search.trial_source import Ending, Verdict
+from rlexp.search.trial_scheduler import Verdict
+from rlexp.search.trial_source import Ending
 
 NEVER = 10**9
 ROW_STEPS = 100
@@ -152,6 +153,9 @@ class World:
         """Nothing is left open by the recorder that a World has."""
 
     def _go_on(self) -> None:
+        for stopped in self._search.stopped(list(self._paused.values())):
+            self._running[stopped.name] = self._paused.pop(stopped.name), 0
+            self._end(stopped, self._search.standings.of(stopped).timesteps_total, False, None)
         paused = list(self._paused.values())
         while (trial := self._search.next_paused(paused)) is not None:
             paused.remove(trial)
