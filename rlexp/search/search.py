@@ -17,12 +17,11 @@ from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.checkpoint_milestones import Milestones
 from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Exploit, Judgement, Verdict
-from rlexp.search.trial_source import CONTINUE, Decision, Ending
+from rlexp.search.trial_source import CONTINUE, Decision, Ending, Milestones
 
 _LOSS = "info/learner/loss"
 

@@ -1,4 +1,7 @@
-"""Standings: what the trials of a sweep have reached, while they train and at the end."""
+"""Standings: what the trials of a sweep have reached, while they train and at the end.
+
+Not in ``ranking``: ``rlexp compare`` imports that without what writes TensorBoard files.
+"""
 
 from __future__ import annotations
 

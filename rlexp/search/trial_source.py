@@ -1,4 +1,4 @@
-"""Where the trials of a command come from, and who decides about them while they report."""
+"""TrialSource: where the trials of a command come from, and who decides about them while they report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.checkpoint_milestones import Milestones
 from rlexp.search.trial_scheduler import Verdict
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """The multiples of ``interval`` in a metric that only grows."""
+
+    metric: TimeAttribute
+    interval: float
+
+    def passed(self, before: float, row: Mapping[str, Any]) -> bool:
+        """Return whether one lies between what the metric was and what it is in ``row``."""
+        return bool(row[self.metric] // self.interval > before // self.interval)
 
 
 @dataclass(frozen=True)

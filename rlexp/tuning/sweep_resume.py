@@ -25,10 +25,9 @@ from rlexp.runs.trust import refuse_own_modules
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
 from rlexp.search.ranking import SWEEP_FILE
 from rlexp.search.record import BEST_FILE
-from rlexp.search.restored import Restored, restored
 from rlexp.search.search import Search
 from rlexp.search.searchers import require_sweep_extra
-from rlexp.search.state import OVER, SearchState
+from rlexp.search.state import OVER, Restored, SearchState, restored
 from rlexp.sessions.ray_session import RaySession
 from rlexp.tuning.run import CHECKING, EXIT_CODES, machine_for, run_feed
 from rlexp.tuning.stop_condition import reached
