@@ -105,7 +105,7 @@ def sweep(
     check_fits(plan.everything, this_machine())  # run_sweep checks too, but only after what is slow to import
     from rlexp.display import choose_display
     from rlexp.tuning.run import RunOptions
-    from rlexp.tuning.sweep_run import run_sweep
+    from rlexp.tuning.sweep import run_sweep
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
         code = run_sweep(plan, RunOptions(out, name, overwrite, debug, sys.argv), display, allow_failures)

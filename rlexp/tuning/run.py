@@ -63,7 +63,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
+        return run_in_session(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
 
 
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
@@ -82,18 +82,18 @@ def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bo
     return machine
 
 
-def run_feed(
-    feed: TrialSource,
+def run_in_session(
+    source: TrialSource,
     trials: Sequence[Trial],
     directory: RunDirectory,
     display: Display,
     request: StopRequest,
     session: RaySession,
 ) -> int:
-    """Run what ``feed`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
+    """Run what ``source`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
     try:
         display.start(directory.path, trials)
-        status, failure = _train(feed, directory, display, request, session)
+        status, failure = _train(source, directory, display, request, session)
         directory.finish(status)
         display.finish(directory.record)
         code = request.exit_code if request.requested else EXIT_CODES[status]
@@ -119,14 +119,14 @@ def run_feed(
 
 
 def _train(
-    feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
 ) -> tuple[Status, RlexpError | None]:
     """Run the trials within the session; return how the run ended, and the error where Ray did not last.
 
     Raises KeyboardInterrupt where a run was interrupted of which nothing needs to be kept.
     """
     display.on_phase(None, "loading Ray")
-    from rlexp.tuning.runner import run_trials  # a second or two in which a signal interrupts
+    from rlexp.tuning.tune_runner import run_trials  # a second or two in which a signal interrupts
 
     with ExitStack() as stack:
         display.on_phase(None, "starting Ray")
@@ -138,14 +138,14 @@ def _train(
             None, "starting the processes of the trials" if several else "starting the process of the trial"
         )
         try:
-            return feed.conclude(run_trials(feed, directory, display, request, session)), None
+            return source.conclude(run_trials(source, directory, display, request, session)), None
         except RayStoppedError as error:
-            feed.conclude(Status.STOPPED)
+            source.conclude(Status.STOPPED)
             return Status.ERROR, RlexpError(error.message, _how_to_resume(directory))
         except KeyboardInterrupt:
             if _is_to_be_discarded(directory):
                 raise
-            return feed.conclude(Status.STOPPED), None
+            return source.conclude(Status.STOPPED), None
 
 
 def _how_to_resume(directory: RunDirectory) -> str:

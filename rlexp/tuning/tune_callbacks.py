@@ -1,4 +1,4 @@
-"""What Tune tells about the trials, taken to the recorders, the run's directory, the feed and the display."""
+"""What Tune tells about the trials, taken to the recorders, the run's directory, the source and the display."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TrialEvents(tune.Callback):
     Called by Tune in its thread, until ``leave``.
     """
 
-    def __init__(self, feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
+    def __init__(self, source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
         self.request = request
         self._without_result: set[str] = set()
         """Names of the trials whose process trains, but has not reported yet."""
@@ -49,7 +49,7 @@ class TrialEvents(tune.Callback):
         """Names of the trials whose process trains and has reported."""
         self.decisions: dict[str, Decision] = {}
         """The last one about each trial, for Tune to carry out."""
-        self._feed = feed
+        self._source = source
         self._directory = directory
         self._display = display
         self._recorders: dict[str, TrialRecorder] = {}
@@ -87,18 +87,18 @@ class TrialEvents(tune.Callback):
         self.check_not_left()
         for trial in trials:
             self._kill_when_folder_is_lost(trial)
-        if self._feed.hang_timeout_s is not None:
+        if self._source.hang_timeout_s is not None:
             for trial in trials:
-                self._kill_when_hung(trial, self._feed.hang_timeout_s)
+                self._kill_when_hung(trial, self._source.hang_timeout_s)
         if self._phases.is_due():
             self._show_phases(trials)
-        for text in self._feed.drain_notes():
+        for text in self._source.drain_notes():
             self._display.on_note(None, text)
         self._display.tick()
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
-        ours = self._ours(trial)
+        ours = our_trial(trial)
         if ours.name not in self._folders:
             self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
@@ -109,7 +109,7 @@ class TrialEvents(tune.Callback):
         self._failures.pop(ours.name, None)
         self._without_result.discard(ours.name)
         self._recorder(ours)
-        self._feed.on_start(ours)
+        self._source.on_start(ours)
         self._directory.trial_status(ours, Status.RUNNING)
         self._display.on_trial_start(ours)
 
@@ -120,7 +120,7 @@ class TrialEvents(tune.Callback):
         ours = self._started[row["trial_name"]]
         self._heard_s[ours.name] = self._clock()
         self._without_result.discard(ours.name)
-        decision = self._feed.on_result(ours, row, Path(result["checkpoint"]) if result["milestone"] else None)
+        decision = self._source.on_result(ours, row, Path(result["checkpoint"]) if result["milestone"] else None)
         self.decisions[ours.name] = decision
         if decision.problem is not None:
             self._failures[ours.name] = TrialError(decision.problem)
@@ -137,7 +137,7 @@ class TrialEvents(tune.Callback):
     def _record(self, ours: Trial, result: Mapping[str, Any]) -> None:
         row = result["row"]
         redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
-        if redone > 0 and self._feed.milestones is None:
+        if redone > 0 and self._source.milestones is None:
             self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
         resumed = result["resumed_row"]
         if resumed is not None and resumed["trial_name"] == ours.name:  # not that of another one that it took over
@@ -155,13 +155,13 @@ class TrialEvents(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
-        ours = self._ours(trial)
+        ours = our_trial(trial)
         finished = ours.name in self.training and ours.name not in self._stopped
         self._end(ours, finished, self._failures.get(ours.name))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
-        ours = self._ours(trial)
+        ours = our_trial(trial)
         self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
 
     def conclude(self) -> Status:
@@ -186,7 +186,7 @@ class TrialEvents(tune.Callback):
 
     def _show_phases(self, trials: list[TuneTrial]) -> None:
         for trial in trials:
-            ours = self._ours(trial)
+            ours = our_trial(trial)
             if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING):
                 phase = self._phases.news(self._directory.trial_directory(ours))
                 if phase == TRAINING:
@@ -194,14 +194,10 @@ class TrialEvents(tune.Callback):
                 if phase is not None:
                     self._display.on_phase(ours, phase)
 
-    def _ours(self, trial: TuneTrial) -> Trial:
-        assignment: Assignment = trial.config[ASSIGNMENT]
-        return assignment.trial
-
     def _end(self, trial: Trial, finished: bool, error: TrialError | None) -> None:
         self.training.discard(trial.name)
         self._without_result.discard(trial.name)
-        ending = self._feed.on_end(trial, finished, error)
+        ending = self._source.on_end(trial, finished, error)
         recorder = self._recorders.pop(trial.name, None)
         if recorder is not None:
             recorder.end(ending.status is not Status.ERROR, ending.score)
@@ -217,7 +213,7 @@ class TrialEvents(tune.Callback):
         if trial.name not in self._recorders:
             directory = self._directory.trial_directory(trial)
             self._recorders[trial.name] = TrialRecorder(
-                directory, self._feed.hyperparameters(trial), self._feed.hparams_metrics
+                directory, self._source.hyperparameters(trial), self._source.hparams_metrics
             )
         return self._recorders[trial.name]
 
@@ -236,7 +232,7 @@ class TrialEvents(tune.Callback):
         Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
         """
         now = self._clock()
-        if now - self._heard_s.get(self._ours(trial).name, now) >= timeout_s:
+        if now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
             what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
             self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
 
@@ -245,7 +241,7 @@ class TrialEvents(tune.Callback):
 
         Not at the first look: where the whole run is being deleted, that is what is to be reported.
         """
-        name = self._ours(trial).name
+        name = our_trial(trial).name
         if name not in self._folders or self._folders[name].is_in_place:
             return
         missed_s = self._missed_s.setdefault(name, time.monotonic())
@@ -255,10 +251,16 @@ class TrialEvents(tune.Callback):
 
     def _kill(self, trial: TuneTrial, error: TrialError) -> None:
         """Kill the process of a trial that runs, once; ``error`` is what becomes known of it."""
-        actor, name = trial.temporary_state.ray_actor, self._ours(trial).name
+        actor, name = trial.temporary_state.ray_actor, our_trial(trial).name
         if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:
             self._failures[name] = error
             ray.kill(actor, no_restart=True)
+
+
+def our_trial(trial: TuneTrial) -> Trial:
+    """Return the trial of ours that one of Tune's stands for."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    return assignment.trial
 
 
 class VerdictStopper(tune.Stopper):

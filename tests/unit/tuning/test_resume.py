@@ -18,7 +18,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.resume import recorded_trials, resume_run
-from rlexp.tuning.runner import assignment_of
+from rlexp.tuning.tune_runner import assignment_of
 from tests.behaviour.inline_trials import rows_of, trials_of
 
 

@@ -18,7 +18,7 @@ from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_sweep_extra
 from rlexp.search.state import SearchState
 from rlexp.sessions.ray_session import RaySession
-from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_feed
+from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_in_session
 from rlexp.tuning.stop_request import StopRequest
 
 
@@ -41,7 +41,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
         search = Search(state, directory, journal, capacity(sweep, machine), allow_failures)
         display.follow(search.standings)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        return run_feed(search, [], directory, display, request, session)
+        return run_in_session(search, [], directory, display, request, session)
 
 
 def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:
