@@ -15,7 +15,7 @@ from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import Notice, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.ray_address import cluster_error
+from rlexp.sessions.ray_environment import cluster_error
 from rlexp.terminal import (
     plan_as_json,
     print_checked,

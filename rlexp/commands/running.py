@@ -34,7 +34,7 @@ from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
 from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.ray_address import refuse_cluster
+from rlexp.sessions.ray_environment import refuse_cluster
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 

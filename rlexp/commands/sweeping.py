@@ -32,7 +32,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.plan import only_sweep, refuse_untrainable
 from rlexp.errors import UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.ray_address import refuse_cluster
+from rlexp.sessions.ray_environment import refuse_cluster
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from rlexp.runs.run_lock import LOCK_FILE, is_in_use
-from rlexp.sessions.ray_session import FOLDER_PREFIX
-from rlexp.sessions.session_processes import kill_processes_of, processes_of
+from rlexp.sessions.processes import kill_processes_of, processes_of
+from rlexp.sessions.session import FOLDER_PREFIX
 
 END_TIMEOUT_S = 3.0
 """How long processes get to vanish after they were killed."""

@@ -26,7 +26,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
-from rlexp.sessions.session_processes import SESSION, family_of, kill
+from rlexp.sessions.processes import SESSION, family_of, kill
 
 START_TIMEOUT_S: Final = 60.0
 """What the process has to start and import; then ``sample_timeout_s`` is for each step."""

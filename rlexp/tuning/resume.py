@@ -39,7 +39,7 @@ from rlexp.search.search import Search
 from rlexp.search.searchers import require_sweep_extra
 from rlexp.search.state import OVER, Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
-from rlexp.sessions.ray_session import RaySession
+from rlexp.sessions.session import RaySession
 from rlexp.tuning.run import CHECKING, EXIT_CODES, machine_for, run_in_session
 from rlexp.tuning.stop_condition import reached
 from rlexp.tuning.stop_request import StopRequest

@@ -20,13 +20,12 @@ from rlexp.runs.run_name import as_typed, usual_name
 from rlexp.runs.run_record import Status
 from rlexp.runs.videos import require_video_extra
 from rlexp.search.trial_source import FixedTrials, TrialSource
-from rlexp.sessions.ray_session import (
+from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
+from rlexp.sessions.session import (
     RaySession,
     RayStartError,
     RayStoppedError,
     exit_without_ray,
-    refuse_full_disk,
-    set_ray_environment,
 )
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest

@@ -17,7 +17,7 @@ from rlexp.search.journal import Heading, Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_sweep_extra
 from rlexp.search.state import SearchState
-from rlexp.sessions.ray_session import RaySession
+from rlexp.sessions.session import RaySession
 from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_in_session
 from rlexp.tuning.stop_request import StopRequest
 

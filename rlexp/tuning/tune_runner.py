@@ -22,7 +22,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
-from rlexp.sessions.ray_session import RaySession
+from rlexp.sessions.session import RaySession
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable, placement
 from rlexp.tuning.tune_callbacks import TrialEvents, VerdictStopper, our_trial

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.runs.run_lock import RunLock
-from rlexp.sessions.session_processes import SESSION
+from rlexp.sessions.processes import SESSION
 
 OLD = """\
 pong:

@@ -14,7 +14,7 @@ from rlexp.errors import TrialError
 from rlexp.runs.run_directory import LostDirectoryError, RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
-from rlexp.sessions.ray_session import RaySession
+from rlexp.sessions.session import RaySession
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.run import run_in_session

@@ -16,7 +16,7 @@ import pytest
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.guard import Guard
 from rlexp.sessions.leftovers import find_leftovers
-from rlexp.sessions.session_processes import SESSION, kill_processes_of, processes_of
+from rlexp.sessions.processes import SESSION, kill_processes_of, processes_of
 
 TIMEOUT_S = 20.0
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

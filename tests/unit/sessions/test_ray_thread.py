@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.sessions import ray_thread
-from rlexp.sessions.ray_thread import RayThread
+from rlexp.sessions.session import RayThread
 
 TIMEOUT_S = 30.0
 
@@ -44,7 +43,7 @@ def test_call_raises_what_the_function_raises(thread: RayThread) -> None:
 def test_failed_check_ends_the_wait_for_a_function_that_is_blocked(
     thread: RayThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_thread, "LEAVE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlexp.sessions.session.LEAVE_TIMEOUT_S", 0.01)
     unblocked = threading.Event()
     looks: list[int] = []
 
@@ -57,7 +56,7 @@ def test_failed_check_ends_the_wait_for_a_function_that_is_blocked(
         thread.call(lambda: unblocked.wait(TIMEOUT_S), check)
     assert not thread.is_free()
     unblocked.set()
-    monkeypatch.setattr(ray_thread, "LEAVE_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr("rlexp.sessions.session.LEAVE_TIMEOUT_S", TIMEOUT_S)
     assert thread.is_free()
 
 

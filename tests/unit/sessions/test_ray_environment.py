@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.sessions.ray_address import refuse_cluster
+from rlexp.sessions.ray_environment import refuse_cluster
 
 ADDRESS = "10.77.0.1:6379"
 
