@@ -24,7 +24,7 @@ from rlexp.terminal import (
     print_notices,
     print_plan,
 )
-from rlexp.terminal.problems import print_notice
+from rlexp.terminal.lines import print_notice
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport

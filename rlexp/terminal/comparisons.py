@@ -18,9 +18,8 @@ from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.figure import write_picture
 from rlexp.results.report import write_report
 from rlexp.results.ticks import unit_of
-from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
+from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
-from rlexp.terminal.problems import print_notice_list
 
 _MOST_LINES: Final = 6
 """More curves than these cannot be told apart in a terminal."""

@@ -15,8 +15,7 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.line_width import columns_of, wrapped
 from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut
-from rlexp.terminal.paint import aligned, visible
-from rlexp.terminal.problems import print_notice_list
+from rlexp.terminal.lines import aligned, print_notice_list, visible
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport

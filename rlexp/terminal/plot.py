@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.results.ticks import tick_label, ticks
 from rlexp.sample_batch import Array
-from rlexp.terminal.paint import painted
+from rlexp.terminal.lines import painted
 
 _DOTS_WIDE: Final = 2
 _DOTS_HIGH: Final = 4

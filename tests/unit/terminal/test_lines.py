@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlexp.errors import ConfigError, Notice, Problem, RlexpError
-from rlexp.terminal.paint import visible
-from rlexp.terminal.problems import print_error, print_notice_list
+from rlexp.terminal.lines import print_error, print_notice_list, visible
 
 ESCAPES = "\x1b[2J\x07\x9b31m\u202e"
 
