@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import explaining, reading, running, sweeping
+from rlexp.commands import explaining, reading, training
 from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
@@ -107,15 +107,15 @@ def rlexp(
 
 for command in (
     explaining.check,
-    running.run,
-    sweeping.sweep,
-    running.resume,
+    training.run,
+    training.sweep,
+    training.resume,
     reading.evaluate,
     reading.logs,
     reading.compare,
     reading.ls,
     reading.tensorboard,
-    running.train,
+    training.train,
     explaining.explain,
     explaining.schema,
     explaining.convert,
