@@ -10,8 +10,8 @@ import sys
 def main() -> None:
     """Run the command line; until a command can answer Ctrl-C, it ends this process at once.
 
-    Python would raise KeyboardInterrupt in the middle of an import, where a library may take it for a failure of
-    its own and go on.
+    Python would raise KeyboardInterrupt in the middle of an import, where a library may handle it as a failure
+    and continue.
     """
     _leave_current_folder()
     # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.

@@ -83,7 +83,7 @@ def _run_app(errors: ErrorOptions) -> None:
 
 
 def _first_paragraph(command: Callable[..., None]) -> str:
-    """Return what the list of commands says of one; given as such, a narrow terminal wraps it and cuts nothing."""
+    """Return a command's line in the list of commands; given explicitly, it is wrapped on narrow terminals, not cut."""
     return " ".join(inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0].split())
 
 

@@ -205,7 +205,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Flags:
-    """What a command line says about a run, apart from its experiments."""
+    """The options of a run, apart from its experiments."""
 
     out: Path
     name: str | None = None

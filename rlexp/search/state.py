@@ -1,4 +1,4 @@
-"""SearchState: what a search knows, by what has happened so far, also after a restart, by its journal."""
+"""SearchState: what a search knows, by what has happened so far, also restored from its journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number
 from rlexp.search.journal import Event, damaged, read_events
-from rlexp.search.searchers import Fate, Outcome, Searcher, make_searcher
+from rlexp.search.searchers import Outcome, OutcomeStatus, Searcher, make_searcher
 from rlexp.search.standings import Standings
 from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 
@@ -61,7 +61,7 @@ class SearchState:
     def refused(self, why: str) -> None:
         """Record that the point of the next configuration is invalid, which counts as a failure."""
         self.standings.refused[self.configurations] = why
-        self.searcher.tell(self.configurations, Outcome(Fate.FAILED, None))
+        self.searcher.record(self.configurations, Outcome(OutcomeStatus.FAILED, None))
         self.configurations += 1
 
     def begun(self, trial: Trial) -> None:
@@ -79,7 +79,7 @@ class SearchState:
         checkpoint: str | None,
         others_wait: Callable[[], bool] = lambda: False,
     ) -> Judgement:
-        """Record a row; return what the scheduler says, which judges no trial by its last row.
+        """Record a row; return what the scheduler says; it does not judge last rows.
 
         ``checkpoint``, relative to the run, is that of a milestone.
         """
@@ -123,7 +123,7 @@ class SearchState:
         if status in OVER:
             self.scheduler.ended(trial.name, failed=status is Status.ERROR)
         self.standings.on_end(trial, status, error)
-        self._tell(self._configuration(trial))
+        self._record_outcome(self._configuration(trial))
 
     def unfinished(self) -> list[Trial]:
         """Return the trials that have begun and are not over, in the order in which they began."""
@@ -153,27 +153,27 @@ class SearchState:
     def _configuration(self, trial: Trial) -> int:
         return trial.index // self.sweep.search.num_seeds
 
-    def _tell(self, configuration: int) -> None:
+    def _record_outcome(self, configuration: int) -> None:
         standing = self.standings.of_configuration(configuration)
         is_over = all(trial.status in OVER for trial in standing.trials)
         if len(standing.trials) < self.sweep.search.num_seeds or not is_over:
             return
         if standing.score is None:
-            self.searcher.tell(configuration, Outcome(Fate.FAILED, None))
+            self.searcher.record(configuration, Outcome(OutcomeStatus.FAILED, None))
             return
-        fate = Fate.FINISHED if standing.status is Status.TERMINATED else Fate.PRUNED
+        status = OutcomeStatus.FINISHED if standing.status is Status.TERMINATED else OutcomeStatus.PRUNED
         steps = min(trial.timesteps_total for trial in standing.trials)
-        self.searcher.tell(configuration, Outcome(fate, self.sign * standing.score, steps))
+        self.searcher.record(configuration, Outcome(status, self.sign * standing.score, steps))
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a journal says."""
+    """A sweep as its journal has it."""
 
     state: SearchState
-    """As it was after the last event: what was running then still counts as running."""
+    """After the last event: trials that ran then still count as running."""
     elapsed_s: float
-    """For how long the sweep ran."""
+    """How long the sweep ran."""
     exploited: tuple[tuple[Trial, str], ...]
     """Trials with their new keys, and the checkpoint (relative to the run) that each is to continue from, where they
     have not begun since."""
@@ -184,16 +184,18 @@ def restored(sweep: Sweep, run_directory: Path) -> Restored:
 
     Raises ResumeError where the journal is missing or damaged, or does not fit the sweep.
     """
-    replay = _Replay(sweep)
+    reader = _JournalReader(sweep)
     for line, event in read_events(run_directory):
         try:
-            replay.take(event)
+            reader.apply(event)
         except (LookupError, TypeError, ValueError, AttributeError, ConfigError) as error:
             raise damaged(run_directory, line, error) from error
-    return Restored(replay.state, replay.elapsed_s, tuple(replay.exploited.values()))
+    return Restored(reader.state, reader.elapsed_s, tuple(reader.exploited.values()))
 
 
-class _Replay:
+class _JournalReader:
+    """Applies the events of a journal to a new state."""
+
     def __init__(self, sweep: Sweep) -> None:
         self.state = SearchState(sweep, make_searcher(sweep))
         self.elapsed_s = 0.0
@@ -201,7 +203,7 @@ class _Replay:
         self._sweep = sweep
         self._trials: dict[str, Trial] = {}
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def apply(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case Event.CONFIGURED:
                 self._configured(event["number"], event["point"], event["refused"])
@@ -221,7 +223,7 @@ class _Replay:
     def _configured(self, number: int, point: Mapping[str, Any], refused: str | None) -> None:
         if number != self.state.configurations:
             raise ValueError(f"configuration {number} comes where {self.state.configurations} should")
-        self.state.searcher.recall(number, point)
+        self.state.searcher.restore(number, point)
         if refused is not None:
             self.state.refused(refused)
             return

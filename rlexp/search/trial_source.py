@@ -1,4 +1,4 @@
-"""TrialSource: where the trials of a command come from, and who decides about them while they report."""
+"""TrialSource: where the trials of a command come from, and what decides about them while they report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlexp.search.trial_scheduler import Verdict
 
 @dataclass(frozen=True)
 class Milestones:
-    """The multiples of ``interval`` in a metric that only grows."""
+    """When trials write a checkpoint to be paused or copied: at the multiples of ``interval`` in a growing metric."""
 
     metric: TimeAttribute
     interval: float
 
     def passed(self, before: float, row: Mapping[str, Any]) -> bool:
-        """Return whether one lies between what the metric was and what it is in ``row``."""
+        """Return whether the metric has passed one, from ``before`` to its value in ``row``."""
         return bool(row[self.metric] // self.interval > before // self.interval)
 
 

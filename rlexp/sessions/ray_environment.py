@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # Trials are given out when there is room for them; Tune need not hold them back, one start after the other.
     "TUNE_MAX_PENDING_TRIALS_PG": "200",
-    # No record of every call, which nobody reads without a dashboard: its server grew by 25 MB a minute.
+    # No record of every call, which is not read without a dashboard: its server grew by 25 MB a minute.
     "RAY_task_events_report_interval_ms": "0",
     # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.
     "OMP_NUM_THREADS": "1",
@@ -33,7 +33,7 @@ ENVIRONMENT = {
 }
 """What keeps Ray and Tune quiet, closed to strangers and out of each other's way; what the user has set wins."""
 NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-"""What keeps Ray from printing to our stdout, where ``--json`` has its events: it tells there of workers that died."""
+"""What keeps Ray from printing to our stdout, where ``--json`` has its events: messages about workers that died."""
 ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
 
 

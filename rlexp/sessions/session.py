@@ -1,4 +1,4 @@
-"""A Ray of our own for one command: started quietly, called in a thread, and gone without a trace afterwards."""
+"""A Ray of our own for one command: started quietly, called in a thread, and ended with all its processes and files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHUTDOWN_TIMEOUT_S = 10.0
 """How long Ray may take to shut down, and then its processes to vanish after they were killed."""
 CHECK_INTERVAL_S = 0.25
 LEAVE_TIMEOUT_S = 2.0
-"""How long the thread gets to notice that nobody waits for it any more; Tune, unless Ray blocks it, takes 0.2 s."""
+"""How long the thread may take to end after ``leave``; Tune, unless Ray blocks it, takes 0.2 s."""
 _SERVERS = ("gcs_server", "raylet")
 """The processes without which Ray does nothing: the registry of everything, and the node's manager."""
 
@@ -93,7 +93,7 @@ class RaySession:
         self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
     def __enter__(self) -> Self:
-        # Ray opens its own folder to everybody: it lies in one that is ours alone.
+        # Ray lets all users read its own folder: it is put into one that only this user can read.
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._lock = RunLock(self._folder)
         _use_own_token(self._folder)
@@ -154,7 +154,7 @@ class RaySession:
         if self._folder is not None:
             # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
             kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
-            kill(family)  # whose parents are gone, and whose environment is another
+            kill(family)  # children with another environment, after their parents have ended
             if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
                 del os.environ["RAY_AUTH_TOKEN_PATH"]
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -165,7 +165,7 @@ class RaySession:
         self._thread.close()
 
     def _shut_down_ray(self, family: list[psutil.Process]) -> None:
-        """Leave Ray, then kill its processes: they do not hear the SIGTERM with which Ray asks them to end."""
+        """Leave Ray, then kill its processes: the SIGTERM that Ray sends is blocked in them."""
         import ray
 
         started_s = time.monotonic()
@@ -190,8 +190,8 @@ def exit_without_ray(code: int) -> None:
 def job_without_folders() -> JobConfig:
     """Return a job whose processes search Python's own path only.
 
-    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. Where the
-    user's modules lie travels with the envs that need them.
+    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. The
+    folders of the user's modules are sent with the envs that need them.
     """
     from ray.job_config import JobConfig
 
@@ -224,7 +224,7 @@ def _servers() -> dict[str, psutil.Process]:
 
 
 def _use_own_token(folder: Path) -> None:
-    """Give this Ray a token that only our user can read; Ray's own would lie in ``~/.ray``, readable for all."""
+    """Give this Ray a token that only this user can read; Ray's own is in ``~/.ray``, readable for all."""
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     token = folder / "auth_token"

@@ -22,7 +22,7 @@ from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tole
 from rlexp.terminal.plot import Line, colour_of, plot
 
 _MOST_LINES: Final = 6
-"""More curves than these cannot be told apart in a terminal."""
+"""More curves than these cannot be distinguished in a terminal."""
 _MOST_INTERVALS: Final = 3
 _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20

@@ -1,4 +1,4 @@
-"""A line plot in braille dots, two by four to a character, with axes; curves are told apart without colour too."""
+"""A line plot in braille dots, two by four to a character, with axes; letters mark the curves, also without colour."""
 
 from __future__ import annotations
 

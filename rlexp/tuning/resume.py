@@ -1,4 +1,4 @@
-"""``rlexp resume``: continues a run or sweep that was stopped or killed, or whose ``stop`` is a later one now."""
+"""``rlexp resume``: continues a run or sweep that was stopped or killed, also with a later ``stop`` than before."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from rlexp.tuning.sweep import capacity
 
 
 def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:
-    """Go on with the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
+    """Continue the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
 
     ``overrides`` (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial continues from its
-    newest good checkpoint. Raises ResumeError, with nothing changed, where ``path`` is no run of ours,
-    damaged or in use, or where something else would be another one than in the checkpoints.
+    newest good checkpoint. Raises ResumeError, with nothing changed, where ``path`` is not a run of rlexp, is damaged
+    or in use, or where other keys than those differ from the checkpoints.
     """
     record = read_run_record(path)
     refuse_untrusted(path, record)
@@ -59,7 +59,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         return resume_sweep(path, record, overrides, display, debug)
     refuse_changes_of(overrides, {"seed"}.union(*(trial.varied for trial in record.trials)), path)
     plan = load_recorded_plan(path, record, overrides)
-    if plan.sweeps:  # without any of the files by which it would have been known
+    if plan.sweeps:  # its journal and sweep.json were lost
         return resume_sweep(path, record, overrides, display, debug)
     refuse_own_modules(path, plan.trials, plan.modules.folders)
     trials = [
@@ -83,10 +83,10 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
 
 
 def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
-    """Yield the trials of ``plan``, read from ``resolved.yaml``, by the names that they had, in the order of then.
+    """Yield the trials of ``plan``, read from ``resolved.yaml``, by the names and in the order that they had.
 
     The file has its keys in another order than the one it was made of, so a grid's trials come in another order
-    and with other names; what is varied, and the seed, tell which is which. Raises ResumeError for an unknown one.
+    and with other names; the varied values and the seed identify them. Raises ResumeError for an unknown one.
     """
     names: dict[str, deque[str]] = defaultdict(deque)
     for known in record.trials:
@@ -110,13 +110,13 @@ def _identity(varied: Mapping[str, Any], seed: int | None) -> str:
 
 
 def _has_reached_stop(trial: Trial, directory: Path) -> bool:
-    """Return whether the last row of a trial that ended is beyond its ``stop``, which may be another one by now."""
+    """Return whether the last row of a trial that ended is beyond its ``stop``, which may have changed since."""
     row = last_row(directory)
     return row is None or reached(trial.experiment.stop, row) is not None
 
 
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:
-    """Raise ResumeError where a trial's newest checkpoint was trained with keys that are others now."""
+    """Raise ResumeError where a trial's newest checkpoint was trained with other keys."""
     newest = newest_manifest(directory)
     refuse_unloadable(newest)
     if newest is None:
@@ -136,10 +136,10 @@ def is_sweep(path: Path) -> bool:
 
 
 def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], display: Display, debug: bool) -> int:
-    """Go on with the sweep at ``path``; return the exit code, as the sweep itself does.
+    """Continue the sweep at ``path``; return the exit code, as the sweep itself does.
 
     ``overrides`` may change what CHANGEABLE_IN_SWEEPS names. Raises ResumeError, with nothing changed, where they
-    change anything else, where the sweep is over, or where its files are damaged, in use or of different runs.
+    change anything else, where the sweep has ended, or where its files are damaged, in use or of different runs.
     """
     heading = read_heading(path)
     _refuse_other_space(overrides, heading)
@@ -165,7 +165,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
 
 
 def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:
-    """Return the sweep of a plan with its axes as they were; raises ResumeError where it is another one by now."""
+    """Return the sweep of a plan with its axes in their first order; raises ResumeError where it has other keys."""
     keys = plan.sweeps[0].space.keys if len(plan.sweeps) == 1 else ()
     if set(keys) != set(heading.axes):
         now = ", ".join(keys) or "nothing"
@@ -214,14 +214,14 @@ def _refuse_strange_trials(state: SearchState, directory: RunDirectory) -> None:
 
 
 def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
-    """Do what was decided and not done when the sweep was killed, and put what is not over before what is new."""
+    """Do what was decided and not done when the sweep was killed, and queue unfinished trials before new ones."""
     state = past.state
     for trial, checkpoint in past.exploited:
-        _take_over(search, trial, checkpoint, directory)
+        _copy_exploited(search, trial, checkpoint, directory)
     for trial in state.unfinished():
         newest = newest_manifest(directory.trial_directory(trial))
         if newest is not None:
-            _take_lost_row(search, trial, *newest, directory)
+            _record_lost_row(search, trial, *newest, directory)
         _end_if_due(search, trial, directory)
         standing = state.standings.of(trial)
         if newest is None and standing.iterations and standing.status not in OVER:
@@ -240,7 +240,7 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     )
 
 
-def _take_over(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
+def _copy_exploited(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
     try:
         copy_checkpoint(directory.path / checkpoint, directory.trial_directory(trial))
     except (CheckpointError, OSError) as error:
@@ -248,8 +248,8 @@ def _take_over(search: Search, trial: Trial, checkpoint: str, directory: RunDire
     directory.change(trial)
 
 
-def _take_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifest, directory: RunDirectory) -> None:
-    """Take over the row with which a trial wrote its newest checkpoint where the kill came before it was heard of."""
+def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifest, directory: RunDirectory) -> None:
+    """Record the row in a trial's newest checkpoint, where the sweep was killed before it was recorded."""
     row, folder = checkpoint_row(newest, manifest.metadata), directory.trial_directory(trial)
     if row is None or row["trial_name"] != trial.name:
         return
@@ -270,7 +270,7 @@ def _take_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifes
 
 
 def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
-    """End a trial whose last row, or what was decided about it, was kept when its end was not."""
+    """End a trial whose last row, or a decision to stop it, is on the disk while its end is not."""
     row = last_row(directory.trial_directory(trial))
     if search.is_pruned(trial):
         search.on_end(trial, False, None)
@@ -281,7 +281,7 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
 
 
 def _concluded(search: Search, directory: RunDirectory, display: Display) -> int:
-    """End a sweep that was killed when nothing was left but to say what it found."""
+    """End a sweep that was killed after all trials had ended."""
     display.start(directory.path, [])
     status = search.conclude(Status.TERMINATED)
     directory.finish(status)
@@ -290,7 +290,7 @@ def _concluded(search: Search, directory: RunDirectory, display: Display) -> int
 
 
 def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
-    """Raise ResumeError where an override would search a key no more, or otherwise."""
+    """Raise ResumeError where an override would change the values of a searched key."""
     for text in overrides:
         key = text.partition("=")[0].strip().removeprefix("config.")
         for axis in heading.axes:

@@ -1,4 +1,4 @@
-"""One ``rlexp run``: refuses what cannot run before anything exists, runs the rest, says how it ended."""
+"""``rlexp run``: refuses what cannot run before anything is created, runs the trials, reports how the run ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line says about a run, apart from its experiments."""
+    """The options of a run, apart from its experiments."""
 
     out: Path
     name: str | None
@@ -66,7 +66,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
 
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
-    """Return this machine; raises where it cannot hold one of ``trials``, or an env or starting point is not there."""
+    """Return this machine; raises where it cannot run one of ``trials``, or an env or starting point is missing."""
     set_ray_environment(debug)
     refuse_full_disk()
     machine = this_machine()
@@ -120,9 +120,9 @@ def run_in_session(
 def _train(
     source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
 ) -> tuple[Status, RlexpError | None]:
-    """Run the trials within the session; return how the run ended, and the error where Ray did not last.
+    """Run the trials within the session; return how the run ended, and the error where Ray ended first.
 
-    Raises KeyboardInterrupt where a run was interrupted of which nothing needs to be kept.
+    Raises KeyboardInterrupt where a run was interrupted that has no result.
     """
     display.on_phase(None, "loading Ray")
     from rlexp.tuning.tune_runner import run_trials  # a second or two in which a signal interrupts
@@ -171,5 +171,5 @@ def _end_early(directory: RunDirectory, status: Status) -> bool:
 
 
 def _is_to_be_discarded(directory: RunDirectory) -> bool:
-    """Return whether a run that ends now has left nothing that anybody needs."""
+    """Return whether a run that ends now is new and has no result."""
     return directory.is_new and not any(trial.iterations for trial in directory.record.trials)

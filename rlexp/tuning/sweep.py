@@ -1,4 +1,4 @@
-"""One ``rlexp sweep``: refuses what cannot run before anything exists, searches, says what it found."""
+"""``rlexp sweep``: refuses what cannot run before anything is created, searches, reports what was found."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
 
 
 def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:
-    """Write what a sweep is about into its new directory, all that a later resume needs; return its journal.
+    """Write into a new directory all that a later resume of the sweep needs; return its journal.
 
-    ``run.json`` comes last: a directory without one is no run, and one with it can be resumed.
+    ``run.json`` comes last: a directory that has it can be resumed.
     """
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     directory.write_experiments(texts, resolved_yaml(plan))

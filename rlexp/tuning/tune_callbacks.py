@@ -1,4 +1,4 @@
-"""What Tune tells about the trials, taken to the recorders, the run's directory, the source and the display."""
+"""Tune's callbacks: pass what Tune reports to the trial source, recorders, run directory and display."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _FOLDER_LOST = "its directory was deleted or moved while it ran"
 
 
 class LeftError(BaseException):
-    """Ends Tune's loop when nobody waits for it any more; no Exception, so that Tune does not begin to clean up."""
+    """Ends Tune's loop after ``leave``; not an Exception, so that Tune does not begin to clean up."""
 
 
 class TrialEvents(tune.Callback):
-    """Owns the recorders of the trials that run; knows them by what Tune's config of each says.
+    """Owns the recorders of the trials that run; identifies them by Tune's config of each.
 
     Called by Tune in its thread, until ``leave``.
     """
@@ -80,7 +80,7 @@ class TrialEvents(tune.Callback):
             raise LeftError
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune pickles its callbacks with its state, which nobody restores: leave an empty one."""
+        """Tune pickles its callbacks with its state, which is never restored: leave an empty one."""
         return (tune.Callback, ())
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
@@ -140,7 +140,7 @@ class TrialEvents(tune.Callback):
         if redone > 0 and self._source.milestones is None:
             self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
         resumed = result["resumed_row"]
-        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of another one that it took over
+        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of the trial that it copied
             self._recorder(ours).record_missing(resumed)
         self._recorder(ours).record(row)
         self._directory.trial_result(ours, row)
@@ -229,7 +229,7 @@ class TrialEvents(tune.Callback):
     def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
         """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
 
-        Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
+        Only a kill helps: a process that hangs in an env's ``step`` answers nothing.
         """
         now = self._clock()
         if now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
@@ -237,9 +237,9 @@ class TrialEvents(tune.Callback):
             self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
 
     def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
-        """Kill the process of a trial whose directory was deleted or moved: it has nowhere to write.
+        """Kill the process of a trial whose directory was deleted or moved: it cannot write.
 
-        Not at the first look: where the whole run is being deleted, that is what is to be reported.
+        Not at the first look: if the whole run is being deleted, that is reported instead.
         """
         name = our_trial(trial).name
         if name not in self._folders or self._folders[name].is_in_place:
@@ -250,7 +250,7 @@ class TrialEvents(tune.Callback):
             self._kill(trial, TrialError(_FOLDER_LOST))
 
     def _kill(self, trial: TuneTrial, error: TrialError) -> None:
-        """Kill the process of a trial that runs, once; ``error`` is what becomes known of it."""
+        """Kill the process of a trial that runs, once; ``error`` is reported as its error."""
         actor, name = trial.temporary_state.ray_actor, our_trial(trial).name
         if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:
             self._failures[name] = error
@@ -258,7 +258,7 @@ class TrialEvents(tune.Callback):
 
 
 def our_trial(trial: TuneTrial) -> Trial:
-    """Return the trial of ours that one of Tune's stands for."""
+    """Return rlexp's trial for one of Tune's."""
     assignment: Assignment = trial.config[ASSIGNMENT]
     return assignment.trial
 
