@@ -32,7 +32,9 @@ def rising(reports: list[tuple[str, int, float]]) -> list[tuple[str, int, float]
 
 
 @given(REPORTS, st.sampled_from([1.5, 2.0, 3.0, 4.0]))
-def test_asha_goes_by_rank_among_all_who_came(reports: list[tuple[str, int, float]], factor: float) -> None:
+def test_asha_judges_by_rank_among_all_that_reached_the_rung(
+    reports: list[tuple[str, int, float]], factor: float
+) -> None:
     asha = Asha(4.0, factor)
     rungs: dict[float, dict[str, float]] = {4.0 * factor**number: {} for number in range(20)}
     ended: set[str] = set()
@@ -50,7 +52,7 @@ def test_asha_goes_by_rank_among_all_who_came(reports: list[tuple[str, int, floa
         ended |= {trial} if why else set()
 
 
-def test_the_first_at_a_rung_always_goes_on_and_the_best_always_do() -> None:
+def test_asha_continues_the_first_and_the_best_at_a_rung() -> None:
     asha = Asha(10, 3)
     assert judged(asha, "a", 10, -100.0) is None
     assert judged(asha, "b", 11, 5.0) is None
@@ -62,13 +64,13 @@ def test_the_first_at_a_rung_always_goes_on_and_the_best_always_do() -> None:
     assert asha.state() == {"early_stopping": [rung]}
 
 
-def test_equals_share_a_rank() -> None:
+def test_asha_equal_values_share_a_rank() -> None:
     asha = Asha(10, 4)
     assert [judged(asha, trial, 10, 1.0) for trial in "abcde"] == [None] * 5
 
 
 @given(REPORTS, st.integers(1, 3), st.integers(0, 60))
-def test_the_median_rule_compares_the_best_with_running_averages(
+def test_median_rule_compares_best_value_with_running_averages(
     reports: list[tuple[str, int, float]], min_others: int, grace: int
 ) -> None:
     rule = MedianStopping(grace, min_others)
@@ -87,7 +89,7 @@ def test_the_median_rule_compares_the_best_with_running_averages(
             assert (why is not None) == expected
 
 
-def test_what_was_decided_stands_for_a_trial_that_begins_again() -> None:
+def test_judgements_are_final_for_a_restarted_trial() -> None:
     median_rule = MedianStopping(10, 1)
     assert judged(median_rule, "a", 10, 5.0) is None
     assert judged(median_rule, "b", 10, 9.0) is None

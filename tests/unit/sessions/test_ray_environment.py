@@ -40,6 +40,6 @@ def test_cluster_in_the_environment_is_refused(environment: dict[str, str], name
         {"RAY_ADDRESS": ADDRESS, "RLEXP_SESSION": "/tmp/rlexp-1"},  # a command that an env of a run has started
     ],
 )
-def test_nothing_joins_the_address_that_a_command_does_without(environment: dict[str, str]) -> None:
+def test_local_address_removes_the_address_of_ray(environment: dict[str, str]) -> None:
     refuse_cluster(environment)
     assert "RAY_ADDRESS" not in environment
