@@ -189,6 +189,7 @@ class Search:
         """End a trial that the scheduler stopped before it began again in a sweep that was resumed."""
         ending = self.on_end(trial, False, None)
         self._directory.trial_status(trial, ending.status, None, ending.message)
+        self.standings.note(f"{trial.name[:5]} ends early: {ending.message}")
 
     def _configure(self) -> None:
         """Ask for the next configuration; an invalid one counts as a failure."""

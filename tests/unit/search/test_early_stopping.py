@@ -104,3 +104,10 @@ def test_judgements_are_final_for_a_restarted_trial() -> None:
     assert judged(asha, "a", 5, 0.0) is None
     assert judged(asha, "a", 10, 0.0) is None
     assert asha.rungs[0].values == {"a": 1.0, "b": 2.0}
+
+
+def test_reports_without_a_value_are_not_judged() -> None:
+    for rule in (Asha(10, 2), MedianStopping(10, 1)):
+        assert judged(rule, "a", 10, 5.0) is None
+        assert judged(rule, "b", 10, math.nan) is None
+        assert judged(rule, "b", 10, 4.0) is not None, "as the first report at this time"
