@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _leave_current_folder() -> None:
-    """Undo that ``python -m`` searches the current folder for every module, except where rlexp itself lies in it."""
+    """Undo that ``python -m`` searches the current folder for every module, except where it contains rlexp itself."""
     here = os.getcwd()
     if sys.path[:1] == [here] and not os.path.samefile(here, os.path.dirname(os.path.dirname(__file__))):
         del sys.path[0]

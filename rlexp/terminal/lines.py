@@ -23,7 +23,7 @@ def painted(text: str, colour: str, stream: TextIO) -> str:
 def visible(text: str) -> str:
     """Return text with what could move the cursor, change colours or turn text round spelt out, as Python does.
 
-    Names, tags and messages may come from files that are anybody's. Ends of lines stay.
+    Names, tags and messages may come from untrusted files. Ends of lines stay.
     """
     return "".join(
         character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text

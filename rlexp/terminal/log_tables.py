@@ -211,7 +211,7 @@ def glyphs_of(stream: TextIO) -> Glyphs:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` without characters that could move the cursor or change colours: files may be anybody's."""
+    """Return ``text`` without characters that could move the cursor or change colours: files are not trusted."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -49,7 +49,7 @@ class LogOptions:
     as_csv: bool
     as_json: bool
     follow: bool
-    """Go on with what is written, until somebody interrupts."""
+    """Also print what is written later, until Ctrl-C."""
 
 
 def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
@@ -83,7 +83,7 @@ def _printer(options: LogOptions) -> LogPrinter[Any]:
 
 
 def _follow(follower: Follower, globs: TagGlobs, printer: LogPrinter[Any]) -> None:
-    """Print what is written, until somebody interrupts."""
+    """Print what is written, until Ctrl-C."""
     _notice("waiting for new points; Ctrl-C ends")
     while True:
         for run, batch in follower.poll():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _EXIT_CLOSED_PIPE: Final = 128 + signal.SIGPIPE
-"""What a shell reports of a program that is ended by SIGPIPE, as most are when nobody reads their output."""
+"""What a shell reports of a program that is ended by SIGPIPE, as most are when their pipe is closed."""
 
 
 class OutputFile(io.FileIO):

@@ -110,7 +110,7 @@ class _Canvas:
             self._set(index, span, np.full(len(span), column))
 
     def mark(self, index: int, line: Line, count: int) -> None:
-        """Write the curve's letter at a few places along it, each curve's at places of its own."""
+        """Write the curve's letter at a few places along it, at other places for each curve."""
         for number in range(_MARKS_ON_A_CURVE):
             share = (number + (index + 1) / (count + 1)) / _MARKS_ON_A_CURVE
             x = line.x[0] + share * (line.x[-1] - line.x[0])

@@ -70,7 +70,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
-    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its own bundles."""
+    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles."""
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
         return {ASSIGNMENT: assignment_of(trial, directory, source)}

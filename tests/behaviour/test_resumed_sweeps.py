@@ -1,7 +1,7 @@
 """A sweep that is killed at any moment and resumed ends as if nobody had killed it.
 
 Everything is real but the trials: the files that a kill would leave are copied before each write, and ``rlexp resume``
-goes on with the copy.
+continues the copy.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def first_steps(events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def test_resumed_pbt_continues_from_the_last_milestones(tmp_path: Path) -> None:
-    """Who takes over from whom depends on who comes to a milestone first, and those that were apart begin together.
+    """Which trial copies which depends on the order in which they reach a milestone, and a resume changes that order.
 
-    So it does not end as if nobody had killed it; but all that has happened stands, and its number seeds what follows.
+    So it does not end like one that was not killed; but its past exploits stay, and their number seeds the next.
     """
     search = {"num_samples": 4, **PBT}
     copies, rehearsals = Copies(tmp_path / "copies", STRIDE, 7), Rehearsals(tmp_path, curve, capacity=4)

@@ -168,5 +168,5 @@ def test_trial_without_checkpoint_starts_again_with_a_note(begun: tuple[Rehearsa
     running = [trial for trial, status in statuses(path).items() if status == "RUNNING" and rows(path).get(trial)]
     assert running
     rehearsals.resume(path)
-    told = [note for note in rehearsals.played[-1].search.standings.notes if "starts from the beginning" in note]
-    assert told == [f"{trial} has no checkpoint and starts from the beginning" for trial in running]
+    notes = [note for note in rehearsals.played[-1].search.standings.notes if "starts from the beginning" in note]
+    assert notes == [f"{trial} has no checkpoint and starts from the beginning" for trial in running]

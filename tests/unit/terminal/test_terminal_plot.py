@@ -1,4 +1,4 @@
-"""A plot in dots: within its size, its curves where they belong and told apart without colour."""
+"""Plots in braille dots: size, positions of curves, and letters that mark them without colour."""
 
 from __future__ import annotations
 

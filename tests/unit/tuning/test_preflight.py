@@ -1,4 +1,4 @@
-"""Envs are tried in a process of their own: whatever one does, the command is told what, in time, and stays whole."""
+"""Preflight: envs are tried in a separate process, the command gets an error in time, and nothing else changes."""
 
 from __future__ import annotations
 
