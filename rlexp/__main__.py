@@ -10,8 +10,8 @@ import sys
 def main() -> None:
     """Run the command line; until a command can answer Ctrl-C, it ends this process at once.
 
-    Python would raise KeyboardInterrupt in the middle of an import, where a library may take it for a failure of
-    its own and go on.
+    Python would raise KeyboardInterrupt in the middle of an import, where a library may handle it as a failure
+    and continue.
     """
     _leave_current_folder()
     # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _leave_current_folder() -> None:
-    """Undo that ``python -m`` searches the current folder for every module, except where rlexp itself lies in it."""
+    """Undo that ``python -m`` searches the current folder for every module, except where it contains rlexp itself."""
     here = os.getcwd()
     if sys.path[:1] == [here] and not os.path.samefile(here, os.path.dirname(os.path.dirname(__file__))):
         del sys.path[0]

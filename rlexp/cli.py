@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import explaining, reading, running, sweeping
+from rlexp.commands import explaining, reading, training
+from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
@@ -55,15 +56,16 @@ app = typer.Typer(
 def main() -> None:
     """Run a command; an error that its user can correct becomes ``error:`` and ``hint:`` lines and an exit code."""
     open_output_streams()
+    errors = ErrorOptions()
     try:
-        _run_app()
+        _run_app(errors)
     except RlexpError as error:
-        if "--debug" in sys.argv:
+        if errors.show_tracebacks:
             traceback.print_exception(error)
         print_error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno not in _DISK_ERRORS or "--debug" in sys.argv:
+        if error.errno not in _DISK_ERRORS or errors.show_tracebacks:
             raise
         where = f" {error.filename}" if error.filename else ""
         print_error(
@@ -72,16 +74,16 @@ def main() -> None:
         sys.exit(RlexpError.exit_code)
 
 
-def _run_app() -> None:
+def _run_app(errors: ErrorOptions) -> None:
     """Run the command, and write out what it printed: at the interpreter's end an error would be past handling."""
     try:
-        app()
+        app(obj=errors)
     finally:
         sys.stdout.flush()
 
 
 def _first_paragraph(command: Callable[..., None]) -> str:
-    """Return what the list of commands says of one; given as such, a narrow terminal wraps it and cuts nothing."""
+    """Return a command's line in the list of commands; given explicitly, it is wrapped on narrow terminals, not cut."""
     return " ".join(inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0].split())
 
 
@@ -105,15 +107,15 @@ def rlexp(
 
 for command in (
     explaining.check,
-    running.run,
-    sweeping.sweep,
-    running.resume,
+    training.run,
+    training.sweep,
+    training.resume,
     reading.evaluate,
     reading.logs,
     reading.compare,
     reading.ls,
     reading.tensorboard,
-    running.train,
+    training.train,
     explaining.explain,
     explaining.schema,
     explaining.convert,

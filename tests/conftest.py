@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.sessions.ray_session import RaySession, set_ray_environment
+from rlexp.sessions.ray_environment import set_ray_environment
+from rlexp.sessions.session import RaySession
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)

@@ -15,7 +15,7 @@ from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import Notice, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.ray_address import cluster_error
+from rlexp.sessions.ray_environment import cluster_error
 from rlexp.terminal import (
     plan_as_json,
     print_checked,
@@ -24,7 +24,7 @@ from rlexp.terminal import (
     print_notices,
     print_plan,
 )
-from rlexp.terminal.problems import print_notice
+from rlexp.terminal.lines import print_notice
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,21 @@ Imports = Annotated[
 ]
 AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Ignore unknown keys, with a notice each.")]
 Fit = Annotated[bool, typer.Option("--fit", help="Reduce workers, replay shards, GPUs and replay to this machine.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@dataclass
+class ErrorOptions:
+    """How an error that ends a command is shown: the ``obj`` of the command's context."""
+
+    show_tracebacks: bool = False
+
+
+def _show_tracebacks(context: typer.Context, debug: bool) -> bool:
+    context.ensure_object(ErrorOptions).show_tracebacks = debug
+    return debug
+
+
+Debug = Annotated[bool, typer.Option("--debug", callback=_show_tracebacks, is_eager=True, help="Show tracebacks.")]
 
 
 def load_options(

@@ -1,37 +1,17 @@
-"""Schedulers that end trials early, as pure rules: they see names, times and values of which more is better."""
+"""Trial schedulers that end trials early: asynchronous successive halving, and the median stopping rule."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-
-class EarlyStopping(Protocol):
-    """Judges trials by what they have reported; a trial without a finite value yet is not asked about.
-
-    What was decided stands: a trial that began again from an earlier step is not judged again until it has passed
-    where it was, and what it was there still counts for the others.
-    """
-
-    def judge(self, trial: str, time: float, value: float) -> str | None:
-        """Take over a trial's value at a time of its own; return why it ends, None where it goes on."""
-
-    def state(self) -> Any:
-        """Return what is remembered, as JSON has it."""
-
-
-class NeverStopping:
-    """``fifo``: every trial goes on to its own end."""
-
-    def judge(self, trial: str, time: float, value: float) -> str | None:
-        return None
-
-    def state(self) -> Any:
-        return []
+from rlexp.config.variants.sweep import Sweep
+from rlexp.search.trial_scheduler import CONTINUE, Judgement, Report, TrialScheduler, Verdict
 
 
 @dataclass
@@ -40,15 +20,15 @@ class Rung:
 
     at: float
     values: dict[str, float] = field(default_factory=dict)
-    """By trial, in the order in which they came."""
+    """By trial, in the order in which they reached it."""
     ended: list[str] = field(default_factory=list)
 
 
-class Asha:
+class Asha(TrialScheduler):
     """Asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020).
 
-    The stopping variant: whoever reaches a rung goes on if it is among the best 1 / ``factor`` of those that have
-    reached it so far, itself included and at least one; nobody waits for the others.
+    The stopping variant: a trial that reaches a rung continues if it is among the best 1 / ``factor`` of those that
+    have reached it so far, itself included and at least one; no trial waits for the others.
     """
 
     def __init__(self, first: float, factor: float) -> None:
@@ -57,29 +37,36 @@ class Asha:
         self._first = first
         self._factor = factor
 
-    def judge(self, trial: str, time: float, value: float) -> str | None:
-        self._add_rungs_up_to(time)
-        new = [rung for rung in self.rungs if rung.at <= time and trial not in rung.values]
-        for rung in new:
-            rung.values[trial] = value
-        for rung in new:
-            rank = sum(other > value for other in rung.values.values()) + 1
-            going_on = max(math.ceil(len(rung.values) / self._factor), 1)
-            if rank > going_on:
-                rung.ended.append(trial)
-                continuing = "1 trial continues" if going_on == 1 else f"{going_on} trials continue"
-                return f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}; {continuing}"
-        return None
+    @classmethod
+    def of(cls, sweep: Sweep) -> Asha:
+        return cls(sweep.stop_interval, sweep.search.asha.reduction_factor)
 
-    def state(self) -> Any:
-        return [{"at": rung.at, "values": dict(rung.values), "ended": list(rung.ended)} for rung in self.rungs]
+    def judge(self, report: Report) -> Judgement:
+        if math.isnan(report.value):
+            return CONTINUE
+        self._add_rungs_up_to(report.time)
+        new = [rung for rung in self.rungs if rung.at <= report.time and report.trial not in rung.values]
+        for rung in new:
+            rung.values[report.trial] = report.value
+        for rung in new:
+            rank = sum(other > report.value for other in rung.values.values()) + 1
+            count = max(math.ceil(len(rung.values) / self._factor), 1)
+            if rank > count:
+                rung.ended.append(report.trial)
+                continuing = "1 trial continues" if count == 1 else f"{count} trials continue"
+                reason = f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}; {continuing}"
+                return Judgement(Verdict.STOP, reason)
+        return CONTINUE
+
+    def state(self) -> Mapping[str, Any]:
+        return {"early_stopping": [asdict(rung) for rung in self.rungs]}
 
     def _add_rungs_up_to(self, time: float) -> None:
         while (at := self._first * self._factor ** len(self.rungs)) <= time:
             self.rungs.append(Rung(at))
 
 
-class MedianStopping:
+class MedianStopping(TrialScheduler):
     """The median stopping rule (Golovin et al., "Google Vizier", 2017, section 3.2.2).
 
     A trial ends at a time where its best value so far is below the median of the others' running averages up to then.
@@ -93,21 +80,26 @@ class MedianStopping:
         self._best: dict[str, float] = {}
         self._ended: dict[str, str] = {}
 
-    def judge(self, trial: str, time: float, value: float) -> str | None:
+    @classmethod
+    def of(cls, sweep: Sweep) -> MedianStopping:
+        return cls(sweep.stop_interval, sweep.search.median.min_samples_required)
+
+    def judge(self, report: Report) -> Judgement:
+        trial, time, value = report.trial, report.time, report.value
         sums, times = self._sums[trial], self._times[trial]
-        if times and time <= times[-1]:
-            return None
+        if math.isnan(value) or (times and time <= times[-1]):
+            return CONTINUE
         times.append(time)
         sums.append(value + (sums[-1] if sums else 0.0))
         self._best[trial] = max(value, self._best.get(trial, -math.inf))
         others = [self._average(other, time) for other in self._times if other != trial and self._reached(other, time)]
         if time < self._grace or len(others) < self._min_others or self._best[trial] >= median(others):
-            return None
+            return CONTINUE
         self._ended[trial] = f"below the median of {len(others)} others at {time:,.0f}"
-        return self._ended[trial]
+        return Judgement(Verdict.STOP, self._ended[trial])
 
-    def state(self) -> Any:
-        return [{"trial": trial, "why": why} for trial, why in self._ended.items()]
+    def state(self) -> Mapping[str, Any]:
+        return {"early_stopping": [{"trial": trial, "why": why} for trial, why in self._ended.items()]}
 
     def _reached(self, trial: str, time: float) -> bool:
         return self._times[trial][-1] >= time

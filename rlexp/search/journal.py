@@ -1,7 +1,7 @@
-"""``search.jsonl``: what happened to a search, in order. ``rlexp resume`` goes by it.
+"""``search.jsonl``: the events of a search, in order, from which ``rlexp resume`` restores its state.
 
-``sweep.json`` says how things stand, a few seconds late, for people and programs. Here is what brought them there: a
-line for each event, written before anything is done that cannot be done again.
+``sweep.json`` has the state a few seconds late, for people and programs. The journal has a line for each event, written
+before anything is done that cannot be done again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Event(StrEnum):
     """What can happen to a search."""
 
     CONFIGURED = "configured"
-    """Its searcher gave a point; ``refused`` says why no trial can have it."""
+    """Its searcher suggested a point; ``refused`` says why the point is invalid."""
     BEGUN = "begun"
-    """A trial began, or goes on."""
+    """A trial began, or continues."""
     REPORTED = "reported"
     """A trial had a row, of which JOURNALED and the metric are kept."""
-    TOOK_OVER = "took_over"
-    """A trial of a population took over another."""
+    EXPLOITED = "took_over"
+    """A trial continues from a copy of another one's checkpoint."""
     ENDED = "ended"
 
 
@@ -50,7 +50,7 @@ class Heading:
 
 
 class Journal:
-    """Owns ``search.jsonl`` of one sweep while it runs; goes on with the file that is there."""
+    """Owns ``search.jsonl`` of one sweep while it runs; appends to a file that exists."""
 
     def __init__(self, run_directory: Path, elapsed_s: float = 0.0) -> None:
         """``elapsed_s`` is for how long the search ran before it was stopped."""
@@ -120,7 +120,7 @@ def damaged(run_directory: Path, line: int, error: Exception) -> ResumeError:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the lines but for a last one without an end: a kill cut it, and what it says was not done yet."""
+    """Yield the lines, except a last one without an end: a kill cut it before its event had effects."""
     number = 0
     try:
         with path.open("rb") as file:

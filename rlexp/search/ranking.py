@@ -25,7 +25,7 @@ RULE: Final = (
     "A trial scores the mean of {metric} over the last tenth of the steps that all completed trials have; one that "
     "ended early, over the last tenth of its own. Configurations that ended early rank behind all that did not."
 )
-"""What :func:`ranking` does, for whoever reads its result."""
+"""What :func:`ranking` does, as reports print it."""
 _SEED: Final = 0
 """Of every bootstrap: the same scores give the same interval, and the one that ``rlexp compare`` gives."""
 _ENDED_EARLY: Final = (Status.PRUNED, Status.STOPPED)

@@ -1,4 +1,4 @@
-"""Search: the feed of a sweep. It asks the searcher for configurations and the scheduler about results."""
+"""Search: the trial source of a sweep. It asks the searcher for configurations and the scheduler about results."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.checkpoint_milestones import Milestones
 from rlexp.search.journal import JOURNALED, Event, Journal
-from rlexp.search.population import Exploit, Population
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
-from rlexp.search.trial_source import GO_ON, Action, Ending, Verdict
+from rlexp.search.trial_scheduler import Exploit, Judgement, Verdict
+from rlexp.search.trial_source import CONTINUE, Decision, Ending, Milestones
 
 _LOSS = "info/learner/loss"
 
 
 class Search:
-    """Decides while a sweep runs: by its state, which takes over whatever is also written into the journal.
+    """Decides while a sweep runs, by its state; writes each event to the journal before the state records it.
 
-    The runner is its only caller, in one thread; it needs no Ray.
+    Called in one thread, by Tune's callbacks; it needs no Ray.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Search:
             self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
         self.hang_timeout_s: float | None = search.hang_timeout_s
         self.milestones: Milestones | None = None
-        if state.population is not None:
+        if state.scheduler.needs_checkpoints:
             self.milestones = Milestones(search.time_attr, state.sweep.stop_interval)
         self._state = state
         self._sweep = state.sweep
@@ -53,15 +52,14 @@ class Search:
         self._record = SearchRecord(state.sweep, directory.path)
         self._capacity = capacity
         self._allow_failures = allow_failures
-        self._judged: set[str] = set()
         self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
         self._scores: dict[str, float | None] = {}
         """What trials scored when they ended: it may change as others end."""
 
     def next(self) -> Trial | None:
-        if len(self._state.running) >= self._capacity or self._is_over_time() or not self._is_another_left():
+        trial = None if self._is_full() or self._is_over_time() else self._next_waiting()
+        if trial is None:
             return None
-        trial = self._state.waiting[0]
         if all(record.name != trial.name for record in self._directory.record.trials):
             self._directory.add(trial)
         self._begin(trial)
@@ -71,48 +69,45 @@ class Search:
     def finished(self) -> bool:
         return self._is_over_time() or (self._is_exhausted() and not self._state.waiting)
 
-    def judge(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Verdict:
-        milestone = None if checkpoint is None else f"{checkpoint.parent.name}/{checkpoint.name}"
-        self._report(trial, row, False, milestone)
-        self._judged.add(trial.name)
-        if self.is_pruned(trial):
-            return Verdict(Action.END)
-        if self._state.population is None or milestone is None:
-            return GO_ON
-        changed = self._takeover(self._state.population, trial, milestone)
-        if changed is None and not self._others_wait():
-            return GO_ON
-        self._state.paused_at_milestone(trial)
-        return Verdict(Action.PAUSE, changed)
+    def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        problem = _divergence(row)
+        if problem is not None or row["done"]:
+            self._report(trial, row, True, None)
+            decision = CONTINUE if problem is None else Decision(Verdict.STOP, problem=problem)
+        else:
+            decision = self._decide(trial, row, checkpoint)
+        self._record.write_when_due(self.standings, self._state.summary)
+        return decision
 
-    def waits(self, paused: Sequence[Trial]) -> Trial | None:
-        """Return the one that has come least far, where there is room for it and none is left to begin."""
-        room = len(self._state.running) < self._capacity and (self._is_over_time() or not self._is_another_left())
-        trial = min(paused, key=lambda each: self.standings.of(each).timesteps_total, default=None)
-        if trial is None or not room:
+    def _decide(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        milestone = None if checkpoint is None else f"{checkpoint.parent.name}/{checkpoint.name}"
+        judgement = self._report(trial, row, False, milestone)
+        verdict, changed = judgement.verdict, None
+        if judgement.exploit is not None:
+            changed = self._exploit(trial, judgement.exploit)
+            if changed is None:
+                verdict = Verdict.PAUSE if self._others_wait() else Verdict.CONTINUE
+        if verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
+            self._state.paused_by_scheduler(trial)
+        return Decision(verdict, changed)
+
+    def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
+        """Return the one with the fewest env steps, where there is room for it and none is left to begin."""
+        if self._is_full() or not (self._is_over_time() or self._next_waiting() is None):
             return None
-        self._begin(trial)
+        free = [trial for trial in paused if self._state.judge_waiting(trial.name) is Verdict.CONTINUE]
+        if self._is_over_time() or not self._state.running:
+            free = free or list(paused)  # nothing runs that the scheduler could wait for
+        trial = min(free, key=lambda each: self.standings.of(each).timesteps_total, default=None)
+        if trial is not None:
+            self._begin(trial)
         return trial
+
+    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
+        return [trial for trial in paused if self._state.judge_waiting(trial.name) is Verdict.STOP]
 
     def on_start(self, trial: Trial) -> None:
         self.standings.of(trial).status = Status.RUNNING
-
-    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        if trial.name in self._judged:
-            self._judged.remove(trial.name)
-        else:
-            self._report(trial, row, True, None)
-        self._record.write_when_due(self.standings, self._state.summary)
-
-    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
-        """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
-        flat = flatten(row)
-        looked_at = [_LOSS] + (["episode_reward_mean_all"] if flat.get("episodes_total") else [])
-        for name in looked_at:
-            value = flat.get(name)
-            if isinstance(value, float) and not math.isfinite(value):
-                return f"diverged: {name} is {value} after {flat['timesteps_total']:,} env steps"
-        return None
 
     def drain_notes(self) -> list[str]:
         return self.standings.drain_notes()
@@ -172,14 +167,32 @@ class Search:
     def _is_exhausted(self) -> bool:
         return self._state.configurations >= self._sweep.number_of_configurations
 
-    def _is_another_left(self) -> bool:
-        """Return whether a trial is left that has not begun; asks the searcher where none is known."""
-        while not self._state.waiting and not self._is_exhausted():
+    def _is_full(self) -> bool:
+        return len(self._state.running) >= self._capacity
+
+    def _next_waiting(self) -> Trial | None:
+        """Return the next trial that may begin; asks the searcher where none is known."""
+        while True:
+            for trial in list(self._state.waiting):
+                verdict = self._state.judge_waiting(trial.name)
+                if verdict is Verdict.CONTINUE:
+                    return trial
+                if verdict is Verdict.STOP:
+                    self._end_waiting(trial)
+            if self._is_exhausted():
+                break
             self._configure()
-        return bool(self._state.waiting)
+        is_idle = not self._state.running and not self._state.paused
+        return self._state.waiting[0] if self._state.waiting and is_idle else None
+
+    def _end_waiting(self, trial: Trial) -> None:
+        """End a trial that the scheduler stopped before it began again in a sweep that was resumed."""
+        ending = self.on_end(trial, False, None)
+        self._directory.trial_status(trial, ending.status, None, ending.message)
+        self.standings.note(f"{trial.name[:5]} ends early: {ending.message}")
 
     def _configure(self) -> None:
-        """Take the next configuration; one that cannot be is told as a failure."""
+        """Ask for the next configuration; an invalid one counts as a failure."""
         number = self._state.configurations
         point = self._state.searcher.suggest(number)
         assert point is not None  # a searcher has as many as the sweep
@@ -200,19 +213,16 @@ class Search:
         self._journal.write(Event.BEGUN, trial=trial.name)
         self._state.begun(trial)
 
-    def _report(self, trial: Trial, row: Mapping[str, Any], is_last: bool, milestone: str | None) -> None:
-        """Take over a row; before ``result.json`` has it where it is judged, so that what is decided is kept first."""
+    def _report(self, trial: Trial, row: Mapping[str, Any], is_last: bool, milestone: str | None) -> Judgement:
+        """Record a row before ``result.json`` has it, so that a decision is on the disk before its effects."""
         flat = flatten(row)
         columns = (*JOURNALED, self._sweep.search.metric)
         kept = {column: flat.get(column) for column in dict.fromkeys(columns)}
         self._journal.write(Event.REPORTED, trial=trial.name, row=kept, is_last=is_last, checkpoint=milestone)
-        self._state.reported(trial, row, is_last, milestone)
+        return self._state.reported(trial, row, is_last, milestone, self._others_wait)
 
-    def _takeover(self, population: Population, trial: Trial, milestone: str) -> Trial | None:
-        """Return a trial as it goes on with another's checkpoint; None where it is not due, or that cannot be had."""
-        exploit = population.due(trial.name, milestone)
-        if exploit is None:
-            return None
+    def _exploit(self, trial: Trial, exploit: Exploit) -> Trial | None:
+        """Copy another trial's checkpoint; return the trial with its new keys, None where either is impossible."""
         donor, directory = self._directory.path / exploit.checkpoint, self._directory.trial_directory(trial)
         try:
             changed = self._sweep.changed(trial, exploit.after)
@@ -220,19 +230,29 @@ class Search:
         except (CheckpointError, ConfigError, OSError) as error:
             self.standings.note(f"{trial.name[:5]} cannot copy {exploit.donor[:5]}: {error}")
             return None
-        self._journal.write(Event.TOOK_OVER, exploit=asdict(exploit))
+        self._journal.write(Event.EXPLOITED, exploit=asdict(exploit))
         put_in_place(copy, directory / donor.name)
-        self._state.took_over(exploit, changed)
-        self.standings.note(self._told(exploit))
+        self._state.exploited(exploit, changed)
+        self.standings.note(self._described(exploit))
         return changed
 
-    def _told(self, exploit: Exploit) -> str:
+    def _described(self, exploit: Exploit) -> str:
         values = f"{self._state.sign * exploit.value:.4g} against {self._state.sign * exploit.donor_value:.4g}"
         return f"{exploit.trial[:5]} copies {exploit.donor[:5]}, {values}: {exploit.changes}"
 
     def _others_wait(self) -> bool:
-        is_full = len(self._state.running) >= self._capacity
-        return is_full and (bool(self._state.paused) or self._is_another_left())
+        return self._is_full() and (bool(self._state.paused) or self._next_waiting() is not None)
 
     def _is_over_time(self) -> bool:
         return self.deadline_s is not None and time.time() >= self.deadline_s
+
+
+def _divergence(row: Mapping[str, Any]) -> str | None:
+    """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
+    flat = flatten(row)
+    looked_at = [_LOSS] + (["episode_reward_mean_all"] if flat.get("episodes_total") else [])
+    for name in looked_at:
+        value = flat.get(name)
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"diverged: {name} is {value} after {flat['timesteps_total']:,} env steps"
+    return None

@@ -1,4 +1,4 @@
-"""Searchers: which configuration is tried next, and what they are told of those that were."""
+"""Searchers: suggest the next configuration, and learn from the outcomes of those that were tried."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import optuna
 
 
-class Fate(Enum):
-    """How a configuration ended, as a searcher is told."""
+class OutcomeStatus(Enum):
+    """How a configuration ended."""
 
     FINISHED = "finished"
     PRUNED = "pruned"
@@ -28,9 +28,9 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a configuration."""
+    """The result of a configuration."""
 
-    fate: Fate
+    status: OutcomeStatus
     value: float | None
     """Of which more is better; None for one that failed."""
     time: int = 0
@@ -43,11 +43,11 @@ class Searcher(Protocol):
     def suggest(self, configuration: int) -> Point | None:
         """Return the point of a configuration, the next one each time, or None when all are tried."""
 
-    def recall(self, configuration: int, point: Point) -> None:
-        """Take over that a point was suggested before the sweep was resumed; called where ``suggest`` was then."""
+    def restore(self, configuration: int, point: Point) -> None:
+        """Record that a point was suggested before the sweep was resumed; called in place of ``suggest``."""
 
-    def tell(self, configuration: int, outcome: Outcome) -> None:
-        """Take over what became of a configuration."""
+    def record(self, configuration: int, outcome: Outcome) -> None:
+        """Record the outcome of a configuration."""
 
 
 class PlannedSearcher:
@@ -59,10 +59,10 @@ class PlannedSearcher:
     def suggest(self, configuration: int) -> Point | None:
         return self._points.popleft() if self._points else None
 
-    def recall(self, configuration: int, point: Point) -> None:
+    def restore(self, configuration: int, point: Point) -> None:
         self.suggest(configuration)
 
-    def tell(self, configuration: int, outcome: Outcome) -> None:
+    def record(self, configuration: int, outcome: Outcome) -> None:
         return None
 
 
@@ -88,25 +88,25 @@ class OptunaSearcher:
     def suggest(self, configuration: int) -> Point | None:
         return self._ask(configuration) if self._left else None
 
-    def recall(self, configuration: int, point: Point) -> None:
-        """Have a point in the study as one that is being tried; raises KeyError or ValueError where it cannot be."""
+    def restore(self, configuration: int, point: Point) -> None:
+        """Add a point to the study as one that is being tried; raises KeyError or ValueError where it does not fit."""
         self._study.enqueue_trial({key: _parameter(domain, point[key]) for key, domain in self._domains.items()})
-        self._ask(configuration)  # is given what was put in line
-        # With the seed that the study began with, the first draws would be the first points once more.
+        self._ask(configuration)  # gets the point that was enqueued
+        # With the first seed of the study, the next draws would repeat its first points.
         self._study.sampler = self._sampler("resumed", configuration + 1)
 
-    def tell(self, configuration: int, outcome: Outcome) -> None:
-        """Tell the study; what failed is told as pruned before its first value, which is worse than any value.
+    def record(self, configuration: int, outcome: Outcome) -> None:
+        """Pass the outcome to the study; a failure as pruned before its first value, which is worse than any value.
 
-        Optuna passes over failures, and over NaN: it would go on to suggest what diverges.
+        Optuna ignores failures and NaN: it would continue to suggest points that diverge.
         """
         from optuna.trial import TrialState
 
         trial = self._asked.pop(configuration)
-        if outcome.fate is Fate.FINISHED and outcome.value is not None:
+        if outcome.status is OutcomeStatus.FINISHED and outcome.value is not None:
             self._study.tell(trial, outcome.value)
             return
-        if outcome.fate is Fate.PRUNED and outcome.value is not None:
+        if outcome.status is OutcomeStatus.PRUNED and outcome.value is not None:
             trial.report(outcome.value, outcome.time)
         self._study.tell(trial, state=TrialState.PRUNED)
 

@@ -1,4 +1,7 @@
-"""Standings: what the trials of a sweep have reached, while they train and at the end."""
+"""Standings: what the trials of a sweep have reached, while they train and at the end.
+
+Not in ``ranking``: ``rlexp compare`` imports that without what writes TensorBoard files.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class Standings:
         notes, self.notes = self.notes, []
         return notes
 
-    def on_takeover(self, trial: Trial, donor: str, steps: float) -> None:
+    def on_exploit(self, trial: Trial, donor: str, steps: float) -> None:
         """Record that a trial continues from another one, where that one had taken ``steps``, with other keys."""
         standing, other = self._by_name[trial.name], self._by_name[donor]
         count = sum(step <= steps for step in other.steps)

@@ -1,30 +1,34 @@
-"""What a search knows, by what has happened so far."""
+"""SearchState: what a search knows, by what has happened so far, also restored from its journal."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.search_space import Point
 from rlexp.config.variants.sweep import Sweep
+from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number
-from rlexp.search.early_stopping import Asha, EarlyStopping, MedianStopping, NeverStopping
-from rlexp.search.population import Exploit, Member, Population
-from rlexp.search.searchers import Fate, Outcome, Searcher
+from rlexp.search.journal import Event, damaged, read_events
+from rlexp.search.searchers import Outcome, OutcomeStatus, Searcher, make_searcher
 from rlexp.search.standings import Standings
+from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 
 OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.ERROR})
-"""Where a trial has no more to do, also in a sweep that is resumed."""
+"""How a trial has ended for good, also in a sweep that is resumed."""
 
 
 class SearchState:
-    """Owns searcher, scheduler and standings; each method takes over what happened, and touches no file.
+    """Owns searcher, scheduler and standings; each method records an event, and touches no file.
 
-    ``Search`` calls them while trials run, and keeps a journal of it. ``restored`` goes through the journal with the
-    very same calls, so that a sweep that was killed goes on with what it knew.
+    ``Search`` calls them while trials run, and writes each event to a journal. ``restored`` makes the same calls from
+    the journal, so that a sweep that was killed continues with the same state.
     """
 
     def __init__(self, sweep: Sweep, searcher: Searcher) -> None:
@@ -32,86 +36,101 @@ class SearchState:
         self.sweep = sweep
         self.searcher = searcher
         self.standings = Standings(search, sweep.number_of_configurations)
-        self.early_stopping = make_early_stopping(sweep)
-        self.population: Population | None = None
-        if search.scheduler == "pbt":
-            self.population = Population(sweep, sweep.number_of_configurations)
+        self.scheduler = make_trial_scheduler(sweep)
         self.sign = -1.0 if search.mode == "min" else 1.0
-        """Times this, more of the metric is better."""
+        """The metric times this: more is better."""
         self.configurations = 0
-        """How many the searcher has given."""
+        """Number of configurations that the searcher has suggested."""
         self.waiting: deque[Trial] = deque()
-        """Trials that are to begin, the next one first."""
+        """Trials that have not begun, or not since the sweep was resumed, the next one first."""
         self.running: set[str] = set()
         self.paused: set[str] = set()
         self.points: dict[str, Point] = {}
-        """Where each trial is now."""
+        """The current point of each trial."""
         self.pruned: dict[str, str] = {}
-        """Why trials were ended early."""
+        """The trials that the scheduler stopped, and why."""
+        self._steps_at: dict[str, int] = {}
+        """Env steps at each checkpoint of a milestone."""
 
     def configured(self, point: Point, trials: Sequence[Trial]) -> None:
-        """Take over the next configuration and its trials."""
+        """Record the next configuration and its trials."""
         self.configurations += 1
         self.waiting.extend(trials)
         self.points |= {trial.name: point for trial in trials}
 
     def refused(self, why: str) -> None:
-        """Take over that no trial can have the point of the next configuration, which counts as a failure."""
+        """Record that the point of the next configuration is invalid, which counts as a failure."""
         self.standings.refused[self.configurations] = why
-        self.searcher.tell(self.configurations, Outcome(Fate.FAILED, None))
+        self.searcher.record(self.configurations, Outcome(OutcomeStatus.FAILED, None))
         self.configurations += 1
 
     def begun(self, trial: Trial) -> None:
-        """Take over that a trial begins, or goes on."""
-        if self.waiting and self.waiting[0].name == trial.name:
-            self.waiting.popleft()
+        """Record that a trial begins, or continues."""
+        self._leave_queue(trial)
         self.paused.discard(trial.name)
         self.running.add(trial.name)
         self.standings.begin(self._configuration(trial), trial)
 
-    def reported(self, trial: Trial, row: Mapping[str, Any], is_last: bool, checkpoint: str | None) -> None:
-        """Take over a row; ``checkpoint``, relative to the run, is that of a milestone. None is judged by its last."""
-        self.standings.on_result(trial, row)
-        flat = flatten(row)
-        value = known_number(flat.get(self.sweep.search.metric))
-        if is_last or value is None:
-            return
-        at = float(flat[self.sweep.search.time_attr])
-        if self.population is None:
-            why = self.early_stopping.judge(trial.name, at, self.sign * value)
-            if why is not None:
-                self.pruned[trial.name] = why
-        elif checkpoint is not None:
-            point = self.points[trial.name]
-            self.population.take(trial.name, Member(at, self.sign * value, checkpoint, point, flat["timesteps_total"]))
+    def reported(
+        self,
+        trial: Trial,
+        row: Mapping[str, Any],
+        is_last: bool,
+        checkpoint: str | None,
+        others_wait: Callable[[], bool] = lambda: False,
+    ) -> Judgement:
+        """Record a row; return what the scheduler says; it does not judge last rows.
 
-    def paused_at_milestone(self, trial: Trial) -> None:
-        """Take over that a trial makes room for others."""
+        ``checkpoint``, relative to the run, is that of a milestone.
+        """
+        self.standings.on_result(trial, row)
+        if is_last:
+            return CONTINUE
+        flat = flatten(row)
+        if checkpoint is not None:
+            self._steps_at[checkpoint] = flat["timesteps_total"]
+        value = known_number(flat.get(self.sweep.search.metric))
+        report = Report(
+            trial=trial.name,
+            time=float(flat[self.sweep.search.time_attr]),
+            value=math.nan if value is None else self.sign * value,
+            point=self.points[trial.name],
+            checkpoint=checkpoint,
+            others_wait=others_wait,
+        )
+        return self._noted(trial.name, self.scheduler.judge(report))
+
+    def judge_waiting(self, name: str) -> Verdict:
+        """Return what the scheduler says about a trial that is paused or has not begun."""
+        return self._noted(name, self.scheduler.judge_paused(name)).verdict
+
+    def paused_by_scheduler(self, trial: Trial) -> None:
+        """Record that a trial's process ends for a while."""
         self.running.discard(trial.name)
         self.paused.add(trial.name)
 
-    def took_over(self, exploit: Exploit, changed: Trial) -> None:
-        """Take over that a trial goes on as ``changed`` from another one's checkpoint."""
-        assert self.population is not None
-        self.population.exploits.append(exploit)
+    def exploited(self, exploit: Exploit, changed: Trial) -> None:
+        """Record that a trial continues as ``changed`` from another one's checkpoint."""
+        self.scheduler.exploited(exploit)
         self.points[exploit.trial] = exploit.after
-        self.standings.on_takeover(changed, exploit.donor, self.population.member(exploit.donor).steps)
+        self.standings.on_exploit(changed, exploit.donor, self._steps_at[exploit.checkpoint])
 
     def ended(self, trial: Trial, status: Status, error: TrialError | None) -> None:
-        """Take over that a trial ended; the searcher hears of a configuration that has no trial left."""
+        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left."""
+        self._leave_queue(trial)
         self.running.discard(trial.name)
         self.paused.discard(trial.name)
-        if status is Status.ERROR and self.population is not None:
-            self.population.lost(trial.name)
+        if status in OVER:
+            self.scheduler.ended(trial.name, failed=status is Status.ERROR)
         self.standings.on_end(trial, status, error)
-        self._tell(self._configuration(trial))
+        self._record_outcome(self._configuration(trial))
 
     def unfinished(self) -> list[Trial]:
         """Return the trials that have begun and are not over, in the order in which they began."""
         return [standing.trial for standing in self.standings.trials() if standing.status not in OVER]
 
     def requeue(self) -> None:
-        """Take over that nothing runs any more: what is not over begins again, before anything that is new."""
+        """Record that nothing runs any more: unfinished trials begin again, before any new one."""
         unfinished = self.unfinished()
         self.waiting.extendleft(reversed(unfinished))
         self.running.clear()
@@ -120,31 +139,116 @@ class SearchState:
             self.standings.of(trial).status = Status.PENDING
 
     def summary(self) -> dict[str, Any]:
-        """Return what scheduler and population remember, as ``sweep.json`` has it."""
-        exploits = self.population.state() if self.population else []
-        return {"early_stopping": self.early_stopping.state(), "exploits": exploits}
+        """Return the state of the scheduler, as ``sweep.json`` has it."""
+        return {"early_stopping": [], "exploits": [], **self.scheduler.state()}
+
+    def _noted(self, name: str, judgement: Judgement) -> Judgement:
+        if judgement.verdict is Verdict.STOP:
+            self.pruned[name] = judgement.reason or self.sweep.search.scheduler
+        return judgement
+
+    def _leave_queue(self, trial: Trial) -> None:
+        self.waiting = deque(each for each in self.waiting if each.name != trial.name)
 
     def _configuration(self, trial: Trial) -> int:
         return trial.index // self.sweep.search.num_seeds
 
-    def _tell(self, configuration: int) -> None:
+    def _record_outcome(self, configuration: int) -> None:
         standing = self.standings.of_configuration(configuration)
         is_over = all(trial.status in OVER for trial in standing.trials)
         if len(standing.trials) < self.sweep.search.num_seeds or not is_over:
             return
         if standing.score is None:
-            self.searcher.tell(configuration, Outcome(Fate.FAILED, None))
+            self.searcher.record(configuration, Outcome(OutcomeStatus.FAILED, None))
             return
-        fate = Fate.FINISHED if standing.status is Status.TERMINATED else Fate.PRUNED
+        status = OutcomeStatus.FINISHED if standing.status is Status.TERMINATED else OutcomeStatus.PRUNED
         steps = min(trial.timesteps_total for trial in standing.trials)
-        self.searcher.tell(configuration, Outcome(fate, self.sign * standing.score, steps))
+        self.searcher.record(configuration, Outcome(status, self.sign * standing.score, steps))
 
 
-def make_early_stopping(sweep: Sweep) -> EarlyStopping:
-    """Return the rule that ends trials of a sweep early."""
-    search = sweep.search
-    if search.scheduler == "asha":
-        return Asha(sweep.stop_interval, search.asha.reduction_factor)
-    if search.scheduler == "median":
-        return MedianStopping(sweep.stop_interval, search.median.min_samples_required)
-    return NeverStopping()
+@dataclass(frozen=True)
+class Restored:
+    """A sweep as its journal has it."""
+
+    state: SearchState
+    """After the last event: trials that ran then still count as running."""
+    elapsed_s: float
+    """How long the sweep ran."""
+    exploited: tuple[tuple[Trial, str], ...]
+    """Trials with their new keys, and the checkpoint (relative to the run) that each is to continue from, where they
+    have not begun since."""
+
+
+def restored(sweep: Sweep, run_directory: Path) -> Restored:
+    """Return the state of a sweep whose axes are in the order of the journal's heading.
+
+    Raises ResumeError where the journal is missing or damaged, or does not fit the sweep.
+    """
+    reader = _JournalReader(sweep)
+    for line, event in read_events(run_directory):
+        try:
+            reader.apply(event)
+        except (LookupError, TypeError, ValueError, AttributeError, ConfigError) as error:
+            raise damaged(run_directory, line, error) from error
+    return Restored(reader.state, reader.elapsed_s, tuple(reader.exploited.values()))
+
+
+class _JournalReader:
+    """Applies the events of a journal to a new state."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.state = SearchState(sweep, make_searcher(sweep))
+        self.elapsed_s = 0.0
+        self.exploited: dict[str, tuple[Trial, str]] = {}
+        self._sweep = sweep
+        self._trials: dict[str, Trial] = {}
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case Event.CONFIGURED:
+                self._configured(event["number"], event["point"], event["refused"])
+            case Event.BEGUN:
+                self.exploited.pop(event["trial"], None)
+                self.state.begun(self._trials[event["trial"]])
+            case Event.REPORTED:
+                self._reported(event["trial"], event["row"], event["is_last"], event["checkpoint"])
+            case Event.EXPLOITED:
+                self._exploited(Exploit(**event["exploit"]))
+            case Event.ENDED:
+                self._ended(event["trial"], Status(event["status"]), event["error"])
+            case other:
+                raise ValueError(f"there is no event {other!r}")
+        self.elapsed_s = float(event["elapsed_s"])
+
+    def _configured(self, number: int, point: Mapping[str, Any], refused: str | None) -> None:
+        if number != self.state.configurations:
+            raise ValueError(f"configuration {number} comes where {self.state.configurations} should")
+        self.state.searcher.restore(number, point)
+        if refused is not None:
+            self.state.refused(refused)
+            return
+        trials = self._sweep.trials(number, point)
+        self._trials |= {trial.name: trial for trial in trials}
+        self.state.configured(self._sweep.point_of(trials[0]), trials)
+
+    def _reported(self, name: str, row: Mapping[str, Any], is_last: bool, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            _refuse_elsewhere(checkpoint)
+        self.state.reported(self._trials[name], row, is_last, checkpoint)
+
+    def _exploited(self, exploit: Exploit) -> None:
+        _refuse_elsewhere(exploit.checkpoint)
+        changed = self._sweep.changed(self._trials[exploit.trial], exploit.after)
+        self._trials[exploit.trial] = changed
+        self.exploited[exploit.trial] = changed, exploit.checkpoint
+        self.state.exploited(replace(exploit, after=self._sweep.point_of(changed)), changed)
+
+    def _ended(self, name: str, status: Status, error: Mapping[str, Any] | None) -> None:
+        self.state.ended(self._trials[name], status, None if error is None else TrialError(**error))
+
+
+def _refuse_elsewhere(checkpoint: str) -> None:
+    """Raise ValueError for a path that would lead out of the run: a journal may come from anywhere."""
+    parts = Path(checkpoint).parts
+    if len(parts) != 2 or ".." in parts or Path(checkpoint).is_absolute():
+        raise ValueError(f"{checkpoint!r} is not a checkpoint of a trial")

@@ -1,36 +1,41 @@
-"""Where the trials of a command come from, and who decides about them while they report."""
+"""TrialSource: where the trials of a command come from, and what decides about them while they report."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.checkpoint_milestones import Milestones
-
-
-class Action(Enum):
-    """What becomes of a trial after a result."""
-
-    GO_ON = "go on"
-    END = "end"
-    PAUSE = "pause"
-    """Its process ends; it goes on later from its newest checkpoint."""
+from rlexp.search.trial_scheduler import Verdict
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Milestones:
+    """When trials write a checkpoint to be paused or copied: at the multiples of ``interval`` in a growing metric."""
+
+    metric: TimeAttribute
+    interval: float
+
+    def passed(self, before: float, row: Mapping[str, Any]) -> bool:
+        """Return whether the metric has passed one, from ``before`` to its value in ``row``."""
+        return bool(row[self.metric] // self.interval > before // self.interval)
+
+
+@dataclass(frozen=True)
+class Decision:
     """What becomes of a trial after a result."""
 
-    action: Action
+    verdict: Verdict
     changed: Trial | None = None
-    """Of a paused one, the trial as it goes on where its keys are other ones then; name and seed are the same."""
+    """With EXPLOIT: the trial with its new keys; name and seed are the same."""
+    problem: str | None = None
+    """Why the trial has failed, None where it has not."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,14 @@ class Ending:
     """What it is ranked by; None where it is not."""
 
 
-GO_ON = Verdict(Action.GO_ON)
+CONTINUE = Decision(Verdict.CONTINUE)
 
 
 class TrialSource(Protocol):
-    """Gives trials and judges their results; the runner asks it, in one thread."""
+    """Gives trials and decides on their results; called in one thread."""
 
     milestones: Milestones | None
-    """When trials write a checkpoint for ``judge`` beside those that their experiments ask for."""
+    """When trials write a checkpoint beside those that their experiments ask for, to be paused or copied."""
     deadline_s: float | None
     """Time of day at which all trials end."""
     hparams_metrics: Sequence[str]
@@ -66,20 +71,20 @@ class TrialSource(Protocol):
     def finished(self) -> bool:
         """Whether no more trials will come."""
 
-    def judge(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Verdict:
-        """Return what becomes of a trial after a row that is not its last; ``checkpoint`` is that of a milestone."""
-
-    def waits(self, paused: Sequence[Trial]) -> Trial | None:
-        """Return which of the paused trials is to go on now, if any."""
-
     def on_start(self, trial: Trial) -> None:
-        """Take over that a trial's process has begun."""
+        """Record that a trial's process has begun."""
 
-    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take over a row."""
+    def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        """Record a row and return what becomes of its trial, which ends anyway where the row is ``done``.
 
-    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
-        """Return why a trial with such a row has failed, None where it has not."""
+        ``checkpoint`` is that of a milestone.
+        """
+
+    def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
+        """Return which of the paused trials continues now, if any."""
+
+    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
+        """Return which of the paused trials end early."""
 
     def drain_notes(self) -> list[str]:
         """Return what happened between trials since the last call, a sentence each."""
@@ -88,14 +93,14 @@ class TrialSource(Protocol):
         """Return what TensorBoard's HParams tab is to show of a trial."""
 
     def on_end(self, trial: Trial, finished: bool, error: TrialError | None) -> Ending:
-        """Take over that a trial ended, by its own ``stop`` (``finished``) or not."""
+        """Record that a trial ended, by its own ``stop`` (``finished``) or not; return how."""
 
     def conclude(self, status: Status) -> Status:
         """Write what is left to be written once nothing runs any more; return how the run as a whole ended."""
 
 
 class FixedTrials:
-    """The feed of ``rlexp run`` and ``resume``: trials that are known, none of which hears of the others."""
+    """The trials of ``rlexp run`` and of its ``resume``: known beforehand and independent of each other."""
 
     milestones: Milestones | None = None
     deadline_s: float | None = None
@@ -112,20 +117,17 @@ class FixedTrials:
     def finished(self) -> bool:
         return not self._trials
 
-    def judge(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Verdict:
-        return GO_ON
-
-    def waits(self, paused: Sequence[Trial]) -> Trial | None:
-        return None
-
     def on_start(self, trial: Trial) -> None:
         return None
 
-    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+    def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        return CONTINUE
+
+    def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
         return None
 
-    def problem(self, trial: Trial, row: Mapping[str, Any]) -> str | None:
-        return None
+    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
+        return []
 
     def drain_notes(self) -> list[str]:
         return []

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import rlexp
-from rlexp.sessions.session_processes import SESSION, kill_processes_of
+from rlexp.sessions.processes import SESSION, kill_processes_of
 
 DISMISSAL = b"."
 END_TIMEOUT_S = 10.0

@@ -1,4 +1,4 @@
-"""What commands that were killed left behind: folders of their Rays, and processes that use them."""
+"""Leftovers of killed commands: folders of their Rays, and processes that use them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from rlexp.runs.run_lock import LOCK_FILE, is_in_use
-from rlexp.sessions.ray_session import FOLDER_PREFIX
-from rlexp.sessions.session_processes import kill_processes_of, processes_of
+from rlexp.sessions.processes import kill_processes_of, processes_of
+from rlexp.sessions.session import FOLDER_PREFIX
 
 END_TIMEOUT_S = 3.0
 """How long processes get to vanish after they were killed."""
@@ -22,7 +22,7 @@ END_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """The folder of a command that is no more."""
+    """The folder of a command that has ended."""
 
     folder: Path
     bytes: int
@@ -36,7 +36,7 @@ class Leftover:
 
 
 def find_leftovers() -> list[Leftover]:
-    """Return this user's, on this machine: folders whose lock nobody holds any more."""
+    """Return this user's, on this machine: folders whose lock is free."""
     folders = [
         path
         for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")
@@ -46,7 +46,7 @@ def find_leftovers() -> list[Leftover]:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Tell whether this user made a folder: everybody may put a link to one of theirs beside it."""
+    """Return whether this user made a folder: other users may put links into the same place."""
     try:
         about = path.lstat()
     except FileNotFoundError:  # its command has just ended

@@ -3,8 +3,8 @@
 from rlexp.terminal.condition import print_condition
 from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
 from rlexp.terminal.explanations import print_explanation
+from rlexp.terminal.lines import print_error
 from rlexp.terminal.plans import plan_as_json, print_checked, print_notices, print_plan
-from rlexp.terminal.problems import print_error
 
 __all__ = [
     "EvaluationProgress",

@@ -17,12 +17,11 @@ from rlexp.number_format import count, decimal, distinct_cuts, duration, exact, 
 from rlexp.results.axis import unit_of
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report import write_picture, write_report
-from rlexp.terminal.paint import BOLD, aligned, painted, tolerate_unknown_letters
+from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
-from rlexp.terminal.problems import print_notice_list
 
 _MOST_LINES: Final = 6
-"""More curves than these cannot be told apart in a terminal."""
+"""More curves than these cannot be distinguished in a terminal."""
 _MOST_INTERVALS: Final = 3
 _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20

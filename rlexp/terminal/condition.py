@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from rlexp import __version__
 from rlexp.machine import Machine
 from rlexp.sessions.leftovers import Leftover
-from rlexp.terminal.paint import aligned, visible
+from rlexp.terminal.lines import aligned, visible
 
 _PACKAGES = ("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML", "ale-py", "tensorboard", "optuna")
 _SHARED_MEMORY = "/dev/shm"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from rlexp.terminal.paint import visible
+from rlexp.terminal.lines import visible
 
 if TYPE_CHECKING:  # the agents import torch, which most commands do without
     from rlexp.agents.checkpoint_player import Evaluation

@@ -12,7 +12,7 @@ from rlexp.config.reference.explain import KeyReference, OldKey, find_keys, find
 from rlexp.config.reference.named_values import NamedValue, find_metric_by_end, find_named_value, named_values
 from rlexp.config.reference.page import shown_default
 from rlexp.errors import UsageError
-from rlexp.terminal.paint import BOLD, painted
+from rlexp.terminal.lines import BOLD, painted
 
 _WIDTH = 80
 _LABEL_WIDTH = 11

@@ -13,7 +13,7 @@ from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score
 from rlexp.results.run_listing import DAMAGED, KILLED, Found
 from rlexp.runs.run_record import Status
-from rlexp.terminal.paint import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
+from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
 _BY_NEED: Final = ("run", "status", "best", "steps", "age", "env", "agent", "last", "size", "iter")

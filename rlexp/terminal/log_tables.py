@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Final
+from typing import Final, TextIO
 
+from rlexp.number_format import MISSING
 from rlexp.results.event_files import AtStep, Figures, Run, RunContents, Summary
 from rlexp.sample_batch import Array
-from rlexp.terminal.log_cells import (
-    MISSING,
-    compact_step,
-    cut,
-    exact_step,
-    glyphs_of,
-    number,
-    printable,
-    slope,
-    sparkline,
-)
-from rlexp.terminal.paint import BOLD, aligned, painted
+from rlexp.terminal.lines import BOLD, aligned, painted
 
 _NO_TERMINAL_WIDTH: Final = 200
 """Columns where there is no terminal: tags are not cut then, within reason."""
@@ -43,6 +35,20 @@ _COLUMNS: Final[dict[str, _Cell]] = {
 }
 _DISPENSABLE: Final = ("points", "slope/1k", "steps", "at step", "max")
 """What is left out, in this order, where the terminal is too narrow."""
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Characters beyond letters and digits that a stream can show."""
+
+    blocks: str
+    """Eight heights, the lowest first."""
+    cut: str
+    """Stands for what was cut off."""
+
+
+_UNICODE: Final = Glyphs("▁▂▃▄▅▆▇█", "…")
+_ASCII: Final = Glyphs("_.,-~+*#", "~")
 
 
 class TablePrinter:
@@ -193,3 +199,58 @@ def _common_prefix(tags: Sequence[str]) -> str:
     first, last = min(tags), max(tags)  # what these have in common, those between them have too
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     return first[: first.rfind("/", 0, common) + 1]
+
+
+def glyphs_of(stream: TextIO) -> Glyphs:
+    """Return the characters that ``stream`` can encode."""
+    try:
+        f"{_UNICODE.blocks}{_UNICODE.cut}".encode(stream.encoding or "ascii")
+    except UnicodeEncodeError:
+        return _ASCII
+    return _UNICODE
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without characters that could move the cursor or change colours: files are not trusted."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def cut(text: str, width: int, glyphs: Glyphs) -> str:
+    """Return the last ``width`` characters of ``text``: tags differ in their ends."""
+    return text if len(text) <= width else glyphs.cut + text[len(text) - max(width - 1, 0) :]
+
+
+def exact_step(step: int) -> str:
+    """Return 1234567 as ``1,234,567``."""
+    return f"{step:,}"
+
+
+def compact_step(step: int) -> str:
+    """Return 1234567 as ``1.23M``; up to four digits stand as they are."""
+    return _compact(step, 3)
+
+
+def number(value: float | None) -> str:
+    """Return a value with four significant digits: ``0.01235``, ``123.5``, ``12.35k``."""
+    return MISSING if value is None else _compact(value, 4)
+
+
+def slope(value: float | None) -> str:
+    """Return by how much a value grows in 1000 steps, with its sign."""
+    return MISSING if value is None else f"{1000 * value:+.3g}"
+
+
+def sparkline(means: Sequence[float], glyphs: Glyphs) -> str:
+    """Return a block for each of ``means``, the lowest lowest; a space where it is not finite."""
+    known = [mean for mean in means if math.isfinite(mean)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    spread = high / 2 - low / 2  # halves, for their difference has to be finite too
+    scale = (len(glyphs.blocks) - 1) / spread if spread > 0 else 0.0
+    return "".join(glyphs.blocks[round((mean / 2 - low / 2) * scale)] if math.isfinite(mean) else " " for mean in means)
+
+
+def _compact(value: float, digits: int) -> str:
+    if not 10_000 <= abs(value) < 1e15:
+        return f"{value:.4g}"
+    power = math.floor(math.log10(abs(value)) / 3)
+    return f"{float(f'{value / 1000**power:.{digits}g}'):.{digits + 1}g}{' kMGT'[power]}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _EXIT_CLOSED_PIPE: Final = 128 + signal.SIGPIPE
-"""What a shell reports of a program that is ended by SIGPIPE, as most are when nobody reads their output."""
+"""What a shell reports of a program that is ended by SIGPIPE, as most are when their pipe is closed."""
 
 
 class OutputFile(io.FileIO):
@@ -57,7 +57,7 @@ def open_output_streams() -> None:
 
 
 def outlive_readers() -> None:
-    """Let the command continue without stdout or stderr once nobody reads them, and say so on stderr."""
+    """Let the command continue without stdout or stderr once they cannot be written, with a notice on stderr."""
     stdout, stderr = _file_of(sys.stdout), _file_of(sys.stderr)
     if stdout is not None:
         stdout.on_loss = _report_loss_of_stdout
@@ -66,7 +66,7 @@ def outlive_readers() -> None:
 
 
 def _stream_like(stream: TextIO | None) -> TextIO:
-    """Return a stream as Python opened ``stream`` when it started; None says that the command was given none."""
+    """Return a stream as Python opened ``stream`` when it started; None where the command has none."""
     if not isinstance(stream, io.TextIOWrapper):
         descriptor = os.open(os.devnull, os.O_WRONLY)
         return io.TextIOWrapper(io.BufferedWriter(OutputFile(descriptor)), "utf-8", "backslashreplace")

@@ -15,8 +15,7 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.line_width import columns_of, wrapped
 from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut
-from rlexp.terminal.paint import aligned, visible
-from rlexp.terminal.problems import print_notice_list
+from rlexp.terminal.lines import aligned, print_notice_list, visible
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -87,12 +86,7 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     search, number = sweep.search, sweep.number_of_configurations
     trials = f"{number * search.num_seeds} trials" if number * search.num_seeds > 1 else "1 trial"
     seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
-    early = {
-        "fifo": "no trial is ended early",
-        "asha": f"asha after {exact(sweep.stop_interval)} {search.time_attr}",
-        "median": f"median rule after {exact(sweep.stop_interval)} {search.time_attr}",
-        "pbt": f"pbt every {exact(sweep.stop_interval)} {search.time_attr}",
-    }[search.scheduler]
+    early = search.scheduler_options.describe(exact(sweep.stop_interval))
     yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
     yield f"ranked by {search.metric} ({search.mode})"
     axes = zip(sweep.space.keys, sweep.space.axes, strict=True)

@@ -1,4 +1,4 @@
-"""A line plot in braille dots, two by four to a character, with axes; curves are told apart without colour too."""
+"""A line plot in braille dots, two by four to a character, with axes; letters mark the curves, also without colour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.results.axis import tick_label, ticks
 from rlexp.sample_batch import Array
-from rlexp.terminal.paint import painted
+from rlexp.terminal.lines import painted
 
 _DOTS_WIDE: Final = 2
 _DOTS_HIGH: Final = 4
@@ -110,7 +110,7 @@ class _Canvas:
             self._set(index, span, np.full(len(span), column))
 
     def mark(self, index: int, line: Line, count: int) -> None:
-        """Write the curve's letter at a few places along it, each curve's at places of its own."""
+        """Write the curve's letter at a few places along it, at other places for each curve."""
         for number in range(_MARKS_ON_A_CURVE):
             share = (number + (index + 1) / (count + 1)) / _MARKS_ON_A_CURVE
             x = line.x[0] + share * (line.x[-1] - line.x[0])

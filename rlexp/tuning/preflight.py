@@ -1,7 +1,8 @@
-"""What is tried before a run exists: the envs of its trials, in a process that cannot harm the command.
+"""Preflight: the envs of a run are tried before the run exists, in a process that cannot harm the command.
 
 An env is code of its user: it may hang, end its process, ignore signals, change the current folder or print. So
-the command itself makes none; it starts :mod:`rlexp.tuning.preflight_process` and listens with a time limit.
+the command itself makes none; it starts :mod:`rlexp.tuning.preflight_process` and waits for its messages with a time
+limit.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
-from rlexp.sessions.session_processes import SESSION, family_of, kill
+from rlexp.sessions.processes import SESSION, family_of, kill
 
 START_TIMEOUT_S: Final = 60.0
-"""What the process has to start and import; then ``sample_timeout_s`` is for each step."""
+"""How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""
 END_TIMEOUT_S: Final = 5.0
 """How long the process may take to vanish after it was killed."""
 OUTPUT_BYTES: Final = 2000
-"""The last bytes that the process has printed are kept: why it died, perhaps."""
+"""How much of the last output of the process is kept: it may say why the process died."""
 
 Message = Mapping[str, Any]
 Places = Mapping[tuple[str, str], str]
-"""Where an experiment (its name) names an env (its id): ``pong.yaml:3:8``."""
+"""The place in a file, ``pong.yaml:3:8``, at which an experiment (its name) has an env (its id)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def try_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine, pl
     Raises ConfigError, with the env's place, where that fails, takes too long or ends the process, and ResourceError
     where the ``machine`` has too little memory.
     """
-    experiments = list({_what_matters(trial): trial.experiment for trial in trials}.values())
+    experiments = list({_env_essence(trial): trial.experiment for trial in trials}.values())
     request = {
         "experiments": [experiment.model_dump(mode="json", by_alias=True) for experiment in experiments],
         "modules": asdict(modules),
@@ -75,8 +76,8 @@ def try_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine, pl
     return reports
 
 
-def _what_matters(trial: Trial) -> str:
-    """Return an experiment without what no env and no replay depends on: trials of a grid are often alike."""
+def _env_essence(trial: Trial) -> str:
+    """Return an experiment as text, without keys that change neither env nor replay: trials of a grid share it."""
     return trial.experiment.model_dump_json(exclude={"config": {"seed": True, "lr": True}, "stop": True})
 
 
@@ -100,7 +101,7 @@ def _error_of(message: Message, places: Places) -> RlexpError:
 
 
 class PreflightProcess:
-    """Owns the process that makes the envs, and all that they start; whatever it does, it is gone after ``with``."""
+    """Owns the process that makes the envs, and all processes that they start; all have ended after ``with``."""
 
     def __init__(self, request: str) -> None:
         self._mark = Path(f"preflight-{uuid.uuid4().hex}")
@@ -138,7 +139,7 @@ class PreflightProcess:
         os.close(self._receiver)
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """Yield what it says until it is done; an ``error`` where it says nothing for too long, or dies."""
+        """Yield its messages until it is done; an ``error`` where none comes for too long, or the process dies."""
         stage: Message = {"stage": "the start of its process", "experiment": "", "env": ""}
         deadline = time.monotonic() + START_TIMEOUT_S
         pending = b""
@@ -167,7 +168,7 @@ class PreflightProcess:
 
 
 class OutputTail:
-    """Reads a stream to its end, in a thread that it owns, and keeps the last of it."""
+    """Reads a stream to its end, in its own thread, and keeps the last bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -182,7 +183,7 @@ class OutputTail:
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """Stop reading; the other end is closed by now, or is another's who has left the process group."""
+        """Stop reading; the other end is closed by now, or held by a process that has left the process group."""
         self._thread.join(END_TIMEOUT_S)
         if not self._thread.is_alive():
             self._stream.close()

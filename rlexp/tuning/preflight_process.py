@@ -1,8 +1,8 @@
 """The process that makes envs before a run does: ``python -m rlexp.tuning.preflight_process FD``.
 
 Reads a request (JSON) from the first line of stdin, and writes messages to the descriptor FD: a line of JSON each, of
-the kinds ``stage`` (what it begins to do), ``report``, ``error`` and ``done``. When stdin ends, its command is gone:
-it kills itself and all that the envs have started.
+the kinds ``stage`` (what begins now), ``report``, ``error`` and ``done``. When stdin ends, the command has ended: then
+this process kills itself and all processes that the envs have started.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ PR_SET_PDEATHSIG: Final = 1
 LARGE_IMAGE: Final = 128
 """Pixels of a side from which on the default convolutions are slow."""
 
-Tell = Callable[..., None]
-"""Writes a message: its kind, and what it says."""
+Send = Callable[..., None]
+"""Writes a message: its kind and its content."""
 
 
-def try_experiments(request: dict[str, Any], tell: Tell) -> None:
+def try_experiments(request: dict[str, Any], send: Send) -> None:
     """Try the env of every experiment of a ``request``, each once, and whether replay fits into memory."""
     experiments: TypeAdapter[Experiment] = TypeAdapter(Experiment)
     modules = UserModules(**{name: tuple(value) for name, value in request["modules"].items()})
@@ -61,19 +61,19 @@ def try_experiments(request: dict[str, Any], tell: Tell) -> None:
         env_config = env_config_of(experiment.env, experiment.config, modules)
 
         def begin(stage: str, experiment: Experiment = experiment) -> None:
-            tell("stage", stage=stage, experiment=experiment.name, env=experiment.env)
+            send("stage", stage=stage, experiment=experiment.name, env=experiment.env)
 
         size = next((size for seen, size in sizes if seen == env_config), None)
         if size is None:
             report, size = try_env(experiment, env_config, begin)
             sizes.append((env_config, size))
-            tell("report", **asdict(report))
+            send("report", **asdict(report))
         begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
         check_replay_fits(experiment, env_config, size, machine)
 
 
 def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str], None]) -> tuple[EnvReport, int]:
-    """Return what is seen of an env, and the bytes of an observation; raises UsageError or EnvError."""
+    """Return the report on an env, and the bytes of an observation; raises UsageError or EnvError."""
     begin("making it")
     with closing(make_env(env_config)) as env:
         check_spaces(env_config, env.observation_space, env.action_space)
@@ -100,7 +100,7 @@ def _on_one_line(space: object) -> str:
 
 
 def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
-    """Yield what a user may not expect of images that are no Atari frames."""
+    """Yield notices about images that are not Atari frames."""
     given, seen = given_env(env).observation_space, env.observation_space
     if not (is_image(given) and is_image(seen)) or given.shape is None or seen.shape is None:
         return
@@ -116,7 +116,7 @@ def main() -> None:
     """Answer the request on stdin."""
     sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
 
-    def tell(kind: str, **content: Any) -> None:
+    def send(kind: str, **content: Any) -> None:
         sender.write(json.dumps({"kind": kind, **content}) + "\n")
         sender.flush()
 
@@ -126,21 +126,21 @@ def main() -> None:
     threading.Thread(target=_end_with_command, daemon=True).start()
     stage: dict[str, Any] = {}
 
-    def tell_and_remember(kind: str, **content: Any) -> None:
+    def send_with_stage(kind: str, **content: Any) -> None:
         if kind == "stage":
             stage.update(content)
-        tell(kind, **content)
+        send(kind, **content)
 
     try:
-        try_experiments(request, tell_and_remember)
-        tell("done")
+        try_experiments(request, send_with_stage)
+        send("done")
     except RlexpError as error:
         is_resource = isinstance(error, ResourceError)
-        tell("error", **stage, message=error.message, hint=error.hint, is_resource=is_resource)
+        send("error", **stage, message=error.message, hint=error.hint, is_resource=is_resource)
 
 
 def _end_with_command() -> None:
-    """Kill this process and its children once nobody holds the other end of stdin."""
+    """Kill this process and its children once the other end of stdin is closed."""
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)
 

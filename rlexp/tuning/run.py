@@ -1,4 +1,4 @@
-"""One ``rlexp run``: refuses what cannot run before anything exists, runs the rest, says how it ended."""
+"""``rlexp run``: refuses what cannot run before anything is created, runs the trials, reports how the run ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from rlexp.runs.run_name import as_typed, usual_name
 from rlexp.runs.run_record import Status
 from rlexp.runs.videos import require_video_extra
 from rlexp.search.trial_source import FixedTrials, TrialSource
-from rlexp.sessions.ray_session import (
+from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
+from rlexp.sessions.session import (
     RaySession,
     RayStartError,
     RayStoppedError,
     exit_without_ray,
-    refuse_full_disk,
-    set_ray_environment,
 )
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
@@ -38,7 +37,7 @@ EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line says about a run, apart from its experiments."""
+    """The options of a run, apart from its experiments."""
 
     out: Path
     name: str | None
@@ -63,11 +62,11 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        return run_feed(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
+        return run_in_session(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
 
 
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
-    """Return this machine; raises where it cannot hold one of ``trials``, or an env or starting point is not there."""
+    """Return this machine; raises where it cannot run one of ``trials``, or an env or starting point is missing."""
     set_ray_environment(debug)
     refuse_full_disk()
     machine = this_machine()
@@ -82,18 +81,18 @@ def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bo
     return machine
 
 
-def run_feed(
-    feed: TrialSource,
+def run_in_session(
+    source: TrialSource,
     trials: Sequence[Trial],
     directory: RunDirectory,
     display: Display,
     request: StopRequest,
     session: RaySession,
 ) -> int:
-    """Run what ``feed`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
+    """Run what ``source`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
     try:
         display.start(directory.path, trials)
-        status, failure = _train(feed, directory, display, request, session)
+        status, failure = _train(source, directory, display, request, session)
         directory.finish(status)
         display.finish(directory.record)
         code = request.exit_code if request.requested else EXIT_CODES[status]
@@ -119,14 +118,14 @@ def run_feed(
 
 
 def _train(
-    feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
 ) -> tuple[Status, RlexpError | None]:
-    """Run the trials within the session; return how the run ended, and the error where Ray did not last.
+    """Run the trials within the session; return how the run ended, and the error where Ray ended first.
 
-    Raises KeyboardInterrupt where a run was interrupted of which nothing needs to be kept.
+    Raises KeyboardInterrupt where a run was interrupted that has no result.
     """
     display.on_phase(None, "loading Ray")
-    from rlexp.tuning.runner import run_trials  # a second or two in which a signal interrupts
+    from rlexp.tuning.tune_runner import run_trials  # a second or two in which a signal interrupts
 
     with ExitStack() as stack:
         display.on_phase(None, "starting Ray")
@@ -138,14 +137,14 @@ def _train(
             None, "starting the processes of the trials" if several else "starting the process of the trial"
         )
         try:
-            return feed.conclude(run_trials(feed, directory, display, request, session)), None
+            return source.conclude(run_trials(source, directory, display, request, session)), None
         except RayStoppedError as error:
-            feed.conclude(Status.STOPPED)
+            source.conclude(Status.STOPPED)
             return Status.ERROR, RlexpError(error.message, _how_to_resume(directory))
         except KeyboardInterrupt:
             if _is_to_be_discarded(directory):
                 raise
-            return feed.conclude(Status.STOPPED), None
+            return source.conclude(Status.STOPPED), None
 
 
 def _how_to_resume(directory: RunDirectory) -> str:
@@ -172,5 +171,5 @@ def _end_early(directory: RunDirectory, status: Status) -> bool:
 
 
 def _is_to_be_discarded(directory: RunDirectory) -> bool:
-    """Return whether a run that ends now has left nothing that anybody needs."""
+    """Return whether a run that ends now is new and has no result."""
     return directory.is_new and not any(trial.iterations for trial in directory.record.trials)

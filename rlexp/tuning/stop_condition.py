@@ -16,7 +16,7 @@ def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> str | None:
     for metric, goal in stop.items():
         value = values.get(metric)
         if value is not None and value >= goal:
-            # A counter ends a little beyond its goal: by how much says nothing.
+            # A counter ends a little beyond its goal; by how much is of no interest.
             shown = "" if metric in GROWING_METRICS else f" {score(value)}"
             return f"{metric}{shown} reached {exact(goal)}"
     return None

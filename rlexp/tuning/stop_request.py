@@ -22,7 +22,7 @@ class StopRequest:
     """Owns the handlers of SIGINT, SIGTERM and SIGHUP while it is entered.
 
     Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
-    first one writes the stop file, which every trial looks for; a second one raises KeyboardInterrupt, at any time.
+    first one writes the stop file, which every trial checks; a second one raises KeyboardInterrupt, at any time.
     SIGHUP is sent when the terminal is closed, often twice, so it never counts as a second one; nor does a SIGTERM
     right after the first. Where SIGHUP is ignored (``nohup``) it stays ignored.
     """
@@ -103,6 +103,6 @@ class StopRequest:
         if self._stop_file is None or again:
             raise KeyboardInterrupt
         self._deadline_s = time.monotonic() + END_TIMEOUT_S
-        with suppress(FileNotFoundError):  # the run's directory is gone, and whoever watches it will say so
+        with suppress(FileNotFoundError):  # the run's directory is missing, which RunDirectory.check reports
             os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))
         self._on_request()

@@ -24,7 +24,7 @@ from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
 from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER, write_video
-from rlexp.search.checkpoint_milestones import Milestones
+from rlexp.search.trial_source import Milestones
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.stop_condition import reached
 

@@ -1,8 +1,9 @@
-"""What Tune tells about the trials, taken to the recorders, the run's directory, the feed and the display."""
+"""Tune's callbacks: pass what Tune reports to the trial source, recorders, run directory and display."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import Status, TrialError
-from rlexp.search.trial_source import TrialSource
+from rlexp.search.trial_scheduler import Verdict
+from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
 
@@ -30,29 +32,29 @@ _FOLDER_LOST = "its directory was deleted or moved while it ran"
 
 
 class LeftError(BaseException):
-    """Ends Tune's loop when nobody waits for it any more; no Exception, so that Tune does not begin to clean up."""
+    """Ends Tune's loop after ``leave``; not an Exception, so that Tune does not begin to clean up."""
 
 
 class TrialEvents(tune.Callback):
-    """Owns the recorders of the trials that run; knows them by what Tune's config of each says.
+    """Owns the recorders of the trials that run; identifies them by Tune's config of each.
 
     Called by Tune in its thread, until ``leave``.
     """
 
-    def __init__(self, feed: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
+    def __init__(self, source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
         self.request = request
         self._without_result: set[str] = set()
         """Names of the trials whose process trains, but has not reported yet."""
         self.training: set[str] = set()
         """Names of the trials whose process trains and has reported."""
-        self._feed = feed
+        self.decisions: dict[str, Decision] = {}
+        """The last one about each trial, for Tune to carry out."""
+        self._source = source
         self._directory = directory
         self._display = display
         self._recorders: dict[str, TrialRecorder] = {}
         self._started: dict[str, Trial] = {}
         self._stopped: set[str] = set()
-        self._paused: set[str] = set()
-        self._changed: set[str] = set()
         self._failures: dict[str, TrialError] = {}
         self._reasons: dict[str, str] = {}
         """Why trials reached their end."""
@@ -78,55 +80,67 @@ class TrialEvents(tune.Callback):
             raise LeftError
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune pickles its callbacks with its state, which nobody restores: leave an empty one."""
+        """Tune pickles its callbacks with its state, which is never restored: leave an empty one."""
         return (tune.Callback, ())
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         self.check_not_left()
         for trial in trials:
             self._kill_when_folder_is_lost(trial)
-        if self._feed.hang_timeout_s is not None:
+        if self._source.hang_timeout_s is not None:
             for trial in trials:
-                self._kill_when_hung(trial, self._feed.hang_timeout_s)
+                self._kill_when_hung(trial, self._source.hang_timeout_s)
         if self._phases.is_due():
             self._show_phases(trials)
-        for text in self._feed.drain_notes():
+        for text in self._source.drain_notes():
             self._display.on_note(None, text)
         self._display.tick()
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
-        ours = self._ours(trial)
+        ours = our_trial(trial)
         if ours.name not in self._folders:
             self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
+        if self._started.get(ours.name, ours) != ours:  # its keys have changed
+            self._recorders.pop(ours.name).close()
         self._started[ours.name] = ours
         self._heard_s[ours.name] = self._clock()
         self._failures.pop(ours.name, None)
-        self._paused.discard(ours.name)
         self._without_result.discard(ours.name)
-        if ours.name in self._changed:
-            self._changed.remove(ours.name)
-            self._recorders.pop(ours.name).close()
         self._recorder(ours)
-        self._feed.on_start(ours)
+        self._source.on_start(ours)
         self._directory.trial_status(ours, Status.RUNNING)
         self._display.on_trial_start(ours)
 
-    def on_trial_result(
-        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_result(self, result: Mapping[str, Any]) -> Decision:
+        """Record a result of a trial that runs; return what becomes of the trial, which is decided here only."""
         self.check_not_left()
-        ours, row = self._ours(trial), result["row"]
+        row = result["row"]
+        ours = self._started[row["trial_name"]]
         self._heard_s[ours.name] = self._clock()
-        if ours.name not in self._paused:
-            self.training.add(ours.name)
         self._without_result.discard(ours.name)
+        decision = self._source.on_result(ours, row, Path(result["checkpoint"]) if result["milestone"] else None)
+        self.decisions[ours.name] = decision
+        if decision.problem is not None:
+            self._failures[ours.name] = TrialError(decision.problem)
+        if decision.verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
+            self.training.discard(ours.name)
+        else:
+            self.training.add(ours.name)
+        if decision.changed is not None:
+            self._directory.change(decision.changed)
+        self._record(ours, result)
+        self._display.on_result(ours, row)
+        return decision
+
+    def _record(self, ours: Trial, result: Mapping[str, Any]) -> None:
+        row = result["row"]
         redone = self._directory.record.trial(ours.name).iterations - row["training_iteration"] + 1
-        if redone > 0 and self._feed.milestones is None:
+        if redone > 0 and self._source.milestones is None:
             self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
         resumed = result["resumed_row"]
-        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of another one that it took over
+        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of the trial that it copied
             self._recorder(ours).record_missing(resumed)
         self._recorder(ours).record(row)
         self._directory.trial_result(ours, row)
@@ -136,34 +150,19 @@ class TrialEvents(tune.Callback):
             self._stopped.add(ours.name)
         elif result["reason"] is not None:
             self._reasons[ours.name] = result["reason"]
-        self._feed.on_result(ours, row)
-        problem = self._feed.problem(ours, row)
-        if problem is not None:
-            self._failures[ours.name] = TrialError(problem)
         for text in result["events"]:
             self._display.on_note(ours, text)
-        self._display.on_result(ours, row)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
-        ours = self._ours(trial)
+        ours = our_trial(trial)
         finished = ours.name in self.training and ours.name not in self._stopped
         self._end(ours, finished, self._failures.get(ours.name))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
-        ours = self._ours(trial)
+        ours = our_trial(trial)
         self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
-
-    def on_pause(self, trial: Trial) -> None:
-        """Take over that the trial's process ends for a while; called before its row is taken over."""
-        self._paused.add(trial.name)
-        self.training.discard(trial.name)
-
-    def on_change(self, trial: Trial) -> None:
-        """Take over that a paused trial will go on with other keys."""
-        self._changed.add(trial.name)
-        self._directory.change(trial)
 
     def conclude(self) -> Status:
         """Mark the trials that never ran or never ended; return how the run as a whole ended."""
@@ -187,7 +186,7 @@ class TrialEvents(tune.Callback):
 
     def _show_phases(self, trials: list[TuneTrial]) -> None:
         for trial in trials:
-            ours = self._ours(trial)
+            ours = our_trial(trial)
             if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING):
                 phase = self._phases.news(self._directory.trial_directory(ours))
                 if phase == TRAINING:
@@ -195,14 +194,10 @@ class TrialEvents(tune.Callback):
                 if phase is not None:
                     self._display.on_phase(ours, phase)
 
-    def _ours(self, trial: TuneTrial) -> Trial:
-        assignment: Assignment = trial.config[ASSIGNMENT]
-        return assignment.trial
-
     def _end(self, trial: Trial, finished: bool, error: TrialError | None) -> None:
         self.training.discard(trial.name)
         self._without_result.discard(trial.name)
-        ending = self._feed.on_end(trial, finished, error)
+        ending = self._source.on_end(trial, finished, error)
         recorder = self._recorders.pop(trial.name, None)
         if recorder is not None:
             recorder.end(ending.status is not Status.ERROR, ending.score)
@@ -218,7 +213,7 @@ class TrialEvents(tune.Callback):
         if trial.name not in self._recorders:
             directory = self._directory.trial_directory(trial)
             self._recorders[trial.name] = TrialRecorder(
-                directory, self._feed.hyperparameters(trial), self._feed.hparams_metrics
+                directory, self._source.hyperparameters(trial), self._source.hparams_metrics
             )
         return self._recorders[trial.name]
 
@@ -234,19 +229,19 @@ class TrialEvents(tune.Callback):
     def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
         """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
 
-        Only a kill helps: a process that hangs in an env's ``step`` listens to nobody.
+        Only a kill helps: a process that hangs in an env's ``step`` answers nothing.
         """
         now = self._clock()
-        if now - self._heard_s.get(self._ours(trial).name, now) >= timeout_s:
+        if now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
             what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
             self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
 
     def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
-        """Kill the process of a trial whose directory was deleted or moved: it has nowhere to write.
+        """Kill the process of a trial whose directory was deleted or moved: it cannot write.
 
-        Not at the first look: where the whole run is being deleted, that is what is to be reported.
+        Not at the first look: if the whole run is being deleted, that is reported instead.
         """
-        name = self._ours(trial).name
+        name = our_trial(trial).name
         if name not in self._folders or self._folders[name].is_in_place:
             return
         missed_s = self._missed_s.setdefault(name, time.monotonic())
@@ -255,15 +250,24 @@ class TrialEvents(tune.Callback):
             self._kill(trial, TrialError(_FOLDER_LOST))
 
     def _kill(self, trial: TuneTrial, error: TrialError) -> None:
-        """Kill the process of a trial that runs, once; ``error`` is what becomes known of it."""
-        actor, name = trial.temporary_state.ray_actor, self._ours(trial).name
+        """Kill the process of a trial that runs, once; ``error`` is reported as its error."""
+        actor, name = trial.temporary_state.ray_actor, our_trial(trial).name
         if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:
             self._failures[name] = error
             ray.kill(actor, no_restart=True)
 
 
-class EndWhenSaved(tune.Stopper):
-    """Ends the experiment once a stop was requested and no trial is left that could still save."""
+def our_trial(trial: TuneTrial) -> Trial:
+    """Return rlexp's trial for one of Tune's."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    return assignment.trial
+
+
+class VerdictStopper(tune.Stopper):
+    """Asks what becomes of a trial after each result: Tune calls it first, and once for every result.
+
+    Ends the experiment once a stop was requested and no trial is left that could still save.
+    """
 
     def __init__(self, events: TrialEvents) -> None:
         self._events = events
@@ -274,8 +278,8 @@ class EndWhenSaved(tune.Stopper):
         return (tune.stopper.NoopStopper, ())
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Trials know themselves when to stop."""
-        return False
+        """Return whether the trial ends early; that it has reached its own end is in the result."""
+        return self._events.on_result(result).verdict is Verdict.STOP
 
     def stop_all(self) -> bool:
         """Return whether everything may end now."""

@@ -1,4 +1,4 @@
-"""Trials as Tune steps them, but in this process: what stands beside ``config:`` without a Ray."""
+"""Trials as Tune steps them, but in this process: keys beside ``config:`` are tested without Ray."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
-from rlexp.tuning.runner import assignment_of
 from rlexp.tuning.trainable import ASSIGNMENT, Assignment, ExperimentTrainable
+from rlexp.tuning.tune_runner import assignment_of
 from tests.behaviour.learning_agents import TINY
 from tests.envs import ENDLESS_ENV
 
@@ -32,7 +32,7 @@ def trials_of(folder: Path, config: dict[str, Any] | None = None, **keys: Any) -
 
 @contextmanager
 def assigned(folder: Path, config: dict[str, Any] | None = None, **keys: Any) -> Iterator[Assignment]:
-    """Provide what the process of the only trial of such a file is told, in a run's directory below ``folder``."""
+    """Provide the assignment of the only trial of such a file, in a run's directory below ``folder``."""
     (trial,) = trials_of(folder, config, **keys)
     with RunDirectory.create(folder / "out", "run", None, [], overwrite=False) as directory:
         directory.start([trial])

@@ -25,7 +25,7 @@ from rlexp.search.search import Search
 from rlexp.seeding import derive_seed
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.run import EXIT_CODES, RunOptions
-from rlexp.tuning.sweep_run import run_sweep
+from rlexp.tuning.sweep import run_sweep
 from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World
 
 GRID = {"lr": {"grid_search": [0.1, 0.5, 0.3]}, "gamma": {"grid_search": [0.9, 0.99]}}
@@ -71,10 +71,14 @@ class Rehearsals:
         def machine_for(*arguments: object) -> object:
             return this_machine()
 
-        names = ("rlexp.tuning.sweep_run", "rlexp.tuning.sweep_resume")
+        names = ("rlexp.tuning.sweep", "rlexp.tuning.resume")
         with (
-            patch.multiple(names[0], run_feed=self._play, machine_for=machine_for, capacity=lambda *_: self._capacity),
-            patch.multiple(names[1], run_feed=self._play, machine_for=machine_for, capacity=lambda *_: self._capacity),
+            patch.multiple(
+                names[0], run_in_session=self._play, machine_for=machine_for, capacity=lambda *_: self._capacity
+            ),
+            patch.multiple(
+                names[1], run_in_session=self._play, machine_for=machine_for, capacity=lambda *_: self._capacity
+            ),
         ):
             yield
 

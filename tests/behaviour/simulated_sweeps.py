@@ -23,7 +23,8 @@ from rlexp.search.journal import Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher
 from rlexp.search.state import SearchState
-from rlexp.search.trial_source import Action, Ending
+from rlexp.search.trial_scheduler import Verdict
+from rlexp.search.trial_source import Ending
 
 NEVER = 10**9
 ROW_STEPS = 100
@@ -123,19 +124,17 @@ class World:
         done = stopped or steps >= trial.experiment.stop.get("timesteps_total", 1000)
         row = {**_row(steps, self._reward(trial, steps)), "done": done, "trial_name": trial.name}
         checkpoint, is_milestone = self._saved(trial, before, row, stopped)
-        problem = self._search.problem(trial, row)
-        judged = not problem and not done
-        verdict = self._search.judge(trial, row, checkpoint if is_milestone else None) if judged else None
-        if verdict and verdict.changed:
-            self._directory.change(verdict.changed)
+        decision = self._search.on_result(trial, row, checkpoint if is_milestone else None)
+        if decision.changed:
+            self._directory.change(decision.changed)
         self._record(trial, row)
-        self._search.on_result(trial, row)
         self._running[trial.name] = trial, steps
-        if not verdict or verdict.action is Action.END:
+        if done or decision.verdict is Verdict.STOP:
+            problem = decision.problem
             self._end(trial, steps, done and not problem and not stopped, TrialError(problem) if problem else None)
-        elif verdict.action is Action.PAUSE:
+        elif decision.verdict is not Verdict.CONTINUE:
             del self._running[trial.name]
-            self._paused[trial.name] = verdict.changed or trial
+            self._paused[trial.name] = decision.changed or trial
 
     def _record(self, trial: Trial, row: dict[str, Any]) -> None:
         recorder = JsonRecorder(self._directory.trial_directory(trial))
@@ -154,8 +153,11 @@ class World:
         """Nothing is left open by the recorder that a World has."""
 
     def _go_on(self) -> None:
+        for stopped in self._search.stopped(list(self._paused.values())):
+            self._running[stopped.name] = self._paused.pop(stopped.name), 0
+            self._end(stopped, self._search.standings.of(stopped).timesteps_total, False, None)
         paused = list(self._paused.values())
-        while (trial := self._search.waits(paused)) is not None:
+        while (trial := self._search.next_paused(paused)) is not None:
             paused.remove(trial)
             del self._paused[trial.name]
             self._start(trial)

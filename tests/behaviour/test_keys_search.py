@@ -43,7 +43,7 @@ def ended_at(simulation: Simulation) -> list[int]:
         ({"metric": "episode_len_mean", "mode": "min"}, 0.4),
     ],
 )
-def test_the_best_is_that_of_the_metric(search: dict[str, Any], best: float, tmp_path: Path) -> None:
+def test_best_configuration_is_by_metric_and_mode(search: dict[str, Any], best: float, tmp_path: Path) -> None:
     simulation = simulated(sweep_of(tmp_path, RATES, search), tmp_path, rate)
     first = simulation.search.standings.best()
     assert first is not None
@@ -55,7 +55,7 @@ def test_the_best_is_that_of_the_metric(search: dict[str, Any], best: float, tmp
 @pytest.mark.parametrize(
     ("searcher", "config", "count"), [(None, RATES, 4), ("grid", RATES, 4), (None, DRAWN, 5), ("random", RATES, 20)]
 )
-def test_configurations_come_of_the_searcher(
+def test_searcher_gives_the_configurations(
     searcher: str | None, config: dict[str, Any], count: int, tmp_path: Path
 ) -> None:
     search = {"searcher": searcher} | ({} if count == 4 else {"num_samples": 5})
@@ -66,7 +66,7 @@ def test_configurations_come_of_the_searcher(
 
 
 @pytest.mark.key("search.searcher", "search.optuna.n_startup_trials", "search.num_samples")
-def test_optuna_learns_after_its_first_trials(tmp_path: Path) -> None:
+def test_optuna_learns_after_its_startup_trials(tmp_path: Path) -> None:
     def drawn(startup: int) -> list[float]:
         search = {"searcher": "optuna", "num_samples": 30, "optuna": {"n_startup_trials": startup}}
         sweep = sweep_of(tmp_path, DRAWN, search)
@@ -95,7 +95,7 @@ def test_each_configuration_is_tried_with_several_seeds(tmp_path: Path) -> None:
 
 @pytest.mark.key("search.rank_by")
 @pytest.mark.parametrize("rank_by", ["mean", "iqm"])
-def test_seeds_count_together(rank_by: str, tmp_path: Path) -> None:
+def test_rank_by_combines_the_scores_of_seeds(rank_by: str, tmp_path: Path) -> None:
     def reward(trial: Trial, steps: int) -> float:
         return (1.0, 2.0, 4.0, 100.0)[trial.sample] * trial.experiment.config.lr
 
@@ -113,12 +113,12 @@ def test_seeds_count_together(rank_by: str, tmp_path: Path) -> None:
 
 @pytest.mark.key("search.max_concurrent")
 @pytest.mark.parametrize("most", [1, 3])
-def test_no_more_trials_run_at_a_time(most: int, tmp_path: Path) -> None:
+def test_max_concurrent_limits_running_trials(most: int, tmp_path: Path) -> None:
     assert simulated(sweep_of(tmp_path, RATES, {"max_concurrent": most}), tmp_path, rate).most_running == most
 
 
 @pytest.mark.key("search.time_budget_s")
-def test_no_trial_begins_after_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_trial_begins_after_the_time_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = time.time()
 
     def reward(trial: Trial, steps: int) -> float:
@@ -134,7 +134,7 @@ def test_no_trial_begins_after_the_time(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.key("search.hang_timeout_s")
-def test_the_bound_on_silence_is_the_runners(tmp_path: Path) -> None:
+def test_hang_timeout_is_given_to_the_runner(tmp_path: Path) -> None:
     assert simulated(sweep_of(tmp_path, RATES), tmp_path, rate).search.hang_timeout_s == 300
     search = {"hang_timeout_s": 20}
     assert simulated(sweep_of(tmp_path, RATES, search), tmp_path, rate).search.hang_timeout_s == 20
@@ -151,7 +151,7 @@ def test_the_bound_on_silence_is_the_runners(tmp_path: Path) -> None:
         ({"scheduler": "asha", "asha": {"grace_period": 300, "reduction_factor": 4}}, [300, 300, 300, 1000]),
     ],
 )
-def test_asha_ends_the_worst_at_each_rung(search: dict[str, Any], ends: list[int], tmp_path: Path) -> None:
+def test_asha_stops_the_worst_at_each_rung(search: dict[str, Any], ends: list[int], tmp_path: Path) -> None:
     rates = {"lr": {"grid_search": [0.4, 0.3, 0.2, 0.1]}}
     simulation = simulated(sweep_of(tmp_path, rates, search), tmp_path, rate, capacity=4)
     assert sorted(ended_at(simulation)) == ends
@@ -161,7 +161,7 @@ def test_asha_ends_the_worst_at_each_rung(search: dict[str, Any], ends: list[int
 @pytest.mark.key("search.asha.time_attr", "search.median.time_attr")
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
 @pytest.mark.parametrize(("attribute", "grace", "end"), [("training_iteration", 3, 300), ("time_total_s", 5, 500)])
-def test_time_is_counted_in_the_attribute(scheduler: str, attribute: str, grace: int, end: int, tmp_path: Path) -> None:
+def test_time_attr_is_the_unit_of_time(scheduler: str, attribute: str, grace: int, end: int, tmp_path: Path) -> None:
     group = {"time_attr": attribute, "grace_period": grace}
     simulation = simulated(
         sweep_of(tmp_path, {"lr": {"grid_search": [0.4, 0.3, 0.2, 0.1]}}, {"scheduler": scheduler, scheduler: group}),
@@ -181,7 +181,7 @@ def test_time_is_counted_in_the_attribute(scheduler: str, attribute: str, grace:
         ({"grace_period": 300, "min_samples_required": 4}, [1000] * 4),
     ],
 )
-def test_the_median_rule_ends_who_is_below_enough(group: dict[str, Any], ends: list[int], tmp_path: Path) -> None:
+def test_median_rule_stops_trials_below_the_median(group: dict[str, Any], ends: list[int], tmp_path: Path) -> None:
     rates = {"lr": {"grid_search": [0.4, 0.3, 0.2, 0.1]}}
     search = {"scheduler": "median", "median": group}
     assert sorted(ended_at(simulated(sweep_of(tmp_path, rates, search), tmp_path, rate, capacity=4))) == ends
@@ -200,7 +200,7 @@ def rate_at_first(name: str) -> float:
 
 @pytest.mark.key("search.scheduler", "search.pbt.perturbation_factor", "search.pbt.resample_probability")
 @pytest.mark.parametrize("factor", [1.5, 4.0])
-def test_the_worst_of_a_population_goes_on_as_the_best_with_other_keys(factor: float, tmp_path: Path) -> None:
+def test_pbt_worst_trial_copies_the_best_with_changed_keys(factor: float, tmp_path: Path) -> None:
     simulation = population(tmp_path, perturbation_factor=factor, resample_probability=0.0)
     first = simulation.saved["exploits"][0]
     assert first["donor_value"] > first["value"]
@@ -214,7 +214,7 @@ def test_the_worst_of_a_population_goes_on_as_the_best_with_other_keys(factor: f
 
 
 @pytest.mark.key("search.pbt.resample_probability")
-def test_keys_may_be_drawn_anew(tmp_path: Path) -> None:
+def test_pbt_resamples_keys(tmp_path: Path) -> None:
     simulation = population(tmp_path, resample_probability=1.0, perturbation_factor=1.0001)
     first = simulation.saved["exploits"][0]
     assert abs(first["after"]["lr"] / rate_at_first(first["donor"]) - 1) > 0.01
@@ -229,14 +229,14 @@ def test_keys_may_be_drawn_anew(tmp_path: Path) -> None:
         ({"perturbation_interval": 4, "time_attr": "training_iteration"}, {4, 8, 12, 16}),
     ],
 )
-def test_a_population_is_looked_at_every_interval(pbt: dict[str, Any], times: set[int], tmp_path: Path) -> None:
+def test_pbt_compares_trials_every_interval(pbt: dict[str, Any], times: set[int], tmp_path: Path) -> None:
     exploits = population(tmp_path, **pbt).saved["exploits"]
     assert exploits
     assert {exploit["time"] for exploit in exploits} <= times
 
 
 @pytest.mark.key("search.pbt.quantile_fraction")
-def test_so_many_take_over_as_the_quantile_says(tmp_path: Path) -> None:
+def test_pbt_quantile_limits_exploits(tmp_path: Path) -> None:
     def takers(fraction: float) -> int:
         exploits = population(tmp_path, 8, 8, quantile_fraction=fraction).saved["exploits"]
         return sum(exploit["time"] == 600 for exploit in exploits)
@@ -244,14 +244,14 @@ def test_so_many_take_over_as_the_quantile_says(tmp_path: Path) -> None:
     assert takers(0.125) <= 1 < takers(0.5) <= 4
 
 
-def test_a_population_takes_turns_where_it_does_not_fit(tmp_path: Path) -> None:
+def test_pbt_trials_take_turns_where_not_all_fit(tmp_path: Path) -> None:
     simulation = population(tmp_path, capacity=2)
     assert simulation.most_running == 2
     assert set(simulation.ends.values()) == {(Status.TERMINATED, 2000)}
     assert simulation.saved["exploits"]
 
 
-def test_failures_lose_to_every_finite_trial_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_diverged_trial_ranks_last_and_the_sweep_continues(tmp_path: Path) -> None:
     def reward(trial: Trial, steps: int) -> float:
         return float("nan") if trial.experiment.config.lr == 0.4 and steps > 500 else rate(trial, steps)
 

@@ -1,7 +1,7 @@
 """A sweep that is killed at any moment and resumed ends as if nobody had killed it.
 
 Everything is real but the trials: the files that a kill would leave are copied before each write, and ``rlexp resume``
-goes on with the copy.
+continues the copy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], Reward, dict[str, Any
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_it_ends_as_if_nobody_had_killed_it(name: str, tmp_path: Path) -> None:
+def test_resumed_sweep_ends_like_one_that_was_not_killed(name: str, tmp_path: Path) -> None:
     config, search, reward, keys = SCENARIOS[name]
     copies = Copies(tmp_path / "copies", STRIDE, derive_seed(1, name) % STRIDE)
     rehearsals = Rehearsals(tmp_path, reward)
@@ -85,10 +85,10 @@ def first_steps(events: list[dict[str, Any]]) -> dict[str, float]:
     return {event["trial"]: event["row"]["timesteps_total"] for event in reversed(reports)}
 
 
-def test_a_population_goes_on_from_its_last_milestones(tmp_path: Path) -> None:
-    """Who takes over from whom depends on who comes to a milestone first, and those that were apart begin together.
+def test_resumed_pbt_continues_from_the_last_milestones(tmp_path: Path) -> None:
+    """Which trial copies which depends on the order in which they reach a milestone, and a resume changes that order.
 
-    So it does not end as if nobody had killed it; but all that has happened stands, and its number seeds what follows.
+    So it does not end like one that was not killed; but its past exploits stay, and their number seeds the next.
     """
     search = {"num_samples": 4, **PBT}
     copies, rehearsals = Copies(tmp_path / "copies", STRIDE, 7), Rehearsals(tmp_path, curve, capacity=4)
@@ -111,7 +111,7 @@ def test_a_population_goes_on_from_its_last_milestones(tmp_path: Path) -> None:
         assert all(steps >= 200 for trial, steps in began.items() if trial in with_milestone), "none begins anew"
 
 
-def test_optuna_knows_each_point_once(tmp_path: Path) -> None:
+def test_resumed_optuna_knows_each_point_once(tmp_path: Path) -> None:
     search = {"searcher": "optuna", "num_samples": 8, "optuna": {"n_startup_trials": 3}, **ASHA}
     config = {**DRAWN, "double_q": {"choice": [True, False]}}
     copies, rehearsals = Copies(tmp_path / "copies", STRIDE, 3), Rehearsals(tmp_path, diverging)
@@ -143,7 +143,7 @@ def test_optuna_knows_each_point_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows_until", [3, 13, 33])
-def test_a_sweep_that_was_asked_to_stop_goes_on(rows_until: int, tmp_path: Path) -> None:
+def test_stopped_sweep_is_resumed(rows_until: int, tmp_path: Path) -> None:
     config, search, reward, keys = SCENARIOS["random-fifo-seeds"]
     rehearsals = Rehearsals(tmp_path, reward)
     expected = conclusion(rehearsals.begin(text_of(config, search, **keys)))

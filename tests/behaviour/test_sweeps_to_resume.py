@@ -70,14 +70,14 @@ def begun(random_cut: tuple[Rehearsals, Path], tmp_path: Path) -> tuple[Rehearsa
         ("train_batch_size={grid_search: [8, 16]}", "searches lr, gamma, n_step, "),
     ],
 )
-def test_what_would_make_it_another_sweep_is_refused(override: str, said: str, begun: tuple[Rehearsals, Path]) -> None:
+def test_resume_refuses_changes_of_the_space(override: str, said: str, begun: tuple[Rehearsals, Path]) -> None:
     error = refused(*begun, override)
     assert error.exit_code == 3
     assert said in error.message
     assert error.hint
 
 
-def test_more_samples_room_and_time_may_be_given(begun: tuple[Rehearsals, Path]) -> None:
+def test_resume_accepts_more_samples_trials_and_time(begun: tuple[Rehearsals, Path]) -> None:
     rehearsals, path = begun
     points = [event["point"] for event in journal(path) if event["event"] == "configured"]
     more = ("search.num_samples=9", "search.max_concurrent=3", "search.time_budget_s=null", "checkpoint_freq=2")
@@ -92,7 +92,7 @@ def test_more_samples_room_and_time_may_be_given(begun: tuple[Rehearsals, Path])
     assert error.message == f"every trial of {path} has ended"
 
 
-def test_a_resolved_file_that_somebody_has_edited_is_refused(begun: tuple[Rehearsals, Path]) -> None:
+def test_resume_refuses_edited_resolved_file(begun: tuple[Rehearsals, Path]) -> None:
     rehearsals, path = begun
     resolved = path / "resolved.yaml"
     resolved.write_text(
@@ -115,7 +115,7 @@ def test_a_resolved_file_that_somebody_has_edited_is_refused(begun: tuple[Rehear
         (lambda lines: lines[:1], "run.json and search.jsonl are not from the same sweep"),
     ],
 )
-def test_a_damaged_journal_is_refused(
+def test_resume_refuses_damaged_journal(
     damage: Callable[[list[bytes]], list[bytes]], said: str, begun: tuple[Rehearsals, Path]
 ) -> None:
     rehearsals, path = begun
@@ -126,9 +126,7 @@ def test_a_damaged_journal_is_refused(
     assert error.hint
 
 
-def test_a_lost_journal_is_refused_and_a_lost_or_damaged_sweep_json_is_written_anew(
-    begun: tuple[Rehearsals, Path], tmp_path: Path
-) -> None:
+def test_resume_refuses_lost_journal_and_rewrites_sweep_json(begun: tuple[Rehearsals, Path], tmp_path: Path) -> None:
     rehearsals, path = begun
     lost = Path(shutil.copytree(path, tmp_path / "lost"))
     (lost / "search.jsonl").unlink()
@@ -144,7 +142,7 @@ def test_a_lost_journal_is_refused_and_a_lost_or_damaged_sweep_json_is_written_a
     assert len(saved(path)["configurations"]) == 6
 
 
-def test_a_path_out_of_the_run_is_refused(tmp_path: Path) -> None:
+def test_resume_refuses_checkpoint_outside_the_run(tmp_path: Path) -> None:
     rehearsals, path = cut(tmp_path, {"lr": DRAWN["lr"]}, {"num_samples": 3, **PBT})
     file = path / "search.jsonl"
     text = file.read_text()
@@ -153,7 +151,7 @@ def test_a_path_out_of_the_run_is_refused(tmp_path: Path) -> None:
     assert "is not a checkpoint of a trial" in refused(rehearsals, path).message
 
 
-def test_a_line_that_a_kill_cut_has_not_happened(begun: tuple[Rehearsals, Path]) -> None:
+def test_resume_ignores_a_cut_last_line(begun: tuple[Rehearsals, Path]) -> None:
     rehearsals, path = begun
     events = journal(path)
     with (path / "search.jsonl").open("ab") as file:
@@ -165,10 +163,10 @@ def test_a_line_that_a_kill_cut_has_not_happened(begun: tuple[Rehearsals, Path])
     assert seconds == sorted(seconds), "the time between a kill and a resume does not count, that before does"
 
 
-def test_a_trial_without_a_checkpoint_begins_anew_and_says_so(begun: tuple[Rehearsals, Path]) -> None:
+def test_trial_without_checkpoint_starts_again_with_a_note(begun: tuple[Rehearsals, Path]) -> None:
     rehearsals, path = begun
     running = [trial for trial, status in statuses(path).items() if status == "RUNNING" and rows(path).get(trial)]
     assert running
     rehearsals.resume(path)
-    told = [note for note in rehearsals.played[-1].search.standings.notes if "starts from the beginning" in note]
-    assert told == [f"{trial} has no checkpoint and starts from the beginning" for trial in running]
+    notes = [note for note in rehearsals.played[-1].search.standings.notes if "starts from the beginning" in note]
+    assert notes == [f"{trial} has no checkpoint and starts from the beginning" for trial in running]

@@ -12,7 +12,7 @@ from rlexp.tuning.stop_condition import reached
 from tests.behaviour.inline_trials import assigned, rows_of
 
 
-def test_a_trial_says_what_it_does_until_its_first_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_reports_phases_until_its_first_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def write_and_keep(directory: Path, text: str) -> None:
@@ -30,7 +30,7 @@ def test_a_trial_says_what_it_does_until_its_first_result(tmp_path: Path, monkey
     assert said[1] == "reading checkpoint_000001"
 
 
-def test_a_phase_is_news_once(tmp_path: Path) -> None:
+def test_phase_is_reported_once(tmp_path: Path) -> None:
     watch = PhaseWatch()
     assert watch.is_due()
     assert watch.news(tmp_path) is None
@@ -55,6 +55,6 @@ def test_a_phase_is_news_once(tmp_path: Path) -> None:
         ({"episode_reward_mean": 500, "episode_len_mean": 1, "missing": 0}, None),
     ],
 )
-def test_why_a_trial_ends(stop: dict[str, float], reason: str | None) -> None:
+def test_reason_of_the_end_of_a_trial(stop: dict[str, float], reason: str | None) -> None:
     row = {"episode_reward_mean": 486.74, "timesteps_total": 2_000_123, "episode_len_mean": float("nan")}
     assert reached(stop, row) == reason

@@ -97,7 +97,7 @@ def test_three_problems_are_three_errors(path: Path) -> None:
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_what_does_not_fit_this_machine(path: Path) -> None:
+def test_check_reports_what_does_not_fit_this_machine(path: Path) -> None:
     done = rlexp("check", str(path), "-o", "num_workers=1000", "-o", "lr=1e-3")
     assert done.returncode == 4
     assert done.stderr.startswith("error: cartpole needs 1001 CPUs (1 driver + 1000 workers x 1), this machine has ")
@@ -130,7 +130,7 @@ def test_json(path: Path) -> None:
     }
 
 
-def test_json_of_what_is_wrong(path: Path) -> None:
+def test_json_has_the_problems(path: Path) -> None:
     done = rlexp("check", str(path), "--json", "-o", "lr=abc")
     assert done.returncode == 2
     assert json.loads(done.stdout)["problems"] == [
@@ -177,7 +177,7 @@ def test_colours_only_on_a_terminal(path: Path) -> None:
     assert b"\x1b" not in on_terminal(path, {"NO_COLOR": "1"})
 
 
-def test_a_terminal_of_80_columns_gets_whole_words_and_a_line_a_trial(path: Path) -> None:
+def test_check_on_80_columns_prints_whole_words_and_a_line_per_trial(path: Path) -> None:
     wrong = on_terminal(path, {"COLUMNS": "80", "NO_COLOR": "1"}, "-o", "stop.episode_reward_meann=1")
     right = on_terminal(path, {"COLUMNS": "80", "NO_COLOR": "1"}, "--allow-unknown")
     lines = [*wrong.decode().splitlines(), *right.decode().splitlines()]
@@ -208,19 +208,19 @@ def on_terminal(path: Path, environ: dict[str, str], *arguments: str) -> bytes:
         ("zzz", "rlexp -h lists the commands"),
     ],
 )
-def test_unknown_command_names_the_one_that_was_meant(command: str, hint: str) -> None:
+def test_unknown_command_has_a_hint(command: str, hint: str) -> None:
     done = rlexp(command, "x")
     assert done.returncode == 2
     assert done.stderr == f"error: unknown command {command}\nhint:  {hint}\n"
 
 
-def test_list_on_the_command_line_has_a_hint_that_can_be_typed(path: Path) -> None:
+def test_list_in_an_override_has_a_hint(path: Path) -> None:
     done = rlexp("check", str(path), "-o", "config.gamma=[0.9, 0.99]")
     hint = "hint:  to try each of them, write -o 'config.gamma={grid_search: [0.9, 0.99]}'"
     assert hint in done.stderr.splitlines()
 
 
-def test_run_says_which_name_of_the_file_is_another_now_before_an_error_uses_it(path: Path) -> None:
+def test_run_prints_notices_of_renamed_keys_before_errors(path: Path) -> None:
     path.write_text(GOOD.replace("CartPole-v1", "LunarLander-v2").replace("num_workers: 0", "num_workers: 5000"))
     done = rlexp("run", str(path), "--out", str(path.parent / "out"))
     notice, error = done.stderr.splitlines()[:2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.sessions.session_processes import SESSION
+from rlexp.sessions.processes import SESSION
 
 ADDRESS = "10.77.0.1:6379"
 EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, config: {num_workers: 0}}\n"

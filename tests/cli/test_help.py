@@ -27,7 +27,7 @@ def test_every_command_has_a_short_option_for_help(command: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
-def test_no_sentence_of_the_help_is_cut(columns: int) -> None:
+def test_help_sentences_are_not_cut(columns: int) -> None:
     listed = helped("-h", columns=columns)
     assert "..." not in listed.replace("[ARGS]...", "")
     sentences = " ".join(listed.split())

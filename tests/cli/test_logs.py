@@ -89,7 +89,7 @@ def test_tags(trial: Path) -> None:
     assert "loss" not in logs(trial, "--tag", "reward").stdout
 
 
-def test_a_tag_that_is_not_there(trial: Path) -> None:
+def test_unknown_tag_is_an_error(trial: Path) -> None:
     done = logs(trial, "--tag", "rewrad")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-2:] == ["error: no tag matches rewrad", "hint:  did you mean reward?"]
@@ -202,7 +202,7 @@ def test_wrong_input(tmp_path: Path, arguments: list[str], message: str) -> None
     assert ("hint:" in done.stderr) == ("error: " in done.stderr)
 
 
-def test_damage_is_told_and_the_rest_is_shown(trial: Path) -> None:
+def test_damage_is_reported_and_the_rest_is_shown(trial: Path) -> None:
     (path,) = trial.iterdir()
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-3])
@@ -214,7 +214,7 @@ def test_damage_is_told_and_the_rest_is_shown(trial: Path) -> None:
     )
 
 
-def test_a_restart_is_told(tmp_path: Path) -> None:
+def test_restart_is_reported(tmp_path: Path) -> None:
     write(tmp_path, [scalar("loss", step, 1.0) for step in range(9)] + [start(5)])
     done = logs(tmp_path)
     assert "0..4" in done.stdout
@@ -226,7 +226,7 @@ def test_a_run_without_values(tmp_path: Path) -> None:
     assert logs(tmp_path).stderr == f"notice: {tmp_path} has no values yet\n"
 
 
-def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+def test_closed_pipe_ends_logs_silently(tmp_path: Path) -> None:
     write(tmp_path, [scalar("loss", step, step) for step in range(12_345)])
     process = subprocess.Popen(
         [*COMMAND, str(tmp_path), "--csv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -240,7 +240,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-def test_foreign_tags_cannot_move_the_cursor(tmp_path: Path) -> None:
+def test_tags_cannot_move_the_cursor(tmp_path: Path) -> None:
     write(tmp_path, [scalar("\x1b[2Jloss\r\nx", 0, 1.0)])
     for arguments in ([], ["--at", "5"]):
         assert "?[2Jloss??x" in logs(tmp_path, *arguments).stdout

@@ -72,7 +72,7 @@ def test_compare_writes_a_report_beside_json(run: Path, tmp_path: Path) -> None:
         ["tensorboard", "results/grid", "--port", "99999"],
     ],
 )
-def test_what_is_wrong_is_said_and_exits_2(run: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_wrong_input_is_reported_with_exit_code_2(run: Path, tmp_path: Path, arguments: list[str]) -> None:
     done = rlexp(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "rror: " in done.stderr
@@ -101,7 +101,7 @@ def test_ls_of_hundreds_of_runs_reads_no_results(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 201
 
 
-def test_output_that_cannot_be_written_in_the_encoding(run: Path) -> None:
+def test_letters_outside_the_encoding_are_replaced(run: Path) -> None:
     done = rlexp("compare", run, PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "A  lr=0.1" in done.stdout

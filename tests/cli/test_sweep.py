@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_dry_run_says_what_would_be_searched_and_how(path: Path) -> None:
+def test_dry_run_prints_space_searcher_and_scheduler(path: Path) -> None:
     done = rlexp("sweep", str(path), "--dry-run", "--num-seeds", "2", "--sweep", "n_step=1,3")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -47,12 +47,12 @@ def test_a_dry_run_says_what_would_be_searched_and_how(path: Path) -> None:
         ("optuna", "1", "optuna chooses the values while the sweep runs"),
     ],
 )
-def test_check_says_where_the_values_come_from(path: Path, searcher: str, seed: str, said: str) -> None:
+def test_check_prints_where_values_come_from(path: Path, searcher: str, seed: str, said: str) -> None:
     done = rlexp("check", str(path), "-o", f"search.searcher={searcher}", "-o", f"config.seed={seed}")
     assert done.stdout.splitlines()[3] == said
 
 
-def test_check_knows_the_section_and_prints_it_as_json(path: Path) -> None:
+def test_check_prints_the_search_section_as_json(path: Path) -> None:
     (sweep,) = json.loads(rlexp("check", str(path), "--json").stdout)["sweeps"]
     assert sweep["space"] == {"lr": {"loguniform": [0.0001, 0.01]}}
     assert (sweep["searcher"], sweep["configurations"], sweep["seed"]) == ("random", 3, 1)
@@ -99,7 +99,7 @@ def test_rlexp_run_refuses_a_sweep_and_names_the_command(path: Path, tmp_path: P
         (["-o", "search.num_sample=3"], "unknown key search.num_sample"),
     ],
 )
-def test_what_is_wrong_creates_nothing(arguments: list[str], said: str, path: Path, tmp_path: Path) -> None:
+def test_refused_sweep_creates_nothing(arguments: list[str], said: str, path: Path, tmp_path: Path) -> None:
     done = rlexp("sweep", str(path), "--out", str(tmp_path / "out"), *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
@@ -107,14 +107,14 @@ def test_what_is_wrong_creates_nothing(arguments: list[str], said: str, path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_with_several_experiments_is_no_sweep(path: Path) -> None:
+def test_sweep_refuses_file_with_several_experiments(path: Path) -> None:
     path.write_text(SWEEP + SWEEP.replace("cartpole", "other"))
     done = rlexp("sweep", str(path))
     assert done.returncode == 2
     assert "a sweep must have one experiment, but there are 2: cartpole, other" in done.stderr
 
 
-def test_files_of_other_tools_are_understood(path: Path) -> None:
+def test_sweep_reads_files_of_other_tools(path: Path) -> None:
     path.write_text(
         "old:\n  run: DQN\n  env: CartPole-v1\n  stop: {timesteps_total: 1000}\n  num_samples: 8\n"
         "  scheduler: AsyncHyperBand\n  metric: episode_reward_mean\n  mode: max\n"

@@ -137,12 +137,13 @@ class CommonExperiment(KeyGroup):
             yield from self._never_reported()
         yield from self.config.env_conflicts(self.env)
         yield from self._unfit_filters()
-        search = self.search
-        if search.interval(self.stop.get(search.time_attr)) is None:
-            key = "perturbation_interval" if search.scheduler == "pbt" else "grace_period"
+        search, options = self.search, self.search.scheduler_options
+        if options.interval(self.stop.get(search.time_attr)) is None:
             message = f"search.scheduler is {search.scheduler}, but neither stop.{search.time_attr}"
             hint = "set one of them; it is the time after which trials are compared"
-            yield Conflict(("search.scheduler",), f"{message} nor search.{search.scheduler}.{key} is given", hint)
+            yield Conflict(
+                ("search.scheduler",), f"{message} nor search.{search.scheduler}.{options.INTERVAL_KEY} is given", hint
+            )
 
     def _unfit_filters(self) -> Iterator[Conflict]:
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""

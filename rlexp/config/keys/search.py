@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -21,8 +21,53 @@ def known_metric(metric: str) -> str:
     return metric
 
 
-class AshaConfig(KeyGroup):
+class SchedulerConfig(KeyGroup):
+    """The options of a trial scheduler, and what is to be known of it before a sweep runs; this one is ``fifo``.
+
+    A scheduler is a subclass here with its field and name in ``SearchConfig``, and the file of its RULE.
+    """
+
+    RULE: ClassVar[str] = "rlexp.search.trial_scheduler:TrialScheduler"
+    """The module and class that judge trials, imported when a sweep begins."""
+    INTERVAL_KEY: ClassVar[str | None] = None
+    """The key with the time at which it first compares trials; None: it compares none."""
+    COPIES_TRIALS: ClassVar[bool] = False
+    """Whether trials copy each other's weights and change their keys."""
+    EXAMPLE: ClassVar[str] = "search: {scheduler: fifo}"
+    MEANING: ClassVar[str] = "Trains every trial to its stop."
+
+    time_attr: TimeAttribute = "timesteps_total"
+    """Unit of time."""
+
+    @property
+    def share(self) -> float:
+        """The part of the limit in ``stop`` for ``time_attr`` that is the default of INTERVAL_KEY."""
+        return 0.1
+
+    def interval(self, stop_at: float | None) -> float | None:
+        """Return what INTERVAL_KEY says, or its default where ``stop`` has ``stop_at``; None where neither is given."""
+        if self.INTERVAL_KEY is None:
+            return 0.0
+        given: float | None = getattr(self, self.INTERVAL_KEY)
+        if given is not None:
+            return given
+        return None if stop_at is None else max(stop_at * self.share, 1.0)
+
+    def describe(self, interval: str) -> str:
+        """Return what it does, as a part of a sentence, where ``interval`` is its interval."""
+        return "no trial is ended early"
+
+
+class AshaConfig(SchedulerConfig):
     """Asynchronous successive halving (Li et al. 2020): only the best trials at a rung continue to the next rung."""
+
+    RULE = "rlexp.search.early_stopping:Asha"
+    INTERVAL_KEY = "grace_period"
+    EXAMPLE = "search: {scheduler: asha, asha: {grace_period: 10000}}"
+    MEANING = (
+        "Asynchronous successive halving (Li et al. 2020): at each rung only the best 1 / reduction_factor of the "
+        "trials that reached it continue; the others end early."
+    )
 
     time_attr: TimeAttribute = "timesteps_total"
     """Unit in which rungs are counted."""
@@ -36,9 +81,24 @@ class AshaConfig(KeyGroup):
     reduction_factor: Annotated[float, Field(gt=1)] = 4.0
     """One of so many trials at a rung continues: the best so far."""
 
+    @property
+    def share(self) -> float:
+        return self.reduction_factor**-2
 
-class MedianConfig(KeyGroup):
+    def describe(self, interval: str) -> str:
+        return f"asha after {interval} {self.time_attr}"
+
+
+class MedianConfig(SchedulerConfig):
     """Median stopping (Golovin et al. 2017): a trial that is worse than the median of the others' averages ends."""
+
+    RULE = "rlexp.search.early_stopping:MedianStopping"
+    INTERVAL_KEY = "grace_period"
+    EXAMPLE = "search: {scheduler: median}"
+    MEANING = (
+        "Median stopping (Golovin et al. 2017): a trial that is worse than the median of the others at the same "
+        "time ends early."
+    )
 
     time_attr: TimeAttribute = "timesteps_total"
     """Unit in which time is counted."""
@@ -49,9 +109,21 @@ class MedianConfig(KeyGroup):
     min_samples_required: Count = 3
     """Number of other trials that must have reached the same time before a trial is compared with them."""
 
+    def describe(self, interval: str) -> str:
+        return f"median rule after {interval} {self.time_attr}"
 
-class PbtConfig(KeyGroup):
+
+class PbtConfig(SchedulerConfig):
     """Population based training (Jaderberg et al. 2017): the worst trials copy the best ones, and change keys."""
+
+    RULE = "rlexp.search.population:Population"
+    INTERVAL_KEY = "perturbation_interval"
+    COPIES_TRIALS = True
+    EXAMPLE = "search: {scheduler: pbt, num_samples: 8}"
+    MEANING = (
+        "Population based training (Jaderberg et al. 2017): every perturbation_interval the worst trials copy the "
+        "weights of the best, and their keys with small changes."
+    )
 
     time_attr: TimeAttribute = "timesteps_total"
     """Unit of ``perturbation_interval``."""
@@ -68,6 +140,9 @@ class PbtConfig(KeyGroup):
 
     perturbation_factor: Annotated[float, Field(gt=1)] = 1.2
     """A number is multiplied or divided by this factor. A value of a list is replaced by the next or previous one."""
+
+    def describe(self, interval: str) -> str:
+        return f"pbt every {interval} {self.time_attr}"
 
 
 class OptunaConfig(KeyGroup):
@@ -136,35 +211,29 @@ class SearchConfig(KeyGroup):
         if self.searcher == "grid" and self.num_samples > 1:
             message = f"num_samples is {self.num_samples}, but searcher: grid tries every point once"
             yield Conflict(("num_samples",), message, "use num_seeds to repeat each point with other seeds")
-        if self.scheduler == "pbt" and self.searcher == "optuna":
+        copies = self.scheduler_options.COPIES_TRIALS
+        if copies and self.searcher == "optuna":
             hint = "leave searcher out; the first population is random"
-            yield Conflict(("searcher",), "searcher is optuna, but scheduler: pbt chooses keys itself", hint)
-        if self.scheduler == "pbt" and self.num_seeds > 1:
-            message = f"num_seeds is {self.num_seeds}, but with scheduler: pbt each trial changes its keys"
+            message = f"searcher is optuna, but scheduler: {self.scheduler} chooses keys itself"
+            yield Conflict(("searcher",), message, hint)
+        if copies and self.num_seeds > 1:
+            message = f"num_seeds is {self.num_seeds}, but with scheduler: {self.scheduler} each trial changes its keys"
             yield Conflict(("num_seeds",), message, "use num_samples, the size of the population")
 
-    def interval(self, stop_at: float | None) -> float | None:
-        """Return the first rung, grace period or perturbation interval, given what ``stop`` has for its time attribute.
-
-        None where there is neither a number of its own nor one in ``stop``; 0 for ``fifo``.
-        """
-        if self.scheduler == "fifo":
-            return 0.0
-        given, share = {
-            "asha": (self.asha.grace_period, self.asha.reduction_factor**-2),
-            "median": (self.median.grace_period, 0.1),
-            "pbt": (self.pbt.perturbation_interval, 0.1),
-        }[self.scheduler]
-        if given is not None:
-            return given
-        return None if stop_at is None else max(stop_at * share, 1.0)
+    @property
+    def scheduler_options(self) -> SchedulerConfig:
+        """The options of the scheduler that was chosen."""
+        return getattr(self, self.scheduler, SchedulerConfig())
 
     @property
     def time_attr(self) -> TimeAttribute:
         """The unit in which the scheduler counts time."""
-        known: dict[str, TimeAttribute] = {
-            "asha": self.asha.time_attr,
-            "median": self.median.time_attr,
-            "pbt": self.pbt.time_attr,
-        }
-        return known.get(self.scheduler, "timesteps_total")
+        return self.scheduler_options.time_attr
+
+
+SCHEDULERS: Final[Mapping[str, type[SchedulerConfig]]] = {"fifo": SchedulerConfig} | {
+    name: field.annotation
+    for name, field in SearchConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, SchedulerConfig)
+}
+"""The schedulers by name."""

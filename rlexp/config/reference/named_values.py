@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rlexp.config.keys.metric_names import KNOWN_METRICS, STOP_METRICS, current_metric
+from rlexp.config.keys.search import SCHEDULERS
 
 
 @dataclass(frozen=True)
@@ -125,25 +126,7 @@ _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
             "Chooses each point by a tree-structured Parzen estimator, from the scores so far (Bergstra et al. 2011). "
             "Needs pip install 'rlexp[sweep]'.",
         ),
-        "fifo": ("scheduler", "search: {scheduler: fifo}", "Trains every trial to its stop."),
-        "asha": (
-            "scheduler",
-            "search: {scheduler: asha, asha: {grace_period: 10000}}",
-            "Asynchronous successive halving (Li et al. 2020): at each rung only the best 1 / reduction_factor of the "
-            "trials that reached it continue; the others end early.",
-        ),
-        "median": (
-            "scheduler",
-            "search: {scheduler: median}",
-            "Median stopping (Golovin et al. 2017): a trial that is worse than the median of the others at the same "
-            "time ends early.",
-        ),
-        "pbt": (
-            "scheduler",
-            "search: {scheduler: pbt, num_samples: 8}",
-            "Population based training (Jaderberg et al. 2017): every perturbation_interval the worst trials copy the "
-            "weights of the best, and their keys with small changes.",
-        ),
+        **{name: ("scheduler", options.EXAMPLE, options.MEANING) for name, options in SCHEDULERS.items()},
     }
 )
 """Kind, example and meaning."""

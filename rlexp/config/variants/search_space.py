@@ -78,8 +78,9 @@ class Space:
                 yield Finding(place, message, "write uniform: [low, high]")
             set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
             fixed = tuple(f"{key}." for key in _KEEP_THE_NETWORK)
-            if search.scheduler == "pbt" and any(f"{path}.".startswith(fixed) for path in set_by_it):
-                message = f"{axis.key} cannot be searched with scheduler: pbt, whose trials copy each other's weights"
+            if search.scheduler_options.COPIES_TRIALS and any(f"{path}.".startswith(fixed) for path in set_by_it):
+                why = "whose trials copy each other's weights"
+                message = f"{axis.key} cannot be searched with scheduler: {search.scheduler}, {why}"
                 yield Finding(place, message, "use another scheduler, or write one value")
 
     def grid(self) -> list[Point]:

@@ -14,10 +14,10 @@ from rlexp.errors import TrialError
 from rlexp.runs.run_directory import LostDirectoryError, RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
-from rlexp.sessions.ray_session import RaySession
+from rlexp.sessions.session import RaySession
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
-from rlexp.tuning.run import run_feed
+from rlexp.tuning.run import run_in_session
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
@@ -57,7 +57,7 @@ def test_command_that_lost_its_directory_says_so_and_leaves_the_next_run_alone(
 
     display = QuietDisplay(io.StringIO())
     with StopRequest(lambda: None) as request, pytest.raises(LostDirectoryError):
-        run_feed(FixedTrials([]), [], run, display, request, Session(1, 0, debug=False))
+        run_in_session(FixedTrials([]), [], run, display, request, Session(1, 0, debug=False))
     run.close()
     assert [path.name for path in run.path.iterdir()] == ["of the next run"]
 

@@ -23,7 +23,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.run_record import Status, TrialError, read_run_record
 from rlexp.search.trial_source import FixedTrials
-from rlexp.tuning.run import run_feed
+from rlexp.tuning.run import run_in_session
 from rlexp.tuning.stop_request import StopRequest
 
 MakeTrial = Callable[..., Trial]
@@ -308,7 +308,7 @@ class Interrupted:
 def interrupted(run: RunDirectory, stdout: io.StringIO | None = None) -> int:
     display = choose_display(stdout or io.StringIO(), io.StringIO(), {}, json=False, quiet=True)
     with StopRequest(lambda: None) as request:
-        return run_feed(FixedTrials([]), [], run, display, request, Interrupted())  # type: ignore[arg-type]
+        return run_in_session(FixedTrials([]), [], run, display, request, Interrupted())  # type: ignore[arg-type]
 
 
 def test_ctrl_c_before_anything_has_begun_removes_a_new_run_but_no_other(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_seeds_give_a_mean_with_its_interval(make_trial: MakeTrial, make_row: Ma
     assert standing.interval == bootstrap_interval(np.array([10.0, 20.0, 30.0]), np.random.default_rng(0))
 
 
-def test_the_failed_rank_last_and_the_pruned_before_them(make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_failed_trials_rank_last_and_pruned_ones_before_them(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[99.0], [90.0], [10.0], [20.0]])
     endings = [(Status.ERROR, TrialError("x")), (Status.PRUNED, None), (Status.TERMINATED, None)]
     for trial, (status, error) in zip(trials, [*endings, endings[-1]], strict=True):
@@ -76,14 +76,14 @@ def test_one_failed_seed_fails_its_configuration(make_trial: MakeTrial, make_row
     assert [standing.configuration for standing in standings.ranked()] == [1, 0]
 
 
-def test_less_is_better_where_the_mode_says_so(make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_mode_min_ranks_the_lowest_first(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, _ = standings_of(make_trial, make_row, [[10.0], [30.0], [20.0]], mode="min")
     assert [standing.configuration for standing in standings.ranked()] == [0, 2, 1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 60])
 @pytest.mark.parametrize("size", [(80, 23), (40, 8), (20, 3), (1, 1)])
-def test_the_leaderboard_fits_every_terminal(
+def test_leaderboard_fits_every_terminal(
     make_trial: MakeTrial, make_row: MakeRow, count: int, size: tuple[int, int]
 ) -> None:
     width, height = size
@@ -94,7 +94,7 @@ def test_the_leaderboard_fits_every_terminal(
     assert max(map(len, lines)) <= width
 
 
-def test_the_leaderboard_shows_the_best_first_and_what_runs(make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_leaderboard_shows_the_best_first_and_running_trials(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[float(number)] for number in range(40)])
     for trial in trials[1:]:
         standings.on_end(trial, Status.TERMINATED, None)
@@ -105,7 +105,7 @@ def test_the_leaderboard_shows_the_best_first_and_what_runs(make_trial: MakeTria
     assert lines[-1] == "40 of 40 configurations started; trials: 1 running, 39 terminated; by episode_r…"
 
 
-def test_the_last_words_rank_and_tell_what_failed(make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_summary_has_ranking_and_failures(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
     standings.on_end(trials[0], Status.ERROR, TrialError("ValueError: no\x1b[2J"))
     standings.on_end(trials[1], Status.TERMINATED, None)
@@ -116,7 +116,7 @@ def test_the_last_words_rank_and_tell_what_failed(make_trial: MakeTrial, make_ro
     assert lines[-1] == "  00000 lr=0.001  after 10,000 steps: ValueError: no [2J"
 
 
-def test_what_a_trial_does_again_is_taken_back(make_trial: MakeTrial, make_row: MakeRow) -> None:
+def test_standings_drop_rows_that_a_trial_repeats(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, (trial,) = standings_of(make_trial, make_row, [[50.0]])
     standings.on_result(trial, make_row(8, 7.0))
     standing = standings.of(trial)

@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
-from rlexp.search.searchers import Fate, OptunaSearcher, Outcome, make_searcher, require_sweep_extra
+from rlexp.search.searchers import OptunaSearcher, Outcome, OutcomeStatus, make_searcher, require_sweep_extra
 from tests.behaviour.simulated_sweeps import sweep_of
 
 SPACE = {
@@ -22,7 +22,7 @@ SPACE = {
 }
 
 
-def test_points_of_optuna_lie_in_the_space(tmp_path: Path) -> None:
+def test_optuna_points_are_in_the_space(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, SPACE, {"searcher": "optuna", "num_samples": 30})
     searcher = make_searcher(sweep)
     for configuration in range(30):
@@ -34,12 +34,12 @@ def test_points_of_optuna_lie_in_the_space(tmp_path: Path) -> None:
         assert config.n_step in range(1, 9)
         assert config.train_batch_size % 8 == 0
         assert round(config.gamma * 100, 6).is_integer()
-        searcher.tell(configuration, Outcome(Fate.FINISHED, 1.0, 10))
+        searcher.record(configuration, Outcome(OutcomeStatus.FINISHED, 1.0, 10))
     assert searcher.suggest(30) is None
 
 
-@pytest.mark.parametrize("fate", [Fate.FAILED, Fate.PRUNED])
-def test_optuna_keeps_away_from_what_did_not_finish(fate: Fate, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [OutcomeStatus.FAILED, OutcomeStatus.PRUNED])
+def test_optuna_avoids_points_that_did_not_finish(status: OutcomeStatus, tmp_path: Path) -> None:
     search = {"searcher": "optuna", "num_samples": 60, "optuna": {"n_startup_trials": 10}}
     searcher = OptunaSearcher(sweep_of(tmp_path, {"lr": {"uniform": [0.1, 1.0]}}, search))
     rates = []
@@ -48,12 +48,12 @@ def test_optuna_keeps_away_from_what_did_not_finish(fate: Fate, tmp_path: Path) 
         assert point is not None
         rates.append(point["lr"])
         bad = point["lr"] > 0.5
-        value = None if fate is Fate.FAILED else -9.0
-        searcher.tell(configuration, Outcome(fate, value, 5) if bad else Outcome(Fate.FINISHED, 0.0, 10))
-    assert sum(rate > 0.5 for rate in rates[30:]) < 15, "told as failures, they would be nearly all of the 30"
+        value = None if status is OutcomeStatus.FAILED else -9.0
+        searcher.record(configuration, Outcome(status, value, 5) if bad else Outcome(OutcomeStatus.FINISHED, 0.0, 10))
+    assert sum(rate > 0.5 for rate in rates[30:]) < 15, "recorded as failures, they would be nearly all of the 30"
 
 
-def test_without_optuna_the_pip_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_optuna_is_refused_with_its_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     require_sweep_extra(sweep_of(tmp_path, SPACE))
     with pytest.raises(UsageError, match="Optuna") as caught:

@@ -16,7 +16,7 @@ import pytest
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.guard import Guard
 from rlexp.sessions.leftovers import find_leftovers
-from rlexp.sessions.session_processes import SESSION, kill_processes_of, processes_of
+from rlexp.sessions.processes import SESSION, kill_processes_of, processes_of
 
 TIMEOUT_S = 20.0
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -60,7 +60,7 @@ def start() -> Iterator[Start]:
         process.wait(TIMEOUT_S)
 
 
-def test_a_guard_ends_the_processes_of_a_command_that_was_killed_and_removes_its_folder(folder: Path) -> None:
+def test_guard_ends_processes_and_removes_the_folder_of_a_killed_command(folder: Path) -> None:
     command = subprocess.Popen([sys.executable, "-c", COMMAND, folder, *SLEEP], stdout=subprocess.PIPE, text=True)
     assert command.stdout is not None
     processes = [psutil.Process(int(pid)) for pid in command.stdout.readline().split()]
@@ -85,7 +85,7 @@ def test_children_with_another_environment_are_ended_too(folder: Path) -> None:
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_guard_that_is_dismissed_touches_nothing(folder: Path, start: Start) -> None:
+def test_dismissed_guard_touches_nothing(folder: Path, start: Start) -> None:
     guard, process = Guard(folder), start(folder)
     guard.dismiss()
     assert guard._process.returncode == 0
@@ -101,7 +101,7 @@ def test_processes_of_other_sessions_are_left_alone(folder: Path, tmp_path: Path
     assert processes_of(tmp_path) == [other]
 
 
-def test_a_leftover_is_a_folder_that_nobody_holds_with_the_processes_of_its_session(
+def test_leftover_is_an_unlocked_folder_with_the_processes_of_its_session(
     folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(folder.parent))

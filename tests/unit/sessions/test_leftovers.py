@@ -11,7 +11,7 @@ from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.leftovers import find_leftovers
 
 
-def test_a_link_to_somewhere_else_is_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_is_not_a_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     for folder in (tmp_path / "rlexp-dead", tmp_path / "run"):
         folder.mkdir()

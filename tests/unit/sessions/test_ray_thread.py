@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.sessions import ray_thread
-from rlexp.sessions.ray_thread import RayThread
+from rlexp.sessions.session import RayThread
 
 TIMEOUT_S = 30.0
 
@@ -24,7 +23,7 @@ def thread() -> Iterator[RayThread]:
     made.close()
 
 
-def test_all_functions_are_called_in_one_other_thread(thread: RayThread) -> None:
+def test_calls_share_one_other_thread(thread: RayThread) -> None:
     callers = []
     for _ in range(2):
         thread.call(lambda: callers.append(threading.current_thread()))
@@ -41,10 +40,8 @@ def test_call_raises_what_the_function_raises(thread: RayThread) -> None:
     assert thread.is_free()
 
 
-def test_failed_check_ends_the_wait_for_a_function_that_is_blocked(
-    thread: RayThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_thread, "LEAVE_TIMEOUT_S", 0.01)
+def test_failed_check_ends_the_wait_for_a_blocked_call(thread: RayThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlexp.sessions.session.LEAVE_TIMEOUT_S", 0.01)
     unblocked = threading.Event()
     looks: list[int] = []
 
@@ -57,9 +54,9 @@ def test_failed_check_ends_the_wait_for_a_function_that_is_blocked(
         thread.call(lambda: unblocked.wait(TIMEOUT_S), check)
     assert not thread.is_free()
     unblocked.set()
-    monkeypatch.setattr(ray_thread, "LEAVE_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr("rlexp.sessions.session.LEAVE_TIMEOUT_S", TIMEOUT_S)
     assert thread.is_free()
 
 
-def test_thread_that_has_called_nothing_is_free(thread: RayThread) -> None:
+def test_unused_thread_is_free(thread: RayThread) -> None:
     assert thread.is_free()

@@ -33,7 +33,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("screen")
-def test_a_screen_shows_curves_and_a_line_per_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_has_curves_and_a_line_per_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_comparison(compared(grid(tmp_path, 2), goal=40.0), as_json=False)
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
@@ -51,7 +51,7 @@ def test_a_screen_shows_curves_and_a_line_per_group(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.usefixtures("screen")
-def test_long_names_are_cut_and_figures_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_cuts_long_names_but_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_comparison(
         compared(grid(tmp_path, 2, key="a_very_long_name_of_a_key_that_nobody_should_have")), as_json=False
     )
@@ -86,7 +86,7 @@ def test_one_seed_gives_no_probability(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("screen")
-def test_of_many_groups_the_best_are_drawn_and_all_are_listed(
+def test_comparison_of_many_groups_draws_the_best_and_lists_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_comparison(compared(grid(tmp_path, 9, seeds=1)), as_json=False)
@@ -108,7 +108,7 @@ def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "\x1b" not in printed.out + printed.err
 
 
-def test_json_has_what_rliable_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_json_has_what_rliable_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_comparison(compared(grid(tmp_path, 2), goal=25.0), as_json=True)
     printed = json.loads(capsys.readouterr().out)
     assert (printed["metric"], printed["by"], printed["goal"]) == ("episode_reward_mean", "steps", 25.0)
@@ -126,7 +126,7 @@ def test_json_has_what_rliable_needs(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.usefixtures("screen")
 @pytest.mark.parametrize(("seeds", "is_said"), [(1, True), (2, False)])
-def test_why_a_probability_is_missing_is_said(
+def test_comparison_says_why_a_probability_is_missing(
     seeds: int, is_said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_comparison(compared(grid(tmp_path, 2, seeds=seeds)), as_json=False)

@@ -40,7 +40,7 @@ def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: py
     assert any(line.startswith("  example: ") for line in rest)
 
 
-def test_nothing_is_explained_that_does_not_exist() -> None:
+def test_explained_names_exist() -> None:
     known = {*COLUMNS, *KNOWN_METRICS, GRID, SPELLINGS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS}
     assert {each.name for each in named_values()} == known
 
@@ -57,11 +57,13 @@ def test_nothing_is_explained_that_does_not_exist() -> None:
         ("lr", "  default: 0.0005 (DQN, APEX), 5.0e-05 (PPO)"),
     ],
 )
-def test_other_spellings_and_groups(name: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explanation_has_other_spellings_and_keys_of_groups(
+    name: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert expected in explained(name, capsys).splitlines()
 
 
-def test_no_default_in_the_list_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_defaults_in_the_list_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert "..." not in explained(None, capsys)
     assert "complete_episodes" in explained("PPO", capsys)
 
@@ -69,7 +71,7 @@ def test_no_default_in_the_list_is_cut(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("name", "hint"), [("loguniforms", "loguniform"), ("episode_reward_maen", "episode_reward_mean")]
 )
-def test_a_name_with_a_slip_gets_the_nearest(name: str, hint: str) -> None:
+def test_misspelt_name_is_answered_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"unknown name {name}") as caught:
         print_explanation(name)
     assert caught.value.hint == f"did you mean {hint}?"

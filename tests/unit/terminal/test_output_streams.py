@@ -63,14 +63,14 @@ def test_command_that_trains_outlives_its_reader_and_says_so_once(
     assert capsys.readouterr().err == "notice: cannot write to stdout (Broken pipe); the command continues without it\n"
 
 
-def test_lost_stderr_is_no_reason_to_end_a_command_that_trains(lose: Lose) -> None:
+def test_command_that_trains_outlives_lost_stderr(lose: Lose) -> None:
     stderr = lose("stderr")
     outlive_readers()
     print("text", file=stderr, flush=True)
 
 
 @pytest.mark.parametrize("kind", [JsonDisplay, PlainDisplay])
-def test_displays_go_quiet_when_nobody_reads_them(
+def test_displays_are_silent_after_stdout_is_lost(
     kind: type[JsonDisplay | PlainDisplay],
     lose: Lose,
     make_trial: MakeTrial,  # noqa: F811

@@ -43,7 +43,7 @@ def printed(capsys: pytest.CaptureFixture[str], runs: list[Found], columns: int 
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_has_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
     header, line, grid = printed(capsys, [found(), found("sorted/grid", num_trials=6, agents=("DQN", "APEX"))])
     assert header.split() == ["run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size"]
     assert line.split() == (
@@ -66,7 +66,9 @@ def test_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("columns", [30, 40, 60, 80, 100])
-def test_narrow_terminals_get_what_matters_most(capsys: pytest.CaptureFixture[str], columns: int) -> None:
+def test_listing_on_narrow_terminals_keeps_the_most_needed_columns(
+    capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
     lines = printed(capsys, [found(), found("x" * 100)], columns)
     assert max(map(len, lines)) <= columns
     assert lines[0].startswith("run")
@@ -75,7 +77,7 @@ def test_narrow_terminals_get_what_matters_most(capsys: pytest.CaptureFixture[st
     assert "iter" not in lines[0]
 
 
-def test_a_pipe_gets_every_column_and_whole_names(
+def test_listing_in_a_pipe_has_every_column_and_whole_names(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -91,7 +93,7 @@ def test_sizes(capsys: pytest.CaptureFixture[str], size: int, text: str) -> None
     assert printed(capsys, [found(size_bytes=size)])[1].endswith(f"  {text}")
 
 
-def test_damage_has_its_reason_below(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_has_the_reason_of_damage_below(capsys: pytest.CaptureFixture[str]) -> None:
     damaged = Found(OUT / "bad", DAMAGED, "run.json is damaged (\x1b[2Jboom)")
     lines = printed(capsys, [damaged, found()])
     assert lines[1].split()[:4] == ["bad", "DAMAGED", "-", "-"]
@@ -112,7 +114,7 @@ def test_ages(capsys: pytest.CaptureFixture[str], age: timedelta, text: str) -> 
     assert f"  {text}  " in printed(capsys, [found(started=datetime.now().astimezone() - age)])[1]
 
 
-def test_nothing_is_an_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_of_no_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_found([], OUT, as_json=False)
     assert capsys.readouterr() == ("", "no runs in results\n")
     print_found([], OUT, as_json=True)

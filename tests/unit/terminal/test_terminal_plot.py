@@ -1,4 +1,4 @@
-"""A plot in dots: within its size, its curves where they belong and told apart without colour."""
+"""Plots in braille dots: size, positions of curves, and letters that mark them without colour."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawn(*lines: Line, width: int = 40, height: int = 12) -> list[str]:
     return list(plot(lines, width, height, "env steps", io.StringIO()))
 
 
-def test_a_rising_line_rises() -> None:
+def test_plot_of_a_rising_line_rises() -> None:
     rows = drawn(line("A", [0.0, 100.0]))
     area = rows[:-2]
     first = [min((column for column, cell in enumerate(row[6:]) if cell != " "), default=99) for row in area]
@@ -39,14 +39,14 @@ def test_a_rising_line_rises() -> None:
     assert first[-1] == 0
 
 
-def test_axes_have_round_numbers_and_a_name() -> None:
+def test_plot_axes_have_round_numbers_and_a_name() -> None:
     rows = drawn(line("A", [0.0, 100.0], [0.0, 20_000.0]))
     assert [row[:5] for row in rows if "┤" in row] == ["100 ┤", " 75 ┤", " 50 ┤", " 25 ┤", "  0 ┤"]
     assert rows[-1].split() == ["0", "10k", "env", "steps"]
     assert rows[-2].count("┬") == 3
 
 
-def test_a_line_stands_on_the_row_of_its_value() -> None:
+def test_plot_draws_a_line_on_the_row_of_its_value() -> None:
     rows = drawn(line("A", [50.0, 50.0]), line("B", [0.0, 100.0]))
     assert sum("A" in row for row in rows) == 1
     [middle] = [number for number, row in enumerate(rows) if "A" in row]
@@ -59,7 +59,7 @@ def test_a_line_stands_on_the_row_of_its_value() -> None:
     st.integers(25, 120),
     st.integers(6, 30),
 )
-def test_it_fits_and_every_curve_has_its_letter(curves: list[list[float]], width: int, height: int) -> None:
+def test_plot_fits_and_every_curve_has_its_letter(curves: list[list[float]], width: int, height: int) -> None:
     lines = [line("ABCDE"[number], y, edge=1.0) for number, y in enumerate(curves)]
     rows = drawn(*lines, width=width, height=height)
     assert len(rows) == height
@@ -67,23 +67,23 @@ def test_it_fits_and_every_curve_has_its_letter(curves: list[list[float]], width
     assert lines[-1].mark in "".join(rows[:-2])  # the last one drawn is hidden by none
 
 
-def test_letters_of_parallel_curves_stand_side_by_side() -> None:
+def test_plot_letters_of_parallel_curves_are_side_by_side() -> None:
     text = "".join(drawn(line("A", [0.0, 1.0]), line("B", [0.0, 1.0]), width=60))
     assert text.count("A") == text.count("B") == 3
 
 
-def test_edges_are_drawn_where_there_are_some() -> None:
+def test_plot_draws_interval_edges() -> None:
     plain, edged = (drawn(line("A", [5.0, 5.0], edge=edge), line("B", [0.0, 10.0])) for edge in (None, 4.0))
     count = [sum(0x2800 < ord(cell) <= 0x28FF for row in rows for cell in row) for rows in (plain, edged)]
     assert count[1] > count[0] + 10
 
 
 @pytest.mark.parametrize("y", [[3.0], [3.0, 3.0], [0.0, 1e-12]])
-def test_flat_and_single_points_can_be_drawn(y: list[float]) -> None:
+def test_plot_of_flat_lines_and_single_points(y: list[float]) -> None:
     assert any("A" in row for row in drawn(line("A", y)))
 
 
-def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_has_colours_on_terminals_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line("A", [0.0, 1.0], colour="35")]
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[35m" in "".join(plot(lines, 40, 12, "x", Terminal()))

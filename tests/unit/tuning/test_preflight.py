@@ -1,4 +1,4 @@
-"""Envs are tried in a process of their own: whatever one does, the command is told what, in time, and stays whole."""
+"""Preflight: envs are tried in a separate process, the command gets an error in time, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def wild(habit: str, **arguments: Any) -> dict[str, Any]:
         ("hangs", "reset or one of the first steps has not ended within 1 s", "sample_timeout_s"),
     ],
 )
-def test_env_that_ends_or_keeps_its_process_is_an_error_with_its_place(
+def test_env_that_ends_or_blocks_its_process_is_an_error_with_its_place(
     habit: str, message: str, hint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -115,14 +115,14 @@ def test_what_an_env_changes_stays_in_its_process(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr() == ("", "")
 
 
-def test_processes_that_an_env_starts_are_gone_afterwards(tmp_path: Path) -> None:
+def test_processes_started_by_an_env_are_ended(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     tried(tmp_path, wild("starts processes", file=str(file)))
     for pid in map(int, file.read_text().split()):
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_process_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
+def test_preflight_process_ends_with_its_command(tmp_path: Path) -> None:
     file, pids = tmp_path / "wild.yaml", tmp_path / "pids"
     entry = wild("hangs", file=str(pids)) | {"run": "DQN"}
     file.write_text(to_yaml({"e": entry}), encoding="utf-8")
@@ -145,7 +145,7 @@ def test_process_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     assert not process.is_running()
 
 
-def test_envs_that_are_alike_are_tried_once(tmp_path: Path) -> None:
+def test_equal_envs_are_tried_once(tmp_path: Path) -> None:
     grid = {"env": COUNTING_ENV, "config": {"lr": {"grid_search": [1e-3, 1e-4]}, "n_step": {"grid_search": [1, 3]}}}
     reports, _ = tried(tmp_path, grid, {"env": "CartPole-v1"})
     assert [(report.env, report.observation_shape) for report in reports] == [
@@ -168,7 +168,7 @@ def test_envs_that_are_alike_are_tried_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_notices_say_what_becomes_of_images(
+def test_image_envs_have_notices_about_scaling_and_size(
     env: str, model: dict[str, Any], notices: list[str], tmp_path: Path
 ) -> None:
     ((report,), _) = tried(tmp_path, {"env": env, "config": {"model": model}}, buffer_size=1000)

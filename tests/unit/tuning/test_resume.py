@@ -18,7 +18,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.resume import recorded_trials, resume_run
-from rlexp.tuning.runner import assignment_of
+from rlexp.tuning.tune_runner import assignment_of
 from tests.behaviour.inline_trials import rows_of, trials_of
 
 
@@ -45,7 +45,7 @@ def content(run: Path) -> dict[str, Any]:
     return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def test_one_that_has_reached_its_stop(run: Path) -> None:
+def test_resume_refuses_run_that_has_reached_its_stop(run: Path) -> None:
     with pytest.raises(ResumeError, match=r"every trial of .* has reached its stop") as caught:
         resume(run, "stop.timesteps_total=60")
     assert caught.value.hint is not None
@@ -53,7 +53,7 @@ def test_one_that_has_reached_its_stop(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("override", "said"), [("lr=0.5", "lr 0.001 → 0.5"), ("n_step=7", "n_step 1 → 7")])
-def test_keys_that_shaped_what_was_learned(run: Path, override: str, said: str) -> None:
+def test_resume_refuses_changes_of_keys_used_in_training(run: Path, override: str, said: str) -> None:
     before = content(run)
     with pytest.raises(ResumeError, match=f"00000-DQN.* cannot be resumed with other keys: {said}") as caught:
         resume(run, override, "stop.timesteps_total=1000")
@@ -65,7 +65,7 @@ def test_keys_that_shaped_what_was_learned(run: Path, override: str, said: str) 
 @pytest.mark.parametrize(
     ("override", "key"), [("n_step=3", "n_step"), ("config.n_step={grid_search: [1, 2]}", "n_step"), ("seed=3", "seed")]
 )
-def test_key_in_which_the_trials_differ_is_named(tmp_path: Path, override: str, key: str) -> None:
+def test_resume_error_names_the_key_in_which_trials_differ(tmp_path: Path, override: str, key: str) -> None:
     trials = trials_of(tmp_path, {"n_step": {"grid_search": [1, 2]}})
     plan = load_plan([tmp_path / "experiment.yaml"])
     with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
@@ -77,7 +77,7 @@ def test_key_in_which_the_trials_differ_is_named(tmp_path: Path, override: str, 
     assert content(directory.path) == before
 
 
-def test_an_edited_resolved_file_is_compared_with_the_checkpoint(run: Path) -> None:
+def test_resume_compares_resolved_file_with_the_checkpoint(run: Path) -> None:
     resolved = run / "resolved.yaml"
     text = resolved.read_text(encoding="utf-8")
     resolved.write_text(
@@ -87,20 +87,20 @@ def test_an_edited_resolved_file_is_compared_with_the_checkpoint(run: Path) -> N
         resume(run)
 
 
-def test_one_that_every_user_may_write(run: Path) -> None:
+def test_resume_refuses_directory_writable_by_all(run: Path) -> None:
     run.chmod(0o777)
     with pytest.raises(ResumeError, match="may be written by every user"):
         resume(run, "stop.timesteps_total=1000")
 
 
-def test_one_of_another_user(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_refuses_run_of_another_user(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(ResumeError, match="belongs to another user"):
         resume(run, "stop.timesteps_total=1000")
 
 
-def test_one_with_a_link_where_it_would_write(run: Path, tmp_path: Path) -> None:
+def test_resume_refuses_link_in_place_of_a_written_file(run: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     for path in (run / "rlexp.lock", next(run.glob("*/result.json"))):
         kept = path.read_bytes()
@@ -113,14 +113,14 @@ def test_one_with_a_link_where_it_would_write(run: Path, tmp_path: Path) -> None
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_one_with_a_pipe_that_nobody_writes_to(run: Path) -> None:
+def test_resume_refuses_pipe_in_place_of_a_file(run: Path) -> None:
     (run / "resolved.yaml").unlink()
     os.mkfifo(run / "resolved.yaml")
     with pytest.raises(ResumeError, match="neither a file nor a directory"):
         resume(run, "stop.timesteps_total=1000")
 
 
-def test_one_with_a_file_that_every_user_may_write(run: Path) -> None:
+def test_resume_refuses_file_writable_by_all(run: Path) -> None:
     (run / "run.json").chmod(0o666)
     with pytest.raises(ResumeError, match=r"run\.json may be written by every user"):
         resume(run, "stop.timesteps_total=1000")
@@ -129,7 +129,7 @@ def test_one_with_a_file_that_every_user_may_write(run: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"directory": "../other"}, {"name": "../../other"}, {"name": "\x1b[2J"}, {"name": 3}]
 )
-def test_one_whose_record_leads_elsewhere(run: Path, change: dict[str, Any]) -> None:
+def test_resume_refuses_record_with_paths_outside_the_run(run: Path, change: dict[str, Any]) -> None:
     record = json.loads((run / "run.json").read_text())
     record["trials"][0] |= change
     (run / "run.json").write_text(json.dumps(record))
@@ -138,21 +138,21 @@ def test_one_whose_record_leads_elsewhere(run: Path, change: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("imports", [["..evil"], [""]])
-def test_names_that_are_no_modules(run: Path, imports: list[str]) -> None:
+def test_resume_refuses_invalid_module_names(run: Path, imports: list[str]) -> None:
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"imports": imports}))
     with pytest.raises(UsageError, match="cannot be imported"):
         resume(run, "stop.timesteps_total=1000")
 
 
-def test_modules_in_a_run_that_it_is_started_in(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_refuses_modules_inside_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run / "evil.py").touch()
     monkeypatch.chdir(run)
     with pytest.raises(ResumeError, match="would be imported from here"):
         resume(Path(), "stop.timesteps_total=1000")
 
 
-def test_one_whose_every_checkpoint_is_damaged(run: Path) -> None:
+def test_resume_refuses_run_without_an_intact_checkpoint(run: Path) -> None:
     for manifest in run.rglob("manifest.json"):
         manifest.write_text("{")
     with pytest.raises(ResumeError, match="is damaged"):
@@ -160,7 +160,7 @@ def test_one_whose_every_checkpoint_is_damaged(run: Path) -> None:
     assert list(run.rglob("manifest.json"))
 
 
-def test_trials_keep_their_names_whatever_order_the_file_had_its_grids_in(tmp_path: Path) -> None:
+def test_recorded_trials_keep_their_names_in_any_order_of_grids(tmp_path: Path) -> None:
     grids = {"n_step": {"grid_search": [1, 2]}, "gamma": {"grid_search": [0.9, 0.8]}, "buffer_size": 50}
     trials = trials_of(tmp_path, grids, num_samples=2)
     plan = load_plan([tmp_path / "experiment.yaml"])

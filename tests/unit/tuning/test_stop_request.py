@@ -21,7 +21,7 @@ def send(number: int) -> None:
 
 
 @SIGNALS
-def test_before_there_is_anything_to_save_a_signal_interrupts(number: int, exit_code: int) -> None:
+def test_signal_before_trials_may_save_interrupts(number: int, exit_code: int) -> None:
     with StopRequest(lambda: None) as request:
         with pytest.raises(KeyboardInterrupt):
             send(number)
@@ -30,9 +30,7 @@ def test_before_there_is_anything_to_save_a_signal_interrupts(number: int, exit_
 
 
 @SIGNALS
-def test_the_first_signal_asks_trials_to_save_and_the_second_interrupts(
-    number: int, exit_code: int, tmp_path: Path
-) -> None:
+def test_first_signal_asks_trials_to_save_and_second_interrupts(number: int, exit_code: int, tmp_path: Path) -> None:
     asked = []
     with StopRequest(lambda: asked.append("asked")) as request:
         request.trials_may_save(tmp_path / "stop")
@@ -46,7 +44,7 @@ def test_the_first_signal_asks_trials_to_save_and_the_second_interrupts(
 
 
 @SIGNALS
-def test_a_signal_that_is_held_back_interrupts_afterwards(number: int, exit_code: int) -> None:
+def test_signal_held_back_interrupts_afterwards(number: int, exit_code: int) -> None:
     reached = []
 
     def body(request: StopRequest) -> None:
@@ -61,7 +59,7 @@ def test_a_signal_that_is_held_back_interrupts_afterwards(number: int, exit_code
     assert reached
 
 
-def test_a_second_signal_is_never_held_back() -> None:
+def test_second_signal_is_never_held_back() -> None:
     with StopRequest(lambda: None) as request, request.held_back():
         send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -69,7 +67,7 @@ def test_a_second_signal_is_never_held_back() -> None:
         request.signal = None
 
 
-def test_handlers_are_taken_back_and_given_back() -> None:
+def test_signal_handlers_are_reinstalled_and_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest(lambda: None) as request:
         with request.held_back():
@@ -111,7 +109,7 @@ def test_sighup_stays_ignored_where_it_is_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_signal_after_the_directory_was_deleted_asks_all_the_same(tmp_path: Path) -> None:
+def test_signal_after_the_directory_was_deleted_still_requests_a_stop(tmp_path: Path) -> None:
     with StopRequest(lambda: None) as request:
         request.trials_may_save(tmp_path / "deleted" / "stop")
         send(signal.SIGTERM)

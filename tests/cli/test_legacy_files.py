@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.runs.run_lock import RunLock
-from rlexp.sessions.session_processes import SESSION
+from rlexp.sessions.processes import SESSION
 
 OLD = """\
 pong:
@@ -93,9 +93,9 @@ def test_doctor_finds_what_a_killed_command_left_and_removes_it(tmp_path: Path) 
     RunLock(dead).release()
     lock = RunLock(running)
     with leaving_behind(dead) as process:
-        told = json.loads(rlexp("doctor", "--json", TMPDIR=str(tmp_path)).stdout)
-        assert [(each["folder"], each["processes"]) for each in told["leftovers"]] == [(str(dead), [process.pid])]
-        assert told["leftovers"][0]["bytes"] >= 2**20
+        found = json.loads(rlexp("doctor", "--json", TMPDIR=str(tmp_path)).stdout)
+        assert [(each["folder"], each["processes"]) for each in found["leftovers"]] == [(str(dead), [process.pid])]
+        assert found["leftovers"][0]["bytes"] >= 2**20
         assert str(dead) in rlexp("doctor", "--clean", TMPDIR=str(tmp_path)).stdout
         assert process.wait(10) < 0
     assert [folder.exists() for folder in (dead, running, foreign)] == [False, True, True]

@@ -1,4 +1,4 @@
-"""One ``rlexp sweep``: refuses what cannot run before anything exists, searches, says what it found."""
+"""``rlexp sweep``: refuses what cannot run before anything is created, searches, reports what was found."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rlexp.search.journal import Heading, Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_sweep_extra
 from rlexp.search.state import SearchState
-from rlexp.sessions.ray_session import RaySession
-from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_feed
+from rlexp.sessions.session import RaySession
+from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_in_session
 from rlexp.tuning.stop_request import StopRequest
 
 
@@ -41,13 +41,13 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
         search = Search(state, directory, journal, capacity(sweep, machine), allow_failures)
         display.follow(search.standings)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        return run_feed(search, [], directory, display, request, session)
+        return run_in_session(search, [], directory, display, request, session)
 
 
 def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:
-    """Write what a sweep is about into its new directory, all that a later resume needs; return its journal.
+    """Write into a new directory all that a later resume of the sweep needs; return its journal.
 
-    ``run.json`` comes last: a directory without one is no run, and one with it can be resumed.
+    ``run.json`` comes last: a directory that has it can be resumed.
     """
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     directory.write_experiments(texts, resolved_yaml(plan))

@@ -1,13 +1,15 @@
-"""Commands that train: ``run``, ``resume``, and ``train`` with RLlib's options."""
+"""Commands that train: ``run``, ``sweep``, ``resume``, and ``train`` with RLlib's options."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -29,12 +31,13 @@ from rlexp.commands.options import (
     load_options,
 )
 from rlexp.config.command_line import experiment_text, option_at
-from rlexp.config.keys.load_options import LoadOptions
+from rlexp.config.keys.load_options import Flag, LoadOptions
+from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
-from rlexp.config.plan import refuse_sweeps, refuse_untrainable
+from rlexp.config.plan import only_sweep, refuse_sweeps, refuse_untrainable
 from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.ray_address import refuse_cluster
+from rlexp.sessions.ray_environment import refuse_cluster
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 
@@ -49,6 +52,17 @@ _OF_AN_EXPERIMENT: Final = {
     "checkpoint_at_end": "rlexp run FILE -o checkpoint_at_end=true overrides a value in the file",
 }
 """Parameters of ``train`` that describe an experiment, and what to do instead where a file describes it."""
+
+
+SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
+SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
+Mode = StrEnum("Mode", ["max", "min"])
+Searched = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
+]
+NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
+TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
 
 
 def run(
@@ -76,6 +90,51 @@ def run(
     refuse_cluster(os.environ)
     plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
     return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug))
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file with one experiment.")],
+    searched: Searched = None,
+    searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
+    scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
+    num_samples: Annotated[int | None, typer.Option(metavar="N", help="Configurations to try.")] = None,
+    num_seeds: NumSeeds = None,
+    max_concurrent: Annotated[int | None, typer.Option(metavar="N", help="Most trials at a time.")] = None,
+    time_budget_s: TimeBudget = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric to rank by.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Whether higher (max) or lower (min) is better.")] = None,
+    allow_failures: Annotated[int, typer.Option(min=0, metavar="N", help="Exit with 0 if at most N trials fail.")] = 0,
+    overrides: Overrides = None,
+    out: Out = Path("results"),
+    name: Name = None,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    seed: Seed = None,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
+    debug: Debug = False,
+) -> None:
+    """Search hyperparameters over the samplers and grids of a file.
+
+    The file's search section says how; options override it. A file without the section is searched
+    over its grids, or at random where it has samplers. At the end there are a ranking, trials.csv,
+    and best.yaml for rlexp run.
+    """
+    section: dict[str, Any] = {"searcher": searcher, "scheduler": scheduler, "metric": metric, "mode": mode}
+    section |= {"num_samples": num_samples, "num_seeds": num_seeds}
+    section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
+    options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=_search_flags(section, searched or ()))
+    if dry_run:
+        return check_files([file], overrides or (), seed, options, as_json=as_json)
+    outlive_readers()
+    refuse_cluster(os.environ)
+    plan = load_plan([file], overrides or (), seed, options)
+    refuse_untrainable(plan)
+    only_sweep(plan)
+    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug), allow_failures)
 
 
 def resume(
@@ -146,7 +205,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Flags:
-    """What a command line says about a run, apart from its experiments."""
+    """The options of a run, apart from its experiments."""
 
     out: Path
     name: str | None = None
@@ -156,18 +215,44 @@ class _Flags:
     debug: bool = False
 
 
-def _train(plan: Plan, flags: _Flags) -> None:
-    refuse_sweeps(plan)
-    refuse_untrainable(plan)
+def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None:
+    """Run a plan; a sweep where ``allow_failures`` says how many of its trials may fail."""
+    if allow_failures is None:
+        refuse_sweeps(plan)
+        refuse_untrainable(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
-    check_fits(plan.trials, this_machine())  # run_plan checks too, but only after what is slow to import
+    check_fits(plan.everything, this_machine())  # again in rlexp.tuning, but only after what is slow to import
     from rlexp.display import choose_display
     from rlexp.tuning.run import RunOptions, run_plan
+    from rlexp.tuning.sweep import run_sweep
 
+    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv)
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
-        code = run_plan(plan, RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv), display)
+        if allow_failures is None:
+            code = run_plan(plan, options, display)
+        else:
+            code = run_sweep(plan, options, display, allow_failures)
     raise typer.Exit(code)
+
+
+def _search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, ...]:
+    """Return what the options say as values of keys, for the file's reader to lay over it."""
+    section = (
+        Flag(f"--{key.replace('_', '-')} {value}", f"search.{key}", str(value))
+        for key, value in given.items()
+        if value is not None
+    )
+    for text in searched:
+        if "=" not in text:
+            raise UsageError(f"--sweep {text} names no values", "write --sweep lr=1e-3,1e-4")
+    values = ((text, *text.partition("=")[::2]) for text in searched)
+    return (*section, *(Flag(f"--sweep {text}", key, _searched(value)) for text, key, value in values))
+
+
+def _searched(text: str) -> str:
+    """Return a list of values as a grid; a sampler, ``{loguniform: [1e-4, 1e-2]}``, as it is."""
+    return text if text.lstrip().startswith("{") else f"{{grid_search: [{text}]}}"
 
 
 def _refuse_beside_files(context: typer.Context) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.sessions.ray_address import refuse_cluster
+from rlexp.sessions.ray_environment import refuse_cluster
 
 ADDRESS = "10.77.0.1:6379"
 
@@ -40,6 +40,6 @@ def test_cluster_in_the_environment_is_refused(environment: dict[str, str], name
         {"RAY_ADDRESS": ADDRESS, "RLEXP_SESSION": "/tmp/rlexp-1"},  # a command that an env of a run has started
     ],
 )
-def test_nothing_joins_the_address_that_a_command_does_without(environment: dict[str, str]) -> None:
+def test_local_address_removes_the_address_of_ray(environment: dict[str, str]) -> None:
     refuse_cluster(environment)
     assert "RAY_ADDRESS" not in environment

@@ -1,4 +1,4 @@
-"""A Ray of our own for one command: started quietly, and gone without a trace afterwards."""
+"""A Ray of our own for one command: started quietly, called in a thread, and ended with all its processes and files."""
 
 from __future__ import annotations
 
@@ -9,78 +9,38 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from rlexp.errors import ResourceError, RlexpError
+from rlexp.errors import RlexpError
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.guard import Guard
-from rlexp.sessions.ray_thread import RayThread
-from rlexp.sessions.session_processes import SESSION, family_of, has_ended, kill, kill_processes_of
+from rlexp.sessions.processes import SESSION, family_of, has_ended, kill, kill_processes_of
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
+
+Function = Callable[[], object]
+
 FOLDER_PREFIX = "rlexp-"
 """Of the folder of a Ray of ours, where temporary files are."""
-LEAST_FREE_BYTES = 64 * 2**20
-"""What a session of some hours writes there, and a little more."""
 DISCONNECT_S = 0.5
 """How long this process may take to disconnect from Ray before Ray's processes are killed."""
 SHUTDOWN_TIMEOUT_S = 10.0
 """How long Ray may take to shut down, and then its processes to vanish after they were killed."""
-
-ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # Trials are given out when there is room for them; Tune need not hold them back, one start after the other.
-    "TUNE_MAX_PENDING_TRIALS_PG": "200",
-    # No record of every call, which nobody reads without a dashboard: its server grew by 25 MB a minute.
-    "RAY_task_events_report_interval_ms": "0",
-    # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-"""What keeps Ray and Tune quiet, closed to strangers and out of each other's way; what the user has set wins."""
-
-
-NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-"""What keeps Ray from printing to our stdout, where ``--json`` has its events: it tells there of workers that died."""
-ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
-
-
-def set_ray_environment(debug: bool) -> None:
-    """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then.
-
-    With ``debug`` Ray prints what it has to say, and what its processes print.
-    """
-    for name, value in {**ENVIRONMENT, **(ALL_OF_RAYS if debug else NOTHING_OF_RAYS)}.items():
-        os.environ.setdefault(name, value)
-
-
-def refuse_full_disk() -> None:
-    """Raise ResourceError where the folder for temporary files has no room for Ray, which would die obscurely."""
-    folder = tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE_BYTES:
-        raise ResourceError(
-            f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
-            "free some space there (rlexp doctor shows what killed commands left), or set TMPDIR to another folder",
-        )
-
-
+CHECK_INTERVAL_S = 0.25
+LEAVE_TIMEOUT_S = 2.0
+"""How long the thread may take to end after ``leave``; Tune, unless Ray blocks it, takes 0.2 s."""
 _SERVERS = ("gcs_server", "raylet")
 """The processes without which Ray does nothing: the registry of everything, and the node's manager."""
 
@@ -121,7 +81,7 @@ class RaySession:
         assert self._folder is not None
         return self._folder
 
-    def call(self, function: Callable[[], object], *checks: Callable[[], None]) -> None:
+    def call(self, function: Function, *checks: Callable[[], None]) -> None:
         """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
 
         Raises RayStoppedError where one of the processes without which Ray cannot work ends.
@@ -133,7 +93,7 @@ class RaySession:
         self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
     def __enter__(self) -> Self:
-        # Ray opens its own folder to everybody: it lies in one that is ours alone.
+        # Ray lets all users read its own folder: it is put into one that only this user can read.
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._lock = RunLock(self._folder)
         _use_own_token(self._folder)
@@ -194,7 +154,7 @@ class RaySession:
         if self._folder is not None:
             # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
             kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
-            kill(family)  # whose parents are gone, and whose environment is another
+            kill(family)  # children with another environment, after their parents have ended
             if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
                 del os.environ["RAY_AUTH_TOKEN_PATH"]
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -205,7 +165,7 @@ class RaySession:
         self._thread.close()
 
     def _shut_down_ray(self, family: list[psutil.Process]) -> None:
-        """Leave Ray, then kill its processes: they do not hear the SIGTERM with which Ray asks them to end."""
+        """Leave Ray, then kill its processes: the SIGTERM that Ray sends is blocked in them."""
         import ray
 
         started_s = time.monotonic()
@@ -230,8 +190,8 @@ def exit_without_ray(code: int) -> None:
 def job_without_folders() -> JobConfig:
     """Return a job whose processes search Python's own path only.
 
-    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. Where the
-    user's modules lie travels with the envs that need them.
+    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. The
+    folders of the user's modules are sent with the envs that need them.
     """
     from ray.job_config import JobConfig
 
@@ -264,10 +224,49 @@ def _servers() -> dict[str, psutil.Process]:
 
 
 def _use_own_token(folder: Path) -> None:
-    """Give this Ray a token that only our user can read; Ray's own would lie in ``~/.ray``, readable for all."""
+    """Give this Ray a token that only this user can read; Ray's own is in ``~/.ray``, readable for all."""
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     token = folder / "auth_token"
     with open(os.open(token, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(secrets.token_hex(32))
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+
+
+class RayThread:
+    """Owns a daemon thread from construction to ``close``; it calls one function after the other.
+
+    A call of Ray's may block for a minute, or for ever. Ray's servers end with the thread that has started them, so
+    it is the same one for all.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Function, Future[object]] | None] = SimpleQueue()
+        self._last: Future[object] | None = None
+        threading.Thread(target=self._serve, name="ray", daemon=True).start()
+
+    def call(self, function: Function, *checks: Callable[[], None]) -> None:
+        """Call ``function`` and wait for its end; raises what it raises, or what one of the checks raises meanwhile."""
+        self._last = future = Future[object]()
+        self._calls.put((function, future))
+        while not future.done():
+            for check in checks:
+                check()
+            wait([future], CHECK_INTERVAL_S)
+        future.result()
+
+    def is_free(self) -> bool:
+        """Return whether the last function has ended, after LEAVE_TIMEOUT_S at the latest."""
+        return self._last is None or bool(wait([self._last], LEAVE_TIMEOUT_S).done)
+
+    def close(self) -> None:
+        """Let the thread end when it is free."""
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, future = call
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)

@@ -11,8 +11,7 @@ import psutil
 import pytest
 from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined]  # made when it is imported
 
-from rlexp.sessions import ray_thread
-from rlexp.sessions.ray_session import RaySession, RayStoppedError, job_without_folders
+from rlexp.sessions.session import RaySession, RayStoppedError, job_without_folders
 
 TIMEOUT_S = 20.0
 
@@ -50,7 +49,7 @@ def test_end_of_a_server_is_reported_and_ray_is_not_called_again(servers: dict[s
 
 
 def test_session_is_abandoned_while_a_call_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_thread, "LEAVE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlexp.sessions.session.LEAVE_TIMEOUT_S", 0.01)
     session, unblocked = RaySession(1, 0, debug=False), threading.Event()
 
     def interrupt() -> None:

@@ -1,0 +1,124 @@
+"""Trial schedulers: rules that say, after each report of a trial, what the trial does next.
+
+``config/keys/search.py`` has the table of them: each name with its options and the rule that they are for. A rule sees
+names, times and values, of which more is better; it touches no file and no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Any, ClassVar, Self
+
+from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Sweep
+
+
+class Verdict(Enum):
+    """What a trial does after a result."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+    """It ends early."""
+    PAUSE = "pause"
+    """Its process ends; later it continues from its newest checkpoint."""
+    EXPLOIT = "exploit"
+    """It pauses, and continues from a copy of another trial's checkpoint with other keys."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a trial has reached."""
+
+    trial: str
+    time: float
+    """Of the trial, in the unit of the scheduler's ``time_attr``."""
+    value: float
+    """More is better; NaN where it is not known."""
+    point: Point
+    checkpoint: str | None
+    """The checkpoint written at this report, relative to the run; None where none was written for the scheduler."""
+    others_wait: Callable[[], bool]
+    """Return whether other trials wait for a place to run."""
+
+
+@dataclass(frozen=True)
+class Exploit:
+    """One trial continues from another one's checkpoint."""
+
+    trial: str
+    donor: str
+    time: float
+    """Of the trial, when it gave up its own training."""
+    value: float
+    donor_value: float
+    checkpoint: str
+    """The donor's, relative to the run."""
+    before: Point
+    """The trial's keys."""
+    after: Point
+    """The donor's keys, changed."""
+
+    @property
+    def changes(self) -> str:
+        """The keys that differ, as text."""
+        pairs = ((key, self.before[key], self.after[key]) for key in self.after)
+        return ", ".join(f"{key} {old} → {new}" for key, old, new in pairs if old != new) or "same keys"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a rule says about a trial."""
+
+    verdict: Verdict
+    reason: str | None = None
+    """With STOP."""
+    exploit: Exploit | None = None
+    """With EXPLOIT."""
+
+
+CONTINUE = Judgement(Verdict.CONTINUE)
+PAUSE = Judgement(Verdict.PAUSE)
+
+
+class TrialScheduler:
+    """``fifo``: every trial continues to its own end. Other rules inherit from it and override what they need.
+
+    A judgement is final: a trial that began again from an earlier step is not judged again until it has passed where
+    it was, and what it reported there still counts. A sweep that is resumed calls the rule again with all reports.
+    """
+
+    needs_checkpoints: ClassVar[bool] = False
+    """Whether trials write a checkpoint at every multiple of the scheduler's interval: to be paused or copied."""
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> Self:
+        """Return the rule for a sweep."""
+        return cls()
+
+    def judge(self, report: Report) -> Judgement:
+        """Record a report and return what its trial does; not called for the last row of a trial."""
+        return CONTINUE
+
+    def judge_paused(self, trial: str) -> Judgement:
+        """Return what a trial does that is paused, or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
+        return CONTINUE
+
+    def exploited(self, exploit: Exploit) -> None:
+        """Record that an exploit of ``judge`` was carried out: it may be impossible."""
+
+    def ended(self, trial: str, failed: bool) -> None:
+        """Record that a trial has ended and will report no more."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what ``sweep.json`` shows of it: ``early_stopping``, ``exploits``, each a list."""
+        return {}
+
+
+def make_trial_scheduler(sweep: Sweep) -> TrialScheduler:
+    """Return the trial scheduler that a sweep asks for."""
+    module, _, name = sweep.search.scheduler_options.RULE.partition(":")
+    rule: type[TrialScheduler] = getattr(import_module(module), name)
+    return rule.of(sweep)

@@ -1,0 +1,188 @@
+"""Runs trials through Tune: queues them, pauses and resumes them, and ends in good order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.error import TuneError
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import Searcher
+
+from rlexp.config.keys.trial import Trial
+from rlexp.display import Display
+from rlexp.runs.checkpoints import starting_point
+from rlexp.runs.phase_file import end_phases
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status
+from rlexp.search.trial_scheduler import Verdict
+from rlexp.search.trial_source import TrialSource
+from rlexp.sessions.session import RaySession
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable, placement
+from rlexp.tuning.tune_callbacks import TrialEvents, VerdictStopper, our_trial
+
+MakeConfig = Callable[[Trial], dict[str, Assignment]]
+TUNE_FOLDER = "tune"
+"""Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
+
+
+def run_trials(
+    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+) -> Status:
+    """Run every trial that ``source`` gives to its end; return how the run as a whole ended. ``session`` is entered.
+
+    Raises KeyboardInterrupt when a second signal asks for an end at once, and RayStoppedError or LostDirectoryError
+    when the run lost what it needs. Trials that have not ended by then are recorded as stopped.
+    """
+    stop_file = directory.path / STOP_FILE
+    stop_file.unlink(missing_ok=True)
+    events = TrialEvents(source, directory, display, request)
+
+    def run_tune() -> None:
+        make_tuner(source, directory, events, session).fit()
+
+    request.trials_may_save(stop_file)
+    try:
+        session.call(run_tune, directory.check, request.check_deadline)
+    except TuneError as error:
+        raise _first_cause(error) from None
+    finally:
+        events.leave()
+        session.leave()
+        with closing(events):
+            if not directory.is_lost:
+                status = events.conclude()  # of trials that Tune left as they were, while their recorders are open
+                stop_file.unlink(missing_ok=True)
+    return status
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what one of our functions raised when Tune called it; Tune's own error has only the text of that."""
+    while isinstance(error, TuneError) and error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
+    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles."""
+
+    def config_of(trial: Trial) -> dict[str, Assignment]:
+        return {ASSIGNMENT: assignment_of(trial, directory, source)}
+
+    trainable = tune.with_resources(ExperimentTrainable, lambda config: placement(config[ASSIGNMENT].trial.experiment))
+    return tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(
+            num_samples=-1,  # as many as there are
+            search_alg=TrialQueue(source, events, config_of),
+            scheduler=PausingScheduler(source, events, config_of),
+            trial_name_creator=_name_for_tune,
+            trial_dirname_creator=_name_for_tune,
+        ),
+        run_config=tune.RunConfig(
+            name=TUNE_FOLDER,
+            storage_path=str(session.folder),
+            callbacks=[events],
+            stop=VerdictStopper(events),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        ),
+    )
+
+
+def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource) -> Assignment:
+    """Return what the process of ``trial`` is sent; its time budget begins now."""
+    end_phases(directory.trial_directory(trial))  # of a process that was killed
+    budget_s = trial.experiment.time_budget_s
+    deadlines = [source.deadline_s, None if budget_s is None else time.time() + budget_s]
+    return Assignment(
+        trial=trial,
+        directory=directory.trial_directory(trial).resolve(),
+        modules=directory.record.modules,
+        restore=starting_point(trial),
+        deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
+        milestones=source.milestones,
+    )
+
+
+def _name_for_tune(trial: TuneTrial) -> str:
+    return f"trial-{our_trial(trial).index:05d}"
+
+
+class TrialQueue(Searcher):
+    """Gives the source's trials to Tune, one whenever Tune has room for one."""
+
+    def __init__(self, source: TrialSource, events: TrialEvents, make_config: MakeConfig) -> None:
+        super().__init__()
+        self._source = source
+        self._events = events
+        self._make_config = make_config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See ``TrialEvents.__reduce__``."""
+        return (Searcher, ())
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Ignore Tune's own space and metric."""
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        self._events.check_not_left()
+        if self._events.request.requested:
+            return str(Searcher.FINISHED)
+        trial = self._source.next()
+        if trial is not None:
+            return dict(self._make_config(trial))
+        return str(Searcher.FINISHED) if self._source.finished else None
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Do nothing: ``TrialEvents`` reports the end."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write an empty file: Tune expects one for the state, which is never restored."""
+        Path(checkpoint_path).touch()
+
+
+class PausingScheduler(FIFOScheduler):
+    """Carries out in Tune what was decided about a result: continue, or pause and continue later."""
+
+    def __init__(self, source: TrialSource, events: TrialEvents, make_config: MakeConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._source = source
+        self._events = events
+        self._make_config = make_config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See ``TrialEvents.__reduce__``."""
+        return (FIFOScheduler, ())
+
+    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
+        """Carry out the decision that VerdictStopper asked for just before; Tune does not ask here about the end."""
+        decision = self._events.decisions[our_trial(trial).name]
+        if decision.verdict is Verdict.CONTINUE:
+            return str(FIFOScheduler.CONTINUE)
+        if decision.changed is not None:
+            trial.set_config(self._make_config(decision.changed))  # type: ignore[no-untyped-call]
+        tune_controller.pause_trial(trial, should_checkpoint=False)
+        return str(FIFOScheduler.NOOP)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
+        """Return a paused trial that continues; those that have not begun Tune starts by itself."""
+        self._events.check_not_left()
+        if self._events.request.requested:
+            return None
+        trials = tune_controller.get_trials()
+        paused = {our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED}
+        for trial in self._source.stopped([our_trial(trial) for trial in paused.values()]):
+            tune_controller.stop_trial(paused.pop(trial.name))
+        chosen = self._source.next_paused([our_trial(trial) for trial in paused.values()])
+        return None if chosen is None else paused[chosen.name]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write nothing: the state is never restored."""
