@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from rlexp.config.keys.capabilities import Caution, ReplayNeeds
-from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.config.keys.fields import (
+    ClipRewards,
     Conflict,
     Count,
     CountOrZero,
@@ -19,11 +19,27 @@ from rlexp.config.keys.fields import (
     KeyGroup,
     Positive,
     PositiveOrZero,
+    Schedule,
 )
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.structured_fields import ClipRewards, Schedule
 
 LARGEST_SEED = 2**32 - 1
+
+
+class EvaluationConfig(KeyGroup):
+    """What is different in evaluation episodes."""
+
+    explore: bool = False
+    """Whether evaluation episodes explore, with epsilon ``exploration_final_eps``. False: greedy actions."""
+
+    exploration_final_eps: Fraction | None = None
+    """Epsilon of evaluation episodes that explore. Null: that of the training."""
+
+    env_config: FreeForm = Field(default_factory=dict)
+    """Keyword arguments for making the environments of the evaluation. They override those of the training."""
+
+    horizon: Count | None = None
+    """Steps after which an evaluation episode is cut. Null: as in the training."""
 
 
 class CommonConfig(KeyGroup):

@@ -12,16 +12,15 @@ from pydantic_core import PydanticCustomError
 
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.convolutions import misfit
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.env_ids import ENV_ID, is_atari
 from rlexp.config.keys.fields import CONFLICT, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import EVALUATION_METRICS, KNOWN_METRICS, is_reward
+from rlexp.config.keys.model import misfit
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.search import SearchConfig, known_metric
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
-_ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -35,7 +34,7 @@ def _folder_name(name: str) -> str:
 
 def _env_name(env: str) -> str:
     module, colon, name = env.rpartition(":")
-    if not _ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
+    if not ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
         raise PydanticCustomError(RULE, "must be the id of an environment (CartPole-v1) or package.module:Class")
     return env
 

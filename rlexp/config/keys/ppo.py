@@ -8,9 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero
+from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero, Schedule
 from rlexp.config.keys.model import ActorCriticModelConfig
-from rlexp.config.keys.structured_fields import Schedule
 
 _WITHOUT_CRITIC = "write use_gae: false, or leave use_critic out"
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.keys.convolutions import misfit, sides_before_last
-from rlexp.config.keys.structured_fields import ConvFilter
+from rlexp.config.keys.fields import ConvFilter
+from rlexp.config.keys.model import misfit, sides_before_last
 from rlexp.config.load import load_plan
 from rlexp.errors import UsageError
 from rlexp.models import TorsoConfig

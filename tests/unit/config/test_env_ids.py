@@ -7,8 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from rlexp.config.keys.env_ids import current_env, is_atari, is_known
-from rlexp.config.keys.env_names import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS
+from rlexp.config.keys.env_ids import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS, current_env, is_atari, is_known
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.errors import ConfigError
 
