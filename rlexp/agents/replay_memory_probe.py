@@ -14,7 +14,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine
-from rlexp.machine.replay_memory import frames_per_transition
+from rlexp.machine.fit import frames_per_transition
 from rlexp.policy import Weights
 from rlexp.replay.storage import FrameStorage
 from rlexp.rollout.exploration import ConstantEpsilon

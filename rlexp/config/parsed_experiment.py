@@ -15,9 +15,8 @@ from rlexp.config.rllib_compat.names import agent_name
 from rlexp.config.space.grid import Axis, find_axes, variants
 from rlexp.config.space.search_section import use_search_section
 from rlexp.config.validation import conflict_findings, validated
-from rlexp.config.variants.axis_paths import at, data_of, located
-from rlexp.config.variants.repetitions import cut_axis, cut_corners, cut_node, is_left, kept_choices
-from rlexp.config.variants.search_space import Space
+from rlexp.config.variants.axes import at, cut_axis, cut_corners, cut_node, data_of, is_left, kept_choices, located
+from rlexp.config.variants.sweep import Space
 from rlexp.config.variants.variant import Variant, variant_of, without_idle_keys
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, Place, shown, shown_key
 

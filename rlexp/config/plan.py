@@ -13,7 +13,7 @@ from rlexp.config.keys.trial import Trial, sample_seed, trial_name
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import SEARCH, line_of, variant_indices
-from rlexp.config.variants.axis_paths import at, data_of, value_on, with_axis, without_section
+from rlexp.config.variants.axes import at, data_of, value_on, with_axis, without_section
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import Finding, Node
 from rlexp.config.yaml.writer import to_yaml

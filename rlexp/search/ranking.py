@@ -15,7 +15,7 @@ import numpy as np
 
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Point
 from rlexp.metrics.bootstrap import bootstrap_interval
 from rlexp.metrics.final_score import FINAL_SHARE, final_score
 from rlexp.metrics.statistics import interquartile_mean_of

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.search_space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number
 from rlexp.search.early_stopping import Asha, EarlyStopping, MedianStopping, NeverStopping

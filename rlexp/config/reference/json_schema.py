@@ -8,8 +8,7 @@ from rlexp.config.keys.experiment import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metric_names import KNOWN_METRICS, is_reward
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys
-from rlexp.config.space.python_samplers import KEYS
-from rlexp.config.space.samplers import GRID, SAMPLERS
+from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 
 Schema = dict[str, Any]
 
@@ -48,7 +47,7 @@ def _any_case(name: str) -> str:
 def _searched() -> Schema:
     """Return the schema of what a file may have in place of any value, to search, draw or compute it."""
     values: Schema = {"type": "array", "minItems": 1}
-    return {"anyOf": [_only(name, values) for name in (GRID, *SAMPLERS)] + [_only(name, {}) for name in KEYS]}
+    return {"anyOf": [_only(name, values) for name in (GRID, *SAMPLERS)] + [_only(name, {}) for name in PYTHON_KEYS]}
 
 
 def _only(key: str, schema: Schema) -> Schema:
