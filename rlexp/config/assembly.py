@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.overrides import Override, overridden
-from rlexp.config.rllib_compat.ages import age_of, leave_out_ignored, use_defaults
+from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
 from rlexp.config.rllib_compat.layout import arranged
+from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
 from rlexp.config.rllib_compat.names import use_current_names
-from rlexp.config.rllib_compat.releases import Age
-from rlexp.config.rllib_compat.yaml_1_1 import read_yaml_1_1_words
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown_key, written
 

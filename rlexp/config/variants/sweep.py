@@ -13,7 +13,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_name
-from rlexp.config.rllib_compat.releases import Age
+from rlexp.config.rllib_compat.ages import Age
 from rlexp.config.space.domains import Listed, Normal
 from rlexp.config.space.grid import SEARCH, Axis, replaced
 from rlexp.config.translation import node_of

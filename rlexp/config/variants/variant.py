@@ -10,10 +10,9 @@ from rlexp.config.keys import env_ids
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.load_options import LoadOptions
-from rlexp.config.rllib_compat.ages import leave_out_ignored
+from rlexp.config.rllib_compat.ages import Age, leave_out_ignored
 from rlexp.config.rllib_compat.layout import arranged
 from rlexp.config.rllib_compat.names import use_current_names
-from rlexp.config.rllib_compat.releases import Age
 from rlexp.config.rllib_compat.table import old_groups
 from rlexp.config.rllib_compat.values import use_current_values
 from rlexp.config.translation import Translation

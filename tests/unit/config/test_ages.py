@@ -9,9 +9,9 @@ import pytest
 from rlexp.config.keys.experiment import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
-from rlexp.config.rllib_compat.ages import age_of
-from rlexp.config.rllib_compat.releases import (
+from rlexp.config.rllib_compat.ages import (
     Age,
+    age_of,
     changed_defaults,
     dated_values,
     ignored_keys,
