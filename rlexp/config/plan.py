@@ -9,7 +9,7 @@ from typing import Any
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import RUNNABLE, Experiment
-from rlexp.config.keys.trial import Trial, sample_seed, trial_name
+from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import SEARCH, line_of, variant_indices
@@ -154,13 +154,8 @@ def _seeded(parsed: ParsedExperiment, fresh_seed: Callable[[], int]) -> tuple[Ex
         return parsed.variants
     fresh = fresh_seed()
     return tuple(
-        _with_seed(experiment, fresh if experiment.config.seed is None else experiment.config.seed)
-        for experiment in parsed.variants
+        experiment.with_seed(fresh) if experiment.config.seed is None else experiment for experiment in parsed.variants
     )
-
-
-def _with_seed(experiment: Experiment, seed: int) -> Experiment:
-    return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})
 
 
 def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
@@ -180,9 +175,7 @@ def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) 
     for sample in range(parsed.variants[0].num_samples):
         for varied, experiment in variants:
             seed = sample_seed(experiment.config.seed or 0, sample)
-            concrete = _with_seed(experiment, seed).model_copy(update={"num_samples": 1})
-            name = trial_name(index, experiment.run, experiment.env, varied, sample)
-            yield Trial(index, name, concrete, varied, sample)
+            yield trial_of(index, experiment.with_seed(seed), varied, sample)
             index += 1
 
 

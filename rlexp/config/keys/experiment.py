@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
@@ -128,6 +128,10 @@ class CommonExperiment(KeyGroup):
     def is_sweep(self) -> bool:
         """Whether the file has a ``search`` section."""
         return "search" in self.model_fields_set
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the experiment with another seed."""
+        return self.model_copy(update={"config": self.config.model_copy(update={"seed": seed})})
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield metrics of evaluations where there are none, and schedulers that do not know when to begin."""

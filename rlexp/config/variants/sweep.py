@@ -12,7 +12,7 @@ from typing import Any
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.search import SearchConfig
-from rlexp.config.keys.trial import Trial, sample_seed, trial_name
+from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.rllib_compat.ages import Age
 from rlexp.config.space.domains import Listed, Normal
 from rlexp.config.space.grid import SEARCH, Axis, replaced
@@ -184,7 +184,7 @@ class Sweep:
 
     def changed(self, trial: Trial, point: Point) -> Trial:
         """Return a trial under its name and seed, at another point; raises ConfigError where that is not right."""
-        experiment = _with_seed(self._experiment(point), trial.experiment.config.seed or 0)
+        experiment = self._experiment(point).with_seed(trial.experiment.config.seed or 0)
         return Trial(trial.index, trial.name, experiment, self._varied(experiment, point), trial.sample)
 
     def point_of(self, trial: Trial) -> Point:
@@ -206,15 +206,9 @@ class Sweep:
 
     def _trial(self, index: int, sample: int, experiment: Experiment, point: Point) -> Trial:
         own = experiment.config.seed
-        seeded = _with_seed(experiment, sample_seed(self.seed if own is None else own, sample))
-        varied = self._varied(seeded, point)
-        name = trial_name(index, seeded.run, seeded.env, varied, sample)
-        return Trial(index, name, seeded.model_copy(update={"num_samples": 1}), varied, sample)
+        seeded = experiment.with_seed(sample_seed(self.seed if own is None else own, sample))
+        return trial_of(index, seeded, self._varied(seeded, point), sample)
 
     def _varied(self, experiment: Experiment, point: Point) -> Mapping[str, Any]:
         data = data_of(experiment)
         return {axis.key: point[axis.key] if axis.makes else at(data, axis.path) for axis in self.space.located}
-
-
-def _with_seed(experiment: Experiment, seed: int) -> Experiment:
-    return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})
