@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rlexp.config.keys.key_table import key_table
@@ -21,15 +21,6 @@ _SAMPLERS = ("sample_from", *SAMPLERS)
 def compute(translation: Translation) -> None:
     """Replace every ``eval`` of a variant by its value; one that has none is a problem, and left out."""
     translation.experiment = _computed(translation, translation.experiment, ()) or translation.experiment
-
-
-def expressions(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-    """Yield the path of every ``eval`` below a node, and the node."""
-    if EVAL in node.entries():
-        yield path, node
-    elif isinstance(node.value, Mapping):
-        for key, child in node.entries().items():
-            yield from expressions(child, (*path, key))
 
 
 def _computed(translation: Translation, node: Node, path: KeyPath) -> Node | None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlexp.config.command_line import parse_overrides
 from rlexp.config.convert import converted
 from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.user_modules import UserModules, folders_for
-from rlexp.config.overrides import parse_overrides
 from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
 from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
 from rlexp.config.space.grid import MAX_TRIALS
@@ -61,13 +61,13 @@ def load_plan(
         ConfigError: with every problem of every file, by position.
 
     """
-    parsed_experiments = load_drafts(paths, overrides, seed, options)
+    parsed_experiments = load_experiments(paths, overrides, seed, options)
     files = tuple(Path(path) for path in paths)
     folders = folders_for(files) if options.module_folders is None else options.module_folders
     return planned(parsed_experiments, files, UserModules(options.imports, folders), fresh_seed)
 
 
-def load_drafts(
+def load_experiments(
     paths: Sequence[Path | str],
     overrides: Sequence[str] = (),
     seed: int | None = None,
@@ -90,7 +90,7 @@ def load_drafts(
 
 def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
     """Return a file's text in today's spelling; raises ConfigError where it is wrong in any."""
-    return converted(load_drafts([path], options=options), read_text(path, str(path)))
+    return converted(load_experiments([path], options=options), read_text(path, str(path)))
 
 
 def _entries(paths: Sequence[Path | str]) -> tuple[list[_Entry], tuple[Finding, ...]]:

@@ -12,8 +12,8 @@ from rlexp.config.keys.experiment import RUNNABLE, Experiment
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.space.grid import SEARCH, line_of, variant_indices
-from rlexp.config.variants.axes import at, data_of, value_on, with_axis, without_section
+from rlexp.config.space.grid import SEARCH
+from rlexp.config.variants.axes import resolved, varied_values, without_section
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import Finding, Node
 from rlexp.config.yaml.writer import to_yaml
@@ -73,7 +73,9 @@ def planned(
     sweeps: list[Sweep] = []
     for parsed in parsed_experiments:
         seeded = _seeded(parsed, fresh_seed)
-        experiments.append(PlannedExperiment(parsed.name, parsed.variants[0].run, _resolved(parsed, seeded)))
+        experiments.append(
+            PlannedExperiment(parsed.name, parsed.variants[0].run, resolved(parsed.axes, seeded, parsed.computed))
+        )
         if seeded[0].is_sweep:
             sweeps.append(_sweep(parsed, seeded))
             points = sweeps[-1].planned_points() or ()
@@ -171,21 +173,12 @@ def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
 def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
     """Yield the experiment's trials, numbered from ``start``: the whole grid for one sample after the other."""
     index = start
-    variants = list(_variants(parsed, seeded))
+    variants = list(zip(varied_values(parsed.axes, seeded), seeded, strict=True))
     for sample in range(parsed.variants[0].num_samples):
-        for varied, experiment in variants:
+        for varied, experiment in (variants[number] for number in _distinct(parsed)):
             seed = sample_seed(experiment.config.seed or 0, sample)
             yield trial_of(index, experiment.with_seed(seed), varied, sample)
             index += 1
-
-
-def _variants(parsed: ParsedExperiment, seeded: Sequence[Experiment]) -> Iterable[tuple[dict[str, Any], Experiment]]:
-    """Yield the variants that differ in keys with an effect, and what the grid varies with its value in each."""
-    distinct = set(_distinct(parsed))
-    for number, (point, experiment) in enumerate(zip(variant_indices(parsed.axes), seeded, strict=True)):
-        if number in distinct:
-            data, axes = data_of(experiment), zip(parsed.axes, point, strict=True)
-            yield {axis.key: value_on(axis, data, choice) for axis, choice in axes}, experiment
 
 
 def _distinct(parsed: ParsedExperiment) -> list[int]:
@@ -194,14 +187,3 @@ def _distinct(parsed: ParsedExperiment) -> list[int]:
         return [0]
     first = {experiment.essence: number for number, experiment in reversed(list(enumerate(parsed.variants)))}
     return sorted(first.values())
-
-
-def _resolved(parsed: ParsedExperiment, seeded: Sequence[Experiment]) -> dict[str, Any]:
-    """Return the first variant with every key, then each axis put back with its choices, and what depends on them."""
-    resolved = data_of(seeded[0])
-    for number, axis in enumerate(parsed.axes):
-        places = line_of(parsed.axes, number)
-        with_axis(resolved, axis, [value_on(axis, data_of(seeded[place]), n) for n, place in enumerate(places)])
-    for path, node in parsed.computed:
-        at(resolved, path[:-1])[path[-1]] = node.plain()
-    return resolved

@@ -46,14 +46,13 @@ FLOORS_OF_CONFIG = {
     "assembly": 7,
     "variants": 7,
     "arithmetic": 6,
-    "overrides": 6,
     "validation": 6,
     "reference": 5,
     "rllib_compat": 4,
     "space": 3,
     "translation": 2,
+    "command_line": 2,
     "keys": 1,
-    "command_line": 1,
     "yaml": 0,
 }
 """The same within ``config``: a file's way from text to trials goes up."""

@@ -63,7 +63,13 @@ def find_axes(experiment: Node) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
     if not findings and (size := reader.size(experiment)) > MAX_TRIALS:
         message = f"the grid has {size} variants, more than {MAX_TRIALS}"
         findings.append(Finding(experiment.key_place, message, "search fewer values, or fewer keys at once"))
-    return (() if findings else tuple(reader.axes(experiment, ()))), tuple(findings)
+    return (() if findings else tuple(sorted(reader.axes(experiment, ()), key=_position))), tuple(findings)
+
+
+def _position(axis: Axis) -> tuple[bool, int, int]:
+    """Return the position of an axis in its file, whatever its name is now; those of the command line come last."""
+    place = axis.choices[0].place
+    return place.line == 0, place.line, place.column
 
 
 def variant_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:

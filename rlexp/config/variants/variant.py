@@ -32,6 +32,21 @@ class Variant:
     notices: tuple[Finding, ...]
 
 
+def variants_of(
+    name: str, nodes: Sequence[Node], run: str, age: Age | None, defaults: Collection[KeyName], options: LoadOptions
+) -> tuple[Variant, ...]:
+    """Return all variants of an experiment; valid ones without the keys that have no effect in any of them.
+
+    A notice names each of these keys that is not at its default, but ``defaults``, which the file does not give.
+    """
+    made = tuple(variant_of(name, node, run, age, options) for node in nodes)
+    ineffective = [dict(variant.experiment.config.ineffective_keys()) for variant in made if variant.experiment]
+    if len(ineffective) < len(made):
+        return made
+    everywhere = {key: reason for key, reason in ineffective[0].items() if all(key in other for other in ineffective)}
+    return tuple(_without(name, variant, run, everywhere, defaults) for variant in made)
+
+
 def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOptions) -> Variant:
     """Return a variant, or everything that is wrong with it."""
     translation = Translation(node, run)
@@ -80,21 +95,11 @@ def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
         translation.problems.append(Finding(env.place, f"env {shown_key(env.value)} {message}", hint))
 
 
-def without_idle_keys(
-    name: str, variants: Sequence[Variant], run: str, defaults: Collection[KeyName]
-) -> tuple[Variant, ...]:
-    """Return valid variants without the keys that do nothing in any of them and are not at their default.
-
-    A notice names each of them but ``defaults``, which the file does not give.
-    """
-    idle = [dict(variant.experiment.config.ineffective_keys()) for variant in variants if variant.experiment]
-    everywhere = {key: reason for key, reason in idle[0].items() if all(key in other for other in idle)}
-    return tuple(_without(name, variant, run, everywhere, defaults) for variant in variants)
-
-
-def _without(name: str, variant: Variant, run: str, idle: Mapping[str, str], defaults: Collection[KeyName]) -> Variant:
+def _without(
+    name: str, variant: Variant, run: str, ineffective: Mapping[str, str], defaults: Collection[KeyName]
+) -> Variant:
     translation = Translation(variant.written, run)
-    for key, reason in idle.items():
+    for key, reason in ineffective.items():
         node = translation.find(f"config.{key}")
         if node is None or node.plain() == key_table(run)["config", key].default:
             continue
