@@ -28,8 +28,7 @@ from rlexp.commands.options import (
     Seed,
     load_options,
 )
-from rlexp.config.command_line import experiment_text, option_at
-from rlexp.config.keys.load_options import LoadOptions
+from rlexp.config.command_line import LoadOptions, experiment_text, option_at
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import refuse_sweeps, refuse_untrainable
 from rlexp.errors import ConfigError, UsageError

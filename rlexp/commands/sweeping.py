@@ -26,7 +26,7 @@ from rlexp.commands.options import (
     Seed,
     load_options,
 )
-from rlexp.config.keys.load_options import Flag
+from rlexp.config.command_line import Flag
 from rlexp.config.load import load_plan
 from rlexp.config.plan import only_sweep, refuse_untrainable
 from rlexp.errors import UsageError

@@ -1,19 +1,22 @@
-"""What the command line says of experiments: RLlib's flags as the text of a file, and overrides of every file."""
+"""What the command line says of experiments: how to read files, overrides of their values, RLlib's flags as a file."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName
-from rlexp.config.keys.load_options import Flag
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import UsageError
+
+Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
+"""Changes an experiment, say to fit a machine, and says what it changed."""
 
 _KEY_OF_EXPERIMENT: Final = re.compile(r"  (\w+):")
 
@@ -22,32 +25,34 @@ _EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 
 _FORM = ("an override must be key.path=value", "for example -o lr=1e-3, or -o stop.timesteps_total=1e6")
 
 
-def experiment_text(name: str, run: str | None, env: str | None, config: str, stop: str, **keys: Any) -> str:
-    """Return a file with one experiment; ``config`` and ``stop`` are JSON. Raises UsageError."""
-    if run is None or env is None:
-        raise UsageError(
-            "train needs a file, or --run and --env", "rlexp train -f FILE, or --run DQN --env CartPole-v1"
-        )
-    experiment = {"run": run, "env": env, "stop": _group("--stop", stop), "config": _group("--config", config)}
-    return to_yaml({name: experiment | {key: value for key, value in keys.items() if value is not False}})
+@dataclass(frozen=True)
+class Flag:
+    """An option of the command line that is a key of every experiment."""
+
+    shown: str
+    """As messages name it: ``--num-samples 8``."""
+    key: str
+    """Its dotted path."""
+    text: str
+    """Its value, as YAML."""
 
 
-def option_at(text: str, line: int) -> str:
-    """Return the option that a line (from 1) of such a file comes from: messages must not name a file nobody wrote."""
-    lines = text.splitlines()[:line]
-    keys = (found[1] for each in reversed(lines) if (found := _KEY_OF_EXPERIMENT.match(each)))
-    return "--" + next(keys, "experiment-name").replace("_", "-")
+@dataclass(frozen=True)
+class LoadOptions:
+    """How files are to be read."""
 
-
-def _group(option: str, text: str) -> dict[str, Any]:
-    hint = f"for example {option} '{_EXAMPLES[option]}'"
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{option} is not JSON: {error}", hint) from error
-    if not isinstance(data, dict):
-        raise UsageError(f"{option} must be a JSON object", hint)
-    return data
+    imports: tuple[str, ...] = ()
+    """Modules that register environments: unknown ids may be theirs."""
+    module_folders: tuple[str, ...] | None = None
+    """Folders in which the user's modules are searched. None: the current folder and those of the files."""
+    allow_unknown: bool = False
+    """Leave unknown keys out, with a notice each, instead of refusing them."""
+    is_sweep: bool = False
+    """Search, also where a file has no ``search`` section."""
+    flags: tuple[Flag, ...] = ()
+    """Laid over every experiment before its other overrides."""
+    adjust: Adjust | None = None
+    """Applied to every variant of every experiment once it is valid."""
 
 
 @dataclass(frozen=True)
@@ -93,3 +98,31 @@ def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding
     if value.problems:
         return value.problems
     return Override(path, value.root or Node(None, place, place))
+
+
+def experiment_text(name: str, run: str | None, env: str | None, config: str, stop: str, **keys: Any) -> str:
+    """Return a file with one experiment; ``config`` and ``stop`` are JSON. Raises UsageError."""
+    if run is None or env is None:
+        raise UsageError(
+            "train needs a file, or --run and --env", "rlexp train -f FILE, or --run DQN --env CartPole-v1"
+        )
+    experiment = {"run": run, "env": env, "stop": _group("--stop", stop), "config": _group("--config", config)}
+    return to_yaml({name: experiment | {key: value for key, value in keys.items() if value is not False}})
+
+
+def option_at(text: str, line: int) -> str:
+    """Return the option that a line (from 1) of such a file comes from: messages must not name a file nobody wrote."""
+    lines = text.splitlines()[:line]
+    keys = (found[1] for each in reversed(lines) if (found := _KEY_OF_EXPERIMENT.match(each)))
+    return "--" + next(keys, "experiment-name").replace("_", "-")
+
+
+def _group(option: str, text: str) -> dict[str, Any]:
+    hint = f"for example {option} '{_EXAMPLES[option]}'"
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{option} is not JSON: {error}", hint) from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{option} must be a JSON object", hint)
+    return data

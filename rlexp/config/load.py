@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlexp.config.command_line import parse_overrides
+from rlexp.config.command_line import LoadOptions, parse_overrides
 from rlexp.config.convert import converted
-from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
 from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
+from rlexp.config.repetitions import without_repetitions
 from rlexp.config.space.grid import MAX_TRIALS
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
@@ -80,7 +80,9 @@ def load_experiments(
     parsed_experiments: list[ParsedExperiment] = []
     for entry in entries:
         parsed, wrong = parsed_experiment_of(entry.name, entry.node, laid_over, options)
-        parsed_experiments.extend([replace(parsed, notices=(*entry.notices, *parsed.notices))] if parsed else [])
+        if parsed is not None:
+            noticed = replace(parsed, notices=(*entry.notices, *parsed.notices))
+            parsed_experiments.append(without_repetitions(noticed))
         findings += wrong
     findings += _too_many(parsed_experiments)
     if findings:

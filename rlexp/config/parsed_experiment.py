@@ -6,20 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlexp.config.assembly import Assembled, agent_of, assembled
-from rlexp.config.command_line import Override
+from rlexp.config.command_line import LoadOptions, Override
 from rlexp.config.keys.experiment import AGENTS, Experiment
 from rlexp.config.keys.key_table import key_table
-from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.space.grid import Axis, find_axes, variants
 from rlexp.config.validation import conflict_findings, validated
 from rlexp.config.variants.axes import (
     Computed,
     computed_values,
-    cut_axis,
-    cut_corners,
-    cut_node,
-    is_left,
-    kept_choices,
     located,
 )
 from rlexp.config.variants.sweep import Space
@@ -76,7 +70,7 @@ def parsed_experiment_of(
         return None, wrong
     parsed = _adjusted(parsed, options)
     unused = tuple(_unused_resources(parsed))
-    return (None if unused else _without_repetitions(parsed)), unused
+    return (None if unused else parsed), unused
 
 
 def _located(
@@ -129,33 +123,6 @@ def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
         finding
         for experiment, written in zip(parsed.variants, parsed.written, strict=True)
         for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
-    )
-
-
-def _without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
-    """Return the experiment without the values of its grids that change nothing, and notices of them."""
-    kept, notices = kept_choices(parsed.axes, parsed.variants)
-    are_left = [is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
-    if not notices and all(are_left):
-        return parsed
-
-    def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        left = zip(axes, kept, are_left, strict=True)
-        return tuple(cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
-
-    space = replace(
-        parsed.space,
-        node=cut_node(parsed.space.node, parsed.space.axes, kept, are_left),
-        axes=cut(parsed.space.axes),
-        located=cut(parsed.axes),
-    )
-    return replace(
-        parsed,
-        axes=space.located,
-        variants=tuple(cut_corners(parsed.axes, kept, parsed.variants)),
-        written=tuple(cut_corners(parsed.axes, kept, parsed.written)),
-        space=space,
-        notices=(*parsed.notices, *notices),
     )
 
 

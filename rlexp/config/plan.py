@@ -12,6 +12,7 @@ from rlexp.config.keys.experiment import RUNNABLE, Experiment
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
+from rlexp.config.repetitions import distinct
 from rlexp.config.space.grid import SEARCH
 from rlexp.config.variants.axes import resolved, varied_values, without_section
 from rlexp.config.variants.sweep import Sweep
@@ -127,7 +128,7 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
-    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(_distinct(parsed))
+    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(distinct(parsed))
     if repeated:
         variants = f"{repeated} of {len(parsed.variants)} variants"
         yield Finding(
@@ -175,15 +176,7 @@ def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) 
     index = start
     variants = list(zip(varied_values(parsed.axes, seeded), seeded, strict=True))
     for sample in range(parsed.variants[0].num_samples):
-        for varied, experiment in (variants[number] for number in _distinct(parsed)):
+        for varied, experiment in (variants[number] for number in distinct(parsed)):
             seed = sample_seed(experiment.config.seed or 0, sample)
             yield trial_of(index, experiment.with_seed(seed), varied, sample)
             index += 1
-
-
-def _distinct(parsed: ParsedExperiment) -> list[int]:
-    """Return the first variant of each kind: others that differ from it only in keys without effect do the same."""
-    if len(parsed.variants) == 1:
-        return [0]
-    first = {experiment.essence: number for number, experiment in reversed(list(enumerate(parsed.variants)))}
-    return sorted(first.values())

@@ -9,6 +9,7 @@ from functools import cache
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.metric_names import current_metric
 from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys
+from rlexp.config.space.expressions import EVAL
 from rlexp.config.space.samplers import GRID
 from rlexp.config.translation import Translation, leaves
 from rlexp.config.yaml.nodes import Node, dotted, shown, shown_key
@@ -86,7 +87,7 @@ def _flatten_stop(translation: Translation) -> None:
 
 
 def _flattened(metric: str, node: Node) -> list[tuple[str, Node]]:
-    if not node.entries() or GRID in node.entries() or "eval" in node.entries():
+    if not node.entries() or GRID in node.entries() or EVAL in node.entries():
         return [(metric, node)]
     return [found for inner, child in node.entries().items() for found in _flattened(f"{metric}/{inner}", child)]
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rlexp.config.space.domains import Domain, Listed, Normal, Number, Range, multiple
-from rlexp.config.space.expressions import MAX_LENGTH
+from rlexp.config.space.expressions import EVAL, MAX_LENGTH
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import KeyPath, Node, shown
 
@@ -19,7 +19,7 @@ GRID = "grid_search"
 FREE_FORM = "env_config"
 """A mapping with the user's own keys: in it ``{choice: 3}`` is not a sampler."""
 
-PYTHON_KEYS = ("sample_from", "eval")
+PYTHON_KEYS = ("sample_from", EVAL)
 """The keys of a sampler in Python's spelling: ``sample_from: "lambda spec: random.uniform(0, 1)"``."""
 
 _MODULES = ("tune.", "ray.tune.", "np.random.", "numpy.random.", "random.")

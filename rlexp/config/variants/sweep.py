@@ -9,8 +9,8 @@ from math import prod
 from random import Random
 from typing import Any
 
+from rlexp.config.command_line import LoadOptions
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.rllib_compat.ages import Age

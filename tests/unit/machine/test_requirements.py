@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.load_options import LoadOptions
+from rlexp.config.command_line import LoadOptions
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
