@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlexp.config.command_line import Override
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from rlexp.config.assembly import Assembled, agent_of, assembled
 from rlexp.config.command_line import LoadOptions, Override
-from rlexp.config.keys.experiment import AGENTS, Experiment
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.space.grid import Axis, find_axes, variants
 from rlexp.config.validation import conflict_findings, validated
@@ -82,7 +83,7 @@ def _located(
     computed = computed_values(experiment, valid)
     placed, unplaced = located(axes, valid, computed)
     space = Space(name, run, experiment, axes, placed, assembly.age, options)
-    wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
+    wrong = (*unplaced, *(space.findings(valid[0]) if valid[0].is_sweep else ()))
     of_variants = (notice for variant in made for notice in variant.notices)
     notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
     written = tuple(variant.written for variant in made)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlexp.config.keys.agents import RUNNABLE
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.experiment import RUNNABLE, Experiment
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment

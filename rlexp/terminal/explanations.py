@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
-from rlexp.config.keys.experiment import AGENTS, RUNNABLE
+from rlexp.config.keys.agents import AGENTS, RUNNABLE
 from rlexp.config.reference.explain import (
     KeyReference,
     NamedValue,

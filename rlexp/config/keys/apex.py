@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.dqn import DQNConfig, OptimizerConfig
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
 
 
@@ -100,3 +101,11 @@ class ApexConfig(DQNConfig):
                 f"{self.said('replay_storage')}, which needs fragments of fixed length, but {self.said('batch_mode')}",
                 "use batch_mode: truncate_episodes, or another replay_storage",
             )
+
+
+class ApexExperiment(Experiment):
+    """An experiment with Ape-X."""
+
+    AGENT: ClassVar[str | None] = "rlexp.agents.apex.agent:ApexAgent"
+    run: Literal["APEX"]
+    config: ApexConfig = ApexConfig()

@@ -50,6 +50,14 @@ class CommonConfig(KeyGroup):
     WORKERS_USE_GPUS: ClassVar[bool] = True
     """Whether the agent's rollout workers can use GPUs."""
 
+    SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = ()
+    """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *("env_config", "model", "observation_filter", "preprocessor_pref", "optimizer"),
+        *("num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
+    )
+    """Keys that pbt cannot change: a trial that copies another's weights keeps its own network and processes."""
+
     num_workers: CountOrZero
     """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""
 

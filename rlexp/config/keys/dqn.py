@@ -11,6 +11,7 @@ from rlexp.config.keys.capabilities import Caution, ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn_without_effect import keys_without_effect
 from rlexp.config.keys.env_ids import has_continuous_actions
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     Conflict,
     Count,
@@ -55,7 +56,7 @@ class DQNConfig(CommonConfig):
         "train_batch_size",
         "clip_rewards",
     )
-    """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "hiddens", "dueling", "noisy", "num_atoms")
 
     num_workers: CountOrZero = 0
     sample_batch_size: Count = 4
@@ -280,3 +281,11 @@ class DQNConfig(CommonConfig):
         if self.v_min >= self.v_max:
             message = f"{self.said('v_min')}, but must be less than v_max, which is {self.v_max}"
             yield Conflict(("v_min", "v_max"), message, "lower v_min or raise v_max")
+
+
+class DQNExperiment(Experiment):
+    """An experiment with DQN."""
+
+    AGENT: ClassVar[str | None] = "rlexp.agents.dqn.agent:DQNAgent"
+    run: Literal["DQN"]
+    config: DQNConfig = DQNConfig()

@@ -1,23 +1,19 @@
-"""Experiment: what one entry of a file says, checked; a union over ``run``, the agent."""
+"""Experiment: what one entry of a file says, checked; each agent has its own, with its keys under ``config``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.env_ids import ENV_ID, is_atari
 from rlexp.config.keys.fields import CONFLICT, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import EVALUATION_METRICS, KNOWN_METRICS, is_reward
 from rlexp.config.keys.model import misfit
-from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.search import SearchConfig, known_metric
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
@@ -65,7 +61,7 @@ Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_writt
 """A number that stays an integer if it was written as one."""
 
 
-class CommonExperiment(KeyGroup):
+class Experiment(KeyGroup):
     """What is beside ``config:`` whatever the agent."""
 
     AGENT: ClassVar[str | None] = None
@@ -164,40 +160,6 @@ class CommonExperiment(KeyGroup):
         for key, metric in named.items():
             if metric.removeprefix("min-") in EVALUATION_METRICS:
                 yield Conflict((key,), f"{key} {metric} is never reported, because there are no evaluations", hint)
-
-
-class DQNExperiment(CommonExperiment):
-    """An experiment with DQN."""
-
-    AGENT: ClassVar[str | None] = "rlexp.agents.dqn.agent:DQNAgent"
-    run: Literal["DQN"]
-    config: DQNConfig = DQNConfig()
-
-
-class ApexExperiment(CommonExperiment):
-    """An experiment with Ape-X."""
-
-    AGENT: ClassVar[str | None] = "rlexp.agents.apex.agent:ApexAgent"
-    run: Literal["APEX"]
-    config: ApexConfig = ApexConfig()
-
-
-class PPOExperiment(CommonExperiment):
-    """An experiment with PPO."""
-
-    run: Literal["PPO"]
-    config: PPOConfig = PPOConfig()
-
-
-Experiment = Annotated[DQNExperiment | ApexExperiment | PPOExperiment, Field(discriminator="run")]
-
-AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment] | type[PPOExperiment]] = MappingProxyType(
-    {"DQN": DQNExperiment, "APEX": ApexExperiment, "PPO": PPOExperiment}
-)
-"""The agents whose files can be read, and the models of their experiments."""
-
-RUNNABLE = tuple(run for run, experiment in AGENTS.items() if experiment.AGENT)
-"""The agents that can be trained; files of the others can be checked and converted."""
 
 
 def required_cpus(experiment: Experiment) -> float:

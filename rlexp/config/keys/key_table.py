@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import LARGEST_COUNT, Expects, KeyGroup
 
 KeyName = tuple[str, ...]
@@ -80,8 +80,9 @@ def flat_keys_of_optimizer(run: str) -> frozenset[str]:
 def nested_keys_of_config(run: str) -> frozenset[str]:
     """Return the flat keys of ``config`` that may be below ``optimizer`` as well."""
     config = AGENTS[run].model_fields["config"].annotation
-    shared = config.SHARED_WITH_OPTIMIZER if isinstance(config, type) and issubclass(config, DQNConfig) else ()
-    return frozenset(shared)
+    assert isinstance(config, type)
+    assert issubclass(config, CommonConfig)
+    return frozenset(config.SHARED_WITH_OPTIMIZER)
 
 
 def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero, Schedule
 from rlexp.config.keys.model import ActorCriticModelConfig
 
@@ -83,3 +84,10 @@ class PPOConfig(CommonConfig):
             yield Conflict(
                 ("use_critic", "use_gae"), "use_critic is false, but use_gae needs a critic", _WITHOUT_CRITIC
             )
+
+
+class PPOExperiment(Experiment):
+    """An experiment with PPO."""
+
+    run: Literal["PPO"]
+    config: PPOConfig = PPOConfig()

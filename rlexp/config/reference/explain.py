@@ -9,7 +9,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table
 from rlexp.config.keys.metric_names import KNOWN_METRICS, STOP_METRICS, current_metric
 from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys

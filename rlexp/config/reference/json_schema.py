@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metric_names import KNOWN_METRICS, is_reward
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys

@@ -27,13 +27,6 @@ from rlexp.seeding import derive_seed
 Point = Mapping[str, Any]
 """A value for each axis, by the axis's key."""
 
-_KEEP_THE_NETWORK = (
-    *("env", "run", "config.env_config", "config.model", "config.hiddens", "config.dueling", "config.noisy"),
-    *("config.num_atoms", "config.observation_filter", "config.preprocessor_pref", "config.optimizer"),
-    *("config.num_workers", "config.num_gpus", "config.num_cpus_for_driver", "config.num_cpus_per_worker"),
-)
-"""Keys that pbt cannot change: a trial that copies another's weights keeps its own network and processes."""
-
 
 @dataclass(frozen=True)
 class Space:
@@ -64,9 +57,10 @@ class Space:
         grid = prod(len(axis.choices) for axis in self.axes if axis.is_grid)
         return grid * (1 if self.searcher(search) == "grid" else search.num_samples)
 
-    def findings(self, search: SearchConfig) -> Iterator[Finding]:
-        """Yield what a section's searcher or scheduler cannot do with these axes."""
-        searcher = self.searcher(search)
+    def findings(self, experiment: Experiment) -> Iterator[Finding]:
+        """Yield what the searcher or scheduler of an experiment's section cannot do with these axes."""
+        search, searcher = experiment.search, self.searcher(experiment.search)
+        fixed = ("env.", "run.", *(f"config.{key}." for key in experiment.config.KEPT_BY_PBT))
         if not self.axes:
             hint = "write a value as {loguniform: [1e-4, 1e-2]} or {grid_search: [...]}, or use --sweep lr=1e-3,1e-4"
             yield Finding(self._section.key_place, f"{self.name} has nothing to search", hint)
@@ -83,7 +77,6 @@ class Space:
                 message = f"{axis.key}: randn cannot be used with search.searcher: optuna"
                 yield Finding(place, message, "write uniform: [low, high]")
             set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
-            fixed = tuple(f"{key}." for key in _KEEP_THE_NETWORK)
             if search.scheduler == "pbt" and any(f"{path}.".startswith(fixed) for path in set_by_it):
                 message = f"{axis.key} cannot be searched with scheduler: pbt, whose trials copy each other's weights"
                 yield Finding(place, message, "use another scheduler, or write one value")

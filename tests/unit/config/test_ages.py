@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.rllib_compat.ages import (
@@ -284,4 +284,4 @@ class TestReplayBuffer:
     def test_class_in_a_grid_of_mappings(self, load: Load) -> None:
         choices = "[{type: MultiAgentReplayBuffer, capacity: 5000}, {capacity: 6000}]"
         plan = load(f"{self.FLAT}, replay_buffer_config: {{grid_search: {choices}}}")
-        assert [trial.experiment.config.prioritized_replay for trial in plan.trials] == [True, True]  # type: ignore[union-attr]
+        assert [trial.experiment.config.prioritized_replay for trial in plan.trials] == [True, True]  # type: ignore[attr-defined]

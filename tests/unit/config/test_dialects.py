@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, old_groups, renamed_keys
@@ -487,7 +487,7 @@ class TestGrids:
     ) -> None:
         plan = load(f"  config: {{{text}}}\n")
         configs = [trial.experiment.config for trial in plan.trials]
-        assert [(made.soft_q, made.exploration_final_eps, made.buffer_size) for made in configs] == found  # type: ignore[union-attr]
+        assert [(made.soft_q, made.exploration_final_eps, made.buffer_size) for made in configs] == found  # type: ignore[attr-defined]
         assert [list(trial.varied) for trial in plan.trials] == [[key], [key]]
         for text_of_plan in (resolved_yaml(plan), converted_file(Path("f.yaml"))):
             path = tmp_path / "again.yaml"
@@ -558,7 +558,7 @@ class TestGrids:
 
     def test_a_switch_may_be_searched_beside_what_it_switches(self, load: Load) -> None:
         plan = load("  config: {noisy: {grid_search: [true, false]}, sigma0: 0.1}\n")
-        assert [trial.experiment.config.sigma0 for trial in plan.trials] == [0.1, 0.1]  # type: ignore[union-attr]
+        assert [trial.experiment.config.sigma0 for trial in plan.trials] == [0.1, 0.1]  # type: ignore[attr-defined]
 
 
 class TestIdleKeys:

@@ -309,7 +309,7 @@ def test_words_of_yaml_1_1_are_read_where_no_string_is_expected(write: Write) ->
     )
     plan = load_plan([path])
     made = [trial.experiment.config for trial in plan.trials]
-    assert [(config.double_q, config.dueling) for config in made] == [(False, True), (False, False)]  # type: ignore[union-attr]
+    assert [(config.double_q, config.dueling) for config in made] == [(False, True), (False, False)]  # type: ignore[attr-defined]
     assert (config_of(plan).buffer_size, config_of(plan).clip_rewards) == (1_000_000, True)
     assert config_of(plan).env_config == {"a": False, "b": "off", "c": [10, "x"]}
     assert [notice.message for notice in plan.notices if "is read as" in notice.message] == [

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS, ApexExperiment, required_cpus, required_gpus
+from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.key_table import key_table
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS, Experiment, required_cpus, required_gpus
+from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.machine import Machine, fitted
 
 GIB = 2**30

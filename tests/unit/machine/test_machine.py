@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS, DQNExperiment
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine

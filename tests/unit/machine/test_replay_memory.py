@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.config.keys.experiment import AGENTS, Experiment
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
 from rlexp.machine.fit import bytes_per_transition, replay_bytes
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
