@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from rlexp.config.keys.capabilities import Caution, ReplayNeeds
 from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
     ClipRewards,
     Conflict,
     Count,
@@ -38,7 +39,7 @@ class EvaluationConfig(KeyGroup):
     env_config: FreeForm = Field(default_factory=dict)
     """Keyword arguments for making the environments of the evaluation. They override those of the training."""
 
-    horizon: Count | None = None
+    horizon: Annotated[Count | None, RLEXP_ONLY] = None
     """Steps after which an evaluation episode is cut. Null: as in the training."""
 
 
@@ -73,7 +74,7 @@ class CommonConfig(KeyGroup):
     custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
     """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
 
-    num_threads_per_worker: Count | None = None
+    num_threads_per_worker: Annotated[Count | None, RLEXP_ONLY] = None
     """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""
 
     num_cpus_for_driver: PositiveOrZero = 1.0
@@ -92,7 +93,7 @@ class CommonConfig(KeyGroup):
     anew when the trial restarts. With ``num_workers: 0`` there is none to replace, and ``max_failures`` applies.
     """
 
-    sample_timeout_s: Positive = 120.0
+    sample_timeout_s: Annotated[Positive, RLEXP_ONLY] = 120.0
     """Seconds that a rollout worker with its own process has for ``sample_batch_size`` steps.
 
     A worker that needs longer counts as hung, most likely in its env: it is killed and replaced.

@@ -13,6 +13,7 @@ from rlexp.config.keys.dqn_without_effect import keys_without_effect
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
     Conflict,
     Count,
     CountOrZero,
@@ -68,13 +69,13 @@ class DQNConfig(CommonConfig):
     per_worker_exploration: bool = False
     """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
 
-    epsilon_ladder: EpsilonLadder | None = None
+    epsilon_ladder: Annotated[EpsilonLadder | None, RLEXP_ONLY] = None
     """With ``per_worker_exploration``: one epsilon for each worker, or for each env of each worker.
 
     Null: ``worker``, as in RLlib, but ``env`` if there is only one worker, whose envs would all have 0.4 otherwise.
     """
 
-    exploration_initial_eps: Fraction = 1.0
+    exploration_initial_eps: Annotated[Fraction, RLEXP_ONLY] = 1.0
     """Epsilon at the start of its schedule."""
 
     exploration_final_eps: Fraction = 0.02
@@ -83,10 +84,10 @@ class DQNConfig(CommonConfig):
     exploration_fraction: Fraction = 0.1
     """Part of ``schedule_max_timesteps`` over which epsilon changes linearly from its first to its last value."""
 
-    epsilon_timesteps: CountOrZero | None = None
+    epsilon_timesteps: Annotated[CountOrZero | None, RLEXP_ONLY] = None
     """Sampled steps over which epsilon changes. Null: ``exploration_fraction`` of ``schedule_max_timesteps``."""
 
-    exploration_warmup_timesteps: CountOrZero = 0
+    exploration_warmup_timesteps: Annotated[CountOrZero, RLEXP_ONLY] = 0
     """Sampled steps before epsilon starts to change."""
 
     schedule_max_timesteps: Count = 100_000
@@ -98,7 +99,7 @@ class DQNConfig(CommonConfig):
     softmax_temp: Positive = 1.0
     """Temperature of ``soft_q``. Near 0: greedy actions. High: almost uniform actions."""
 
-    discretize_actions: Annotated[Whole, Field(ge=2)] | None = None
+    discretize_actions: Annotated[Annotated[Whole, Field(ge=2)] | None, RLEXP_ONLY] = None
     """For continuous actions: number of discrete values per dimension, evenly spaced, both bounds included. Null: the
     env must have discrete actions."""
 
@@ -136,7 +137,7 @@ class DQNConfig(CommonConfig):
     compress_observations: bool = True
     """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
 
-    checkpoint_replay: bool | None = None
+    checkpoint_replay: Annotated[bool | None, RLEXP_ONLY] = None
     """Save the contents of replay in checkpoints, so that a resumed run does not have to fill it again.
 
     With ``num_workers: 0`` a resumed run then computes the same as one without the interruption, bit by bit, if the
@@ -161,7 +162,7 @@ class DQNConfig(CommonConfig):
     """Explore by noise in the layers of the heads (Fortunato et al. 2018). Every epsilon is then 0, unless
     ``epsilon_with_noisy`` is true."""
 
-    epsilon_with_noisy: bool = False
+    epsilon_with_noisy: Annotated[bool, RLEXP_ONLY] = False
     """With ``noisy``: explore by epsilon as well, as RLlib does for ``exploration_config`` beside ``noisy``."""
 
     sigma0: Positive = 0.5
@@ -174,7 +175,7 @@ class DQNConfig(CommonConfig):
     noise is drawn at each episode of a worker's first environment, for all of its environments.
     """
 
-    parameter_noise_initial_stddev: Positive = 1.0
+    parameter_noise_initial_stddev: Annotated[Positive, RLEXP_ONLY] = 1.0
     """Initial standard deviation of ``parameter_noise``."""
 
     num_atoms: Count = 1

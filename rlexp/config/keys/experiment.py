@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import ENV_ID, is_atari
-from rlexp.config.keys.fields import CONFLICT, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
+from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import EVALUATION_METRICS, KNOWN_METRICS, is_reward
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
@@ -109,7 +109,7 @@ class Experiment(KeyGroup):
     max_failures: Annotated[Whole, Field(ge=-1)] = 0
     """How often a failed trial is restarted from its last checkpoint. -1: always."""
 
-    search: SearchConfig = SearchConfig()
+    search: Annotated[SearchConfig, RLEXP_ONLY] = SearchConfig()
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
 
     config: CommonConfig

@@ -158,6 +158,14 @@ Schedule = Annotated[
 
 
 @dataclass(frozen=True)
+class RlexpOnly:
+    """Marks a key that no release of RLlib has: a file that gives it is of none of them."""
+
+
+RLEXP_ONLY = RlexpOnly()
+
+
+@dataclass(frozen=True)
 class Conflict:
     """Keys of one group that do not fit together."""
 

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.fields import LARGEST_COUNT, Expects, KeyGroup
+from rlexp.config.keys.fields import LARGEST_COUNT, RLEXP_ONLY, Expects, KeyGroup
 
 KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
@@ -42,6 +42,8 @@ class Key:
     """The docstring of the key."""
     is_group: bool
     """Whether it has other keys below it: ``config``, ``config.model``."""
+    is_rlexp_only: bool
+    """Whether no release of RLlib has it."""
 
     @property
     def name(self) -> str:
@@ -85,6 +87,13 @@ def nested_keys_of_config(run: str) -> frozenset[str]:
     return frozenset(config.SHARED_WITH_OPTIMIZER)
 
 
+@cache
+def rlexp_only_keys() -> frozenset[KeyName]:
+    """Return the keys of all agents that no release of RLlib has; in ``config`` none has the keys of ``optimizer``."""
+    marked = {path for run in AGENTS for path, key in key_table(run).items() if key.is_rlexp_only}
+    return frozenset(marked | {("config", name) for run in AGENTS for name in flat_keys_of_optimizer(run)})
+
+
 def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
     for name, field in group.model_fields.items():
         if name in _NOT_WRITTEN:
@@ -99,6 +108,7 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             required=field.is_required(),
             meaning=_meaning(group, name),
             is_group=below is not None,
+            is_rlexp_only=RLEXP_ONLY in field.metadata,
         )
         if below is not None:
             yield from _keys(below, (*parent, written))

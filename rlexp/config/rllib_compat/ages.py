@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rlexp.config.keys.key_table import KeyName, key_path, key_table
+from rlexp.config.keys.key_table import KeyName, key_path, key_table, rlexp_only_keys
 from rlexp.config.rllib_compat.names import choices_of, leave_out
 from rlexp.config.rllib_compat.table import Absent
 from rlexp.config.space.samplers import GRID
@@ -35,7 +35,7 @@ def age_of(experiment: Node, run: str) -> Age | None:
     """
     age, is_proved = Age(), False
     for path, value in _written(experiment, ()):
-        if path in keys_of_rlexp():
+        if path in rlexp_only_keys():
             return None
         for dated in (spellings().get(path), dated_values().get((path, str(value)))):
             if dated is not None:
@@ -183,12 +183,6 @@ def dated_values() -> Mapping[tuple[KeyName, str], Age]:
     """Return the values that belong to an age, with their keys."""
     pairs = ((entry.partition(": "), ends) for entry, ends in _table()["values"].items())
     return MappingProxyType({(key_path(key), value): _age(*ends) for (key, _, value), ends in pairs})
-
-
-@cache
-def keys_of_rlexp() -> frozenset[KeyName]:
-    """Return the keys that no RLlib had."""
-    return frozenset(map(key_path, _table()["rlexp"]["keys"]))
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.keys.key_table import key_table
+from rlexp.config.keys.key_table import key_table, rlexp_only_keys
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.rllib_compat.ages import (
     Age,
@@ -15,7 +15,6 @@ from rlexp.config.rllib_compat.ages import (
     changed_defaults,
     dated_values,
     ignored_keys,
-    keys_of_rlexp,
     spellings,
 )
 from rlexp.config.yaml.nodes import Place, written
@@ -57,11 +56,9 @@ class TestTable:
         known = (*spellings().items(), *dated_values().items())
         assert not [key for key, releases in known if releases.is_empty]
 
-    def test_keys_of_rlexp_have_no_release_and_exist(self) -> None:
-        assert not keys_of_rlexp() & spellings().keys()
-        tables = {path for run in AGENTS for path in key_table(run)}
-        flat = {("config", path[-1]) for path in tables if path[:2] == ("config", "optimizer")}
-        assert keys_of_rlexp() <= tables | flat
+    def test_keys_of_rlexp_have_no_release(self) -> None:
+        assert ("config", "replay_storage") in rlexp_only_keys()
+        assert not rlexp_only_keys() & spellings().keys()
 
     def test_changed_defaults_are_keys_of_their_agents_and_in_order(self) -> None:
         for default in changed_defaults():
