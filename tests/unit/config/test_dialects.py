@@ -38,8 +38,8 @@ def config(plan: Plan) -> Any:
 
 
 def messages(plan: Plan) -> list[str]:
-    """Return the notices; what is said of every PPO file is left out."""
-    return [notice.message for notice in plan.notices if "cannot train PPO yet" not in notice.message]
+    """Return the notices, without that of every file of an agent that cannot be trained."""
+    return [notice.message for notice in plan.notices if "rlexp cannot train" not in notice.message]
 
 
 def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tuple[str, str, str | None]]:

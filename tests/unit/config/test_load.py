@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError
 from rlexp.machine import Machine, fitted
 
@@ -92,10 +93,10 @@ def test_every_problem_of_a_file_in_its_order(write: Write) -> None:
 @pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
-        ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", "use DQN, APEX or PPO"),
+        ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
         ("apexx", "unknown agent apexx", "did you mean APEX?"),
-        ("3", "run must be the name of an agent, got 3", "use DQN, APEX or PPO"),
-        ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", "use DQN, APEX or PPO"),
+        ("3", "run must be the name of an agent, got 3", f"use {agents()}"),
+        ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", f"use {agents()}"),
     ],
 )
 def test_an_agent_that_is_not_here(write: Write, run: str, message: str, hint: str | None) -> None:
@@ -107,9 +108,7 @@ def test_an_agent_that_is_not_here(write: Write, run: str, message: str, hint: s
 
 
 def test_run_is_missing(write: Write) -> None:
-    assert problems(write("a:\n  env: CartPole-v1\n")) == [
-        ("f.yaml:1:1", "run is missing", "write run: DQN, APEX or PPO")
-    ]
+    assert problems(write("a:\n  env: CartPole-v1\n")) == [("f.yaml:1:1", "run is missing", f"write run: {agents()}")]
 
 
 def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:

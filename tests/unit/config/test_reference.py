@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.config.keys.agents import RUNNABLE
 from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
 from rlexp.config.reference.page import behaviour_tests, page
 
@@ -37,7 +38,7 @@ def test_the_page_names_tests_that_exist(tmp_path: Path) -> None:
 
 def test_every_key_has_a_test_of_its_effect() -> None:
     tests = behaviour_tests(BEHAVIOUR)
-    keys = [key for key in key_references() if not key.is_group and set(key.defaults) - {"PPO"}]
+    keys = [key for key in key_references() if not key.is_group and set(key.defaults) & set(RUNNABLE)]
     names = {key.dotted.removeprefix("config.") for key in keys}
     unknown = {name for name in tests if name not in names and f"optimizer.{name}" not in names}
     assert not unknown, f"tests of keys that there are not: {sorted(unknown)}"

@@ -53,7 +53,7 @@ def test_nothing_is_explained_that_does_not_exist() -> None:
         ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
         ("asha", "  keys:    time_attr, grace_period, reduction_factor"),
         ("search.pbt.quantile_fraction", "  default: 0.25"),
-        ("lr", "  default: 0.0005 (DQN, APEX), 5.0e-05 (PPO)"),
+        ("clip_param", "  default: 0.3 (PPO)"),
     ],
 )
 def test_other_spellings_and_groups(name: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
