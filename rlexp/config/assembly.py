@@ -23,11 +23,11 @@ _RUN = "run"
 
 @dataclass(frozen=True)
 class Assembled:
-    """An entry whose grids are still in place."""
+    """An entry in today's spelling, with its grids still in place."""
 
     translation: Translation
     age: Age | None
-    """The releases of RLlib that its spelling belongs to; None where it is rlexp's own, or tells nothing."""
+    """The releases of RLlib that its spelling belongs to; None where it is rlexp's own, or of any age."""
     defaults: frozenset[KeyName]
     """The keys that it does not give, and that have the default of its age."""
 

@@ -12,7 +12,7 @@ from rlexp.config.command_line import LoadOptions, parse_overrides
 from rlexp.config.convert import converted
 from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
-from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
+from rlexp.config.plan import Plan, planned, resolved_yaml
 from rlexp.config.repetitions import without_repetitions
 from rlexp.config.space.grid import MAX_TRIALS
 from rlexp.config.yaml import reader
@@ -20,7 +20,7 @@ from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
 from rlexp.config.yaml.text import read_text
 from rlexp.errors import ConfigError
 
-__all__ = ["LoadOptions", "Plan", "PlannedExperiment", "load_plan", "resolved_yaml"]
+__all__ = ["LoadOptions", "Plan", "load_plan", "resolved_yaml"]
 
 AS_IT_STANDS = LoadOptions()
 

@@ -113,7 +113,7 @@ def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperimen
     if options.adjust is None:
         return parsed
     adjusted = [options.adjust(variant) for variant in parsed.variants]
-    changes = dict.fromkeys(change for _, said in adjusted for change in said)
+    changes = dict.fromkeys(change for _, texts in adjusted for change in texts)
     notices = (*parsed.notices, *(Finding(parsed.place, f"{parsed.name}: {change}") for change in changes))
     return replace(parsed, variants=tuple(experiment for experiment, _ in adjusted), notices=notices)
 

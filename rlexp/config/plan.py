@@ -90,7 +90,7 @@ def planned(
 
 
 def refuse_untrainable(plan: Plan) -> None:
-    """Raise UsageError where the plan has an agent whose files are understood, but that does not exist yet."""
+    """Raise UsageError where the plan has an agent that can be checked and converted, but not trained."""
     runs = {experiment.run for experiment in plan.experiments} - set(RUNNABLE)
     if runs:
         message = f"{' and '.join(sorted(runs))} cannot be trained yet, only {' and '.join(RUNNABLE)}"

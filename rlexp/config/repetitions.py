@@ -40,8 +40,8 @@ def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
     return replace(
         parsed,
         axes=space.located,
-        variants=tuple(_cut_corners(parsed.axes, kept, parsed.variants)),
-        written=tuple(_cut_corners(parsed.axes, kept, parsed.written)),
+        variants=tuple(_cut_variants(parsed.axes, kept, parsed.variants)),
+        written=tuple(_cut_variants(parsed.axes, kept, parsed.written)),
         space=space,
         notices=(*parsed.notices, *notices),
     )
@@ -81,7 +81,7 @@ def _notice(axis: Axis, first: int, choice: int) -> Finding:
 
 
 def _is_left(axis: Axis, choices: Sequence[int], experiment: Experiment) -> bool:
-    """Return whether an axis still is one: not where one of several values is left, or where it is no key of ours."""
+    """Return whether an axis remains: several of its values are left, or it had one, and at a key that rlexp has."""
     return len(choices) > 1 or (len(axis.choices) == 1 and is_at_a_key(axis, experiment))
 
 
@@ -94,7 +94,7 @@ def _cut_axis(axis: Axis, choices: Sequence[int]) -> Axis:
 
 
 def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Sequence[bool]) -> Node:
-    """Return an experiment whose grids have the kept choices only; of an axis that is none any more, its value."""
+    """Return an experiment whose grids have the kept choices only, and values in place of axes that do not remain."""
     for axis, choices, is_axis in zip(axes, kept, are_left, strict=True):
         left = tuple(axis.choices[choice] for choice in choices)
         if not is_axis:
@@ -105,7 +105,7 @@ def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Seq
     return experiment
 
 
-def _cut_corners(axes: Sequence[Axis], kept: _Kept, variants: Sequence[T]) -> Iterator[T]:
+def _cut_variants(axes: Sequence[Axis], kept: _Kept, variants: Sequence[T]) -> Iterator[T]:
     """Yield those of the variants of all axes that have kept choices only, in their order."""
     points = set(product(*kept))
     yield from (variant for point, variant in zip(variant_indices(axes), variants, strict=True) if point in points)

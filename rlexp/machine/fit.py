@@ -64,12 +64,11 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
         if amount * config.num_workers > 0:
             message = f"{experiment.name} needs {amount:g} {name} for each worker, which this machine does not have"
             yield Problem("", message, "remove custom_resources_per_worker; only a Ray cluster has such resources")
-    memory = replay_bytes(experiment)
-    if memory is not None and memory > machine.memory_total:
-        message = f"{experiment.name} may need {_gib(memory)} for replay, this machine has {_gib(machine.memory_total)}"
-        yield Problem(
-            "", message, f"-o config.buffer_size={largest_buffer(experiment, machine.memory_total)}, or --fit"
-        )
+    replay, each = config.replay, bytes_per_transition(experiment)
+    if replay is not None and each is not None and each * replay.capacity > machine.memory_total:
+        memory, available = _gib(each * replay.capacity), _gib(machine.memory_total)
+        message = f"{experiment.name} may need {memory} for replay, this machine has {available}"
+        yield Problem("", message, f"-o config.{replay.capacity_key}={machine.memory_total // each}, or --fit")
 
 
 def _cpu_hint(experiment: Experiment, machine: Machine) -> str:
@@ -99,14 +98,14 @@ def _gib(number: int) -> str:
 
 def fitted(experiment: Experiment, machine: Machine) -> tuple[Experiment, tuple[str, ...]]:
     """Return the experiment with no more workers, shards, GPUs and replay than the machine holds, and what changed."""
-    said: list[str] = []
+    changes: list[str] = []
     for change in (_fewer_gpus, _fewer_cpus, _fewer_shards, _less_replay):
         keys = {key: value for key, value in change(experiment, machine).items() if _at(experiment, key) != value}
-        said += [
+        changes += [
             f"{key}: {_shown(value)} instead of {_shown(_at(experiment, key))} (--fit)" for key, value in keys.items()
         ]
         experiment = _changed(experiment, keys)
-    return experiment, tuple(said)
+    return experiment, tuple(changes)
 
 
 def _fewer_gpus(experiment: Experiment, machine: Machine) -> Changes:
@@ -141,7 +140,7 @@ def _less_replay(experiment: Experiment, machine: Machine) -> Changes:
     if replay is None or each is None:
         return {}
     fits = math.floor(machine.memory_available * _SHARE_OF_MEMORY / each)
-    return {"buffer_size": max(min(replay.capacity, fits), replay.least_capacity)}
+    return {replay.capacity_key: max(min(replay.capacity, fits), replay.least_capacity)}
 
 
 def _shown(number: float) -> str:
@@ -172,20 +171,8 @@ def _by_group(keys: Changes) -> Iterator[tuple[str, Changes]]:
         yield group, {name: value}
 
 
-def replay_bytes(experiment: Experiment) -> int | None:
-    """Return the bytes of the whole replay buffer, when it is full."""
-    replay, each = experiment.config.replay, bytes_per_transition(experiment)
-    return None if replay is None or each is None else each * replay.capacity
-
-
-def largest_buffer(experiment: Experiment, memory: int) -> int | None:
-    """Return the largest ``buffer_size`` whose replay takes no more than ``memory`` bytes; None as above."""
-    each = bytes_per_transition(experiment)
-    return None if each is None else memory // each
-
-
 def bytes_per_transition(experiment: Experiment) -> int | None:
-    """Return the bytes of one transition of full replay, an upper bound; None where only the env itself could tell."""
+    """Return the bytes of one transition of full replay, an upper bound; None where only the env knows it."""
     config, replay = experiment.config, experiment.config.replay
     if replay is None or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
         return None

@@ -98,7 +98,8 @@ class ApexConfig(DQNConfig):
         if self.replay_storage == "shared_memory" and self.batch_mode == "complete_episodes":
             yield Conflict(
                 ("replay_storage", "batch_mode"),
-                f"{self.said('replay_storage')}, which needs fragments of fixed length, but {self.said('batch_mode')}",
+                f"{self.stated('replay_storage')}, which needs fragments of fixed length, "
+                f"but {self.stated('batch_mode')}",
                 "use batch_mode: truncate_episodes, or another replay_storage",
             )
 

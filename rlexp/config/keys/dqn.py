@@ -238,6 +238,7 @@ class DQNConfig(CommonConfig):
         """All in one shard."""
         return ReplayNeeds(
             capacity=self.buffer_size,
+            capacity_key="buffer_size",
             least_capacity=self.train_batch_size,
             num_shards=1,
             n_step=self.n_step,
@@ -272,7 +273,7 @@ class DQNConfig(CommonConfig):
         """Yield the parent's conflicts, then batches larger than replay, and two explorations at once."""
         yield from super().conflicts()
         if self.train_batch_size > self.buffer_size:
-            message = f"{self.said('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
+            message = f"{self.stated('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
             hint = "lower train_batch_size or raise buffer_size"
             yield Conflict(("train_batch_size", "buffer_size"), message, hint)
         for key in ("noisy", "soft_q"):
@@ -280,7 +281,7 @@ class DQNConfig(CommonConfig):
                 message = f"parameter_noise and {key} are both true, but only one of them can explore"
                 yield Conflict(("parameter_noise", key), message, f"write parameter_noise: false or {key}: false")
         if self.v_min >= self.v_max:
-            message = f"{self.said('v_min')}, but must be less than v_max, which is {self.v_max}"
+            message = f"{self.stated('v_min')}, but must be less than v_max, which is {self.v_max}"
             yield Conflict(("v_min", "v_max"), message, "lower v_min or raise v_max")
 
 

@@ -191,7 +191,7 @@ class KeyGroup(BaseModel):
         """Yield what is wrong between keys that are fine one by one; a subclass adds to its parent's."""
         yield from ()
 
-    def said(self, key: str) -> str:
+    def stated(self, key: str) -> str:
         """Return a key with its value for a conflict's message, and whether it is only the default."""
         origin = "" if key in self.model_fields_set else " (its default)"
         return f"{key} is {getattr(self, key)}{origin}"

@@ -127,9 +127,9 @@ def _meaning(group: type[KeyGroup], name: str) -> str:
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """Return in words what a value of the annotated type is: ``a number > 0 or null``."""
     metadata = tuple(metadata)
-    told = next((item.words for item in metadata if isinstance(item, Expects)), None)
-    if told:
-        return told
+    words = next((item.words for item in metadata if isinstance(item, Expects)), None)
+    if words:
+        return words
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return expectation(arguments[0], (*arguments[1:], *metadata))

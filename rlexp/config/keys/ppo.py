@@ -77,7 +77,9 @@ class PPOConfig(CommonConfig):
         """Yield the parent's conflicts, then those of PPO's batches and of its critic."""
         yield from super().conflicts()
         if self.sgd_minibatch_size > self.train_batch_size:
-            message = f"{self.said('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
+            message = (
+                f"{self.stated('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
+            )
             hint = "lower sgd_minibatch_size or raise train_batch_size"
             yield Conflict(("sgd_minibatch_size", "train_batch_size"), message, hint)
         if self.use_gae and not self.use_critic:

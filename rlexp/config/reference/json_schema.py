@@ -124,14 +124,14 @@ class _Agent:
 
     def _older(self, path: KeyName) -> dict[str, Schema]:
         """Return the first names, below ``path``, of the keys in RLlib's spelling."""
-        said = {old: f"Now {'.'.join(new)}." for old, new in renamed_keys(self._run).items()}
-        said |= {old: f"Now {', '.join('.'.join(key) for key in new)}." for old, new in computed_keys().items()}
-        said |= {
+        texts = {old: f"Now {'.'.join(new)}." for old, new in renamed_keys(self._run).items()}
+        texts |= {old: f"Now {', '.join('.'.join(key) for key in new)}." for old, new in computed_keys().items()}
+        texts |= {
             absent.path: f"{'Not supported' if absent.is_feature else 'No effect'}: {absent.reason}."
             for absent in absent_keys(self._run)
         }
         depth = len(path)
-        below = {old: text for old, text in said.items() if old[:depth] == path and len(old) > depth}
+        below = {old: text for old, text in texts.items() if old[:depth] == path and len(old) > depth}
         return {
             old[depth]: {"description": text if len(old) == depth + 1 else "A mapping of RLlib."}
             for old, text in below.items()

@@ -28,10 +28,10 @@ LAST: Release = (9999,)
 
 
 def age_of(experiment: Node, run: str) -> Age | None:
-    """Return the releases that an experiment was written for, as its file spells it; None where nothing tells.
+    """Return the releases that an experiment was written for, as its file spells it; None where that is not known.
 
     Keys as rlexp spells them narrow an age that another spelling proves, but prove none: files of today have them too.
-    Nothing tells where spellings are of different ages, nor where a key is rlexp's own.
+    It is not known where spellings are of different ages, nor where a key is rlexp's own.
     """
     age, is_proved = Age(), False
     for path, value in _written(experiment, ()):
@@ -48,7 +48,7 @@ def leave_out_ignored(translation: Translation, age: Age, decided: Container[Key
     """Drop the keys that RLlib of an age ignored, except those that are ``decided`` and those of the command line."""
     for ignored in ignored_keys(translation.run):
         node = translation.experiment.find(ignored.absent.path)
-        if node is None or not node.place.line or ignored.absent.path in decided or not age.lies_in(ignored.age):
+        if node is None or not node.place.line or ignored.absent.path in decided or not age.is_within(ignored.age):
             continue
         words = [str(choice.plain()).rpartition(".")[2] for choice in choices_of(node)]
         if not ignored.values or set(words) <= set(ignored.values):
@@ -118,10 +118,10 @@ class Age:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no release belongs to it: what tells the age of a file is contradictory."""
+        """Whether no release belongs to it: the spellings of a file contradict each other."""
         return self.first > self.last
 
-    def lies_in(self, other: Age) -> bool:
+    def is_within(self, other: Age) -> bool:
         """Return whether every release of this age belongs to the other."""
         return other.first <= self.first and self.last <= other.last
 

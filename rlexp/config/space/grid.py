@@ -17,7 +17,7 @@ __all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "find_axes", "line_of", "repl
 MAX_TRIALS = 10_000
 """Maximum number of trials; a grid of seven axes reaches it by accident."""
 
-MAX_CORNERS = 1_000
+MAX_CHECKED_VARIANTS = 1_000
 """Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
 first end are, which finds what is wrong with any value and any pair of values."""
 
@@ -75,7 +75,7 @@ def _position(axis: Axis) -> tuple[bool, int, int]:
 def variant_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return, for each variant that is looked at, which choice it takes on every axis; the last axis varies fastest."""
     sizes = [len(axis.choices) for axis in axes]
-    if prod(sizes) <= MAX_CORNERS or all(axis.is_grid for axis in axes):
+    if prod(sizes) <= MAX_CHECKED_VARIANTS or all(axis.is_grid for axis in axes):
         return list(product(*map(range, sizes)))
     found = dict.fromkeys([(0,) * len(sizes)])
     for count in (1, 2):

@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
-from rlexp.machine.fit import bytes_per_transition, replay_bytes
+from rlexp.machine.fit import bytes_per_transition
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 
@@ -106,13 +106,5 @@ def test_it_follows_the_models_frames(model: dict[str, Any]) -> None:
     ],
     ids=["other frames", "no game"],
 )
-def test_only_the_env_could_tell_of_others(experiment: Experiment) -> None:
+def test_transition_of_other_envs_has_no_estimate(experiment: Experiment) -> None:
     assert bytes_per_transition(experiment) is None
-    assert replay_bytes(experiment) is None
-
-
-def test_the_whole_buffer_is_all_of_its_rows() -> None:
-    experiment = pong("DQN", buffer_size=12_345)
-    each = bytes_per_transition(experiment)
-    assert each is not None
-    assert replay_bytes(experiment) == 12_345 * each
