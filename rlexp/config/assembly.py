@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS
@@ -13,12 +14,35 @@ from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_d
 from rlexp.config.rllib_compat.layout import arranged, proper_path
 from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
 from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
-from rlexp.config.space.grid import GRID
-from rlexp.config.space.search_section import use_search_section
+from rlexp.config.space.grid import GRID, SEARCH
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
 
 _RUN = "run"
+
+_WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "scheduler": {
+            "async_hyperband": "asha",
+            "asynchyperband": "asha",
+            "asynchyperbandscheduler": "asha",
+            "ashascheduler": "asha",
+            "hyperband": "asha",
+            "median_stopping": "median",
+            "median_stopping_rule": "median",
+            "medianstoppingrule": "median",
+            "population_based_training": "pbt",
+            "populationbasedtraining": "pbt",
+            "fifoscheduler": "fifo",
+        },
+        "searcher": {
+            "variant_generator": "random",
+            "basicvariantgenerator": "random",
+            "basic_variant": "random",
+            "optunasearch": "optuna",
+        },
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +97,7 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     translation.experiment, contradictory = arranged(translation.experiment, run)
     translation.problems += [*misplaced, *unplaced, *contradictory]
     defaults = use_defaults(translation, age) if age is not None else frozenset()
-    use_search_section(translation, is_sweep)
+    _use_search_section(translation, is_sweep)
     return Assembled(translation, age, defaults)
 
 
@@ -102,3 +126,36 @@ def _with_value_at(node: Node, path: KeyName, value: Node) -> Node:
     below = entries.get(path[0], Node({}, value.place, value.place))
     entries[path[0]] = _with_value_at(below, path[1:], value)
     return node.with_value(entries)
+
+
+def _use_search_section(translation: Translation, is_sweep: bool) -> None:
+    """Make the section where a command asks for it, and bring what belongs there into it."""
+    experiment = translation.experiment
+    section = experiment.child(SEARCH)
+    if section is None and is_sweep:
+        translation.experiment = experiment.with_value({**experiment.entries(), SEARCH: experiment.with_value({})})
+    elif section is None:
+        return
+    for key, words in _WORDS_OF_TUNE.items():
+        node = translation.find(f"{SEARCH}.{key}")
+        if node is not None and isinstance(node.value, str):
+            _respell(translation, f"{SEARCH}.{key}", node, node.value, words)
+    _move_samples(translation)
+
+
+def _respell(translation: Translation, key: str, node: Node, word: str, words: Mapping[str, str]) -> None:
+    known = words.get(word.lower(), word.lower())
+    if known != word:
+        translation.put(key, known, node)
+    if word.lower() in words:
+        translation.notice(node, f"{key}: {word} is {known} now")
+
+
+def _move_samples(translation: Translation) -> None:
+    """Beside a ``search`` section, ``num_samples`` is what Tune means by it: configurations to try."""
+    node = translation.take("num_samples")
+    if node is None or node.value == 1:
+        return
+    if not translation.put_unless_given(f"{SEARCH}.num_samples", node, node):
+        message = "num_samples is given twice with different values: beside search and under it"
+        translation.problem(node, message, "keep search.num_samples")

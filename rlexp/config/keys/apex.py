@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from rlexp.config.keys.capabilities import ReplayNeeds
-from rlexp.config.keys.dqn import DQNConfig, OptimizerConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.dqn_keys import OptimizerConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
 
