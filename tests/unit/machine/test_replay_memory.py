@@ -59,7 +59,7 @@ def stored_bytes_per_transition(num_shards: int, compress: bool, game: np.ndarra
 
 
 @pytest.mark.parametrize("num_shards", [1, 4])
-def test_it_is_what_full_replay_takes(num_shards: int) -> None:
+def test_bytes_per_transition_matches_full_replay(num_shards: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (500, DIM, DIM, 1), np.uint8)
     experiment = pong(
         compress_observations=False,
@@ -73,7 +73,7 @@ def test_it_is_what_full_replay_takes(num_shards: int) -> None:
     assert 0.93 * said <= taken <= said
 
 
-def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_games_do() -> None:
+def test_bytes_per_transition_bounds_compressed_replay() -> None:
     rng = np.random.default_rng(0)
     drawn = np.repeat(rng.integers(0, 256, (500, 21, 2, 1), np.uint8), DIM // 21, axis=1)
     game = np.repeat(drawn, DIM // 2, axis=2)
@@ -82,7 +82,7 @@ def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_game
     assert stored_bytes_per_transition(1, compress=True, game=game) <= said < DIM * DIM / 4
 
 
-def test_shared_memory_holds_both_stacks_of_a_row() -> None:
+def test_bytes_per_transition_shared_memory_holds_two_stacks() -> None:
     said = bytes_per_transition(pong(replay_storage="shared_memory", num_workers=2, compress_observations=True))
     assert said is not None
     assert 0 < said - 2 * STACKED * DIM * DIM < 200
@@ -91,7 +91,7 @@ def test_shared_memory_holds_both_stacks_of_a_row() -> None:
 @pytest.mark.parametrize(
     "model", [{"dim": 42}, {"framestack": False}, {"dim": 42, "framestack": False}], ids=["small", "single", "both"]
 )
-def test_it_follows_the_models_frames(model: dict[str, Any]) -> None:
+def test_bytes_per_transition_follows_model_frames(model: dict[str, Any]) -> None:
     side = model.get("dim", DIM)
     said = bytes_per_transition(pong("DQN", compress_observations=False, model=model))
     assert said is not None
