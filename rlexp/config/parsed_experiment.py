@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rlexp.config.assembly import Assembled, agent_of, assembled
 from rlexp.config.command_line import LoadOptions, Override
@@ -37,6 +38,12 @@ class ParsedExperiment:
     """What of it is searched, and how to make an experiment of any point of it."""
     computed: Computed
     notices: tuple[Finding, ...]
+
+    @cached_property
+    def distinct(self) -> tuple[int, ...]:
+        """The first variant of each kind: others that differ from it only in keys without effect do the same."""
+        first = {variant.essence: number for number, variant in reversed(list(enumerate(self.variants)))}
+        return tuple(sorted(first.values()))
 
     @property
     def number_of_trials(self) -> int:

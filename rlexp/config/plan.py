@@ -13,7 +13,6 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.repetitions import distinct
 from rlexp.config.space.grid import SEARCH
 from rlexp.config.variants.axes import resolved, varied_values, without_section
 from rlexp.config.variants.sweep import Sweep
@@ -129,7 +128,7 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
-    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(distinct(parsed))
+    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(parsed.distinct)
     if repeated:
         variants = f"{repeated} of {len(parsed.variants)} variants"
         yield Finding(
@@ -177,7 +176,7 @@ def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) 
     index = start
     variants = list(zip(varied_values(parsed.axes, seeded), seeded, strict=True))
     for sample in range(parsed.variants[0].num_samples):
-        for varied, experiment in (variants[number] for number in distinct(parsed)):
+        for varied, experiment in (variants[number] for number in parsed.distinct):
             seed = sample_seed(experiment.config.seed or 0, sample)
             yield trial_of(index, experiment.with_seed(seed), varied, sample)
             index += 1

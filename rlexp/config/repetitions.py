@@ -109,11 +109,3 @@ def _cut_variants(axes: Sequence[Axis], kept: _Kept, variants: Sequence[T]) -> I
     """Yield those of the variants of all axes that have kept choices only, in their order."""
     points = set(product(*kept))
     yield from (variant for point, variant in zip(variant_indices(axes), variants, strict=True) if point in points)
-
-
-def distinct(parsed: ParsedExperiment) -> list[int]:
-    """Return the first variant of each kind: others that differ from it only in keys without effect do the same."""
-    if len(parsed.variants) == 1:
-        return [0]
-    first = {experiment.essence: number for number, experiment in reversed(list(enumerate(parsed.variants)))}
-    return sorted(first.values())
