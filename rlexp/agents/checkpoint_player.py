@@ -18,6 +18,7 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules, modules_of, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
@@ -192,13 +193,13 @@ def _with_explore(experiment: Experiment, explore: bool) -> Experiment:
 
 def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserModules]:
     """Return the experiment that a checkpoint is of, and the user's modules that it may import."""
-    experiment: TypeAdapter[Experiment] = TypeAdapter(Experiment)
     strings = TypeAdapter(tuple[str, ...])
     try:
         imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
         folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
         modules = UserModules(imports, with_current_folder(folders))
-        return experiment.validate_python(_by_current_names(checkpoint.metadata["experiment"])), modules
+        experiment = _by_current_names(checkpoint.metadata["experiment"])
+        return AGENTS[experiment["run"]].model_validate(experiment), modules
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
 

@@ -15,7 +15,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine
-from rlexp.machine.replay_memory import frames_per_transition
+from rlexp.machine.fit import frames_per_transition
 from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import STORAGES
 from rlexp.rollout.n_step import NStep
@@ -77,7 +77,7 @@ def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation
     needed, has = (f"{number / 2**30:.1f} GiB" for number in (each * replay.capacity, memory))
     raise ResourceError(
         f"{experiment.name} would need {needed} for replay, {each:,} bytes a transition, this machine has {has}",
-        f"-o config.buffer_size={memory // each}",
+        f"-o config.{replay.capacity_key}={memory // each}",
     )
 
 

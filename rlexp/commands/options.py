@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rlexp.config.keys.load_options import Flag, LoadOptions
+from rlexp.config.command_line import Flag, LoadOptions
 from rlexp.machine import fitted, this_machine
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]

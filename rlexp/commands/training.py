@@ -30,8 +30,7 @@ from rlexp.commands.options import (
     Seed,
     load_options,
 )
-from rlexp.config.command_line import experiment_text, option_at
-from rlexp.config.keys.load_options import Flag, LoadOptions
+from rlexp.config.command_line import Flag, LoadOptions, experiment_text, option_at
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps, refuse_untrainable

@@ -4,50 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from rlexp.config.keys.key_table import KeyName, key_table
-from rlexp.config.overrides import Override, overridden
-from rlexp.config.rllib_compat.ages import age_of, leave_out_ignored, use_defaults
-from rlexp.config.rllib_compat.layout import arranged
-from rlexp.config.rllib_compat.names import use_current_names
-from rlexp.config.rllib_compat.releases import Age
-from rlexp.config.rllib_compat.yaml_1_1 import read_yaml_1_1_words
+from rlexp.config.command_line import Override
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.key_table import KeyName
+from rlexp.config.reference import hints
+from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
+from rlexp.config.rllib_compat.layout import arranged, proper_path
+from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
+from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
+from rlexp.config.space.grid import GRID, SEARCH
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Finding, Node, dotted, shown_key, written
+from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
+
+_RUN = "run"
+
+_WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "scheduler": {
+            "async_hyperband": "asha",
+            "asynchyperband": "asha",
+            "asynchyperbandscheduler": "asha",
+            "ashascheduler": "asha",
+            "hyperband": "asha",
+            "median_stopping": "median",
+            "median_stopping_rule": "median",
+            "medianstoppingrule": "median",
+            "population_based_training": "pbt",
+            "populationbasedtraining": "pbt",
+            "fifoscheduler": "fifo",
+        },
+        "searcher": {
+            "variant_generator": "random",
+            "basicvariantgenerator": "random",
+            "basic_variant": "random",
+            "optunasearch": "optuna",
+        },
+    }
+)
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """An entry whose grids are still in place."""
+    """An entry in today's spelling, with its grids still in place."""
 
     translation: Translation
     age: Age | None
-    """The releases of RLlib that its spelling belongs to; None where it is rlexp's own, or tells nothing."""
+    """The releases of RLlib that its spelling belongs to; None where it is rlexp's own, or of any age."""
     defaults: frozenset[KeyName]
     """The keys that it does not give, and that have the default of its age."""
 
-    def notices_of(self, name: str, variant: Node) -> tuple[Finding, ...]:
-        """Return what its user should know; one notice names the keys that have the default of the age in a variant."""
-        found = ((path, variant.find(path)) for path in sorted(self.defaults))
-        used = {path: node for path, node in found if node is not None}
-        return (*(self._notice_of_defaults(name, used) if used else ()), *self.translation.notices)
 
-    def _notice_of_defaults(self, name: str, used: Mapping[KeyName, Node]) -> tuple[Finding, ...]:
-        table = key_table(self.translation.run)
-        theirs = ", ".join(f"{dotted(path)}: {written(node.plain())}" for path, node in used.items())
-        ours = ", ".join(f"{dotted(path)}: {written(table[path].default)}" for path in used)
-        message = (
-            f"the spelling of {shown_key(name)} is that of RLlib {self.age}. Keys that it does not give have the "
-            f"defaults of these releases: {theirs}. To use rlexp's defaults, write {ours}"
-        )
-        return (Finding(self.translation.experiment.key_place, message),)
+def agent_of(entry: Node, overrides: Sequence[Override]) -> str | Finding:
+    """Return the name of an entry's agent as the models spell it, or what is wrong with it."""
+    given = [override.value for override in overrides if override.path == (_RUN,)]
+    run = given[-1] if given else entry.child(_key_of_agent(entry))
+    if run is None:
+        return Finding(entry.key_place, "run is missing", f"write run: {hints.agents()}")
+    if not isinstance(run.value, str):
+        message = f"run must be the name of an agent, got {shown(run.plain())}"
+        return Finding(run.place, message, f"use {hints.agents()}")
+    name = agent_name(run.value)
+    if name in AGENTS:
+        return name
+    known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
+    message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
+    return Finding(run.place, message, hints.for_unknown_agent(name))
 
 
-def assembled(entry: Node, overrides: Sequence[Override], run: str) -> Assembled:
+def _key_of_agent(entry: Node) -> str:
+    """Return ``run``, or ``algo`` where an entry has only that: RLlib's command line wrote it."""
+    return "algo" if entry.child(_RUN) is None and entry.child("algo") is not None else _RUN
+
+
+def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bool = False) -> Assembled:
     """Return an entry in today's spelling, with the overrides and, where its file proves an age, the defaults of that.
 
     What the command line says belongs to no age.
     """
+    entry = entry.without(_key_of_agent(entry))
     age = age_of(entry, run)
     translation = Translation(entry, run)
     read_yaml_1_1_words(translation)
@@ -55,10 +91,71 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str) -> Assembled
     translation.experiment, misplaced = arranged(translation.experiment, run)
     if age is not None:
         leave_out_ignored(translation, age)
-    translation.experiment, unplaced = overridden(translation.experiment, overrides, run)
+    translation.experiment, unplaced = _overridden(translation.experiment, overrides, run)
     read_yaml_1_1_words(translation)
     use_current_names(translation)
     translation.experiment, contradictory = arranged(translation.experiment, run)
     translation.problems += [*misplaced, *unplaced, *contradictory]
     defaults = use_defaults(translation, age) if age is not None else frozenset()
+    _use_search_section(translation, is_sweep)
     return Assembled(translation, age, defaults)
+
+
+def _overridden(experiment: Node, overrides: Sequence[Override], run: str) -> tuple[Node, tuple[Finding, ...]]:
+    """Return an arranged experiment with the overrides applied, and those that cannot be applied."""
+    findings: list[Finding] = []
+    for override in overrides:
+        path = current_path(override.path, run)
+        if path[0] not in old_keys_beside_config(run):
+            path = proper_path(path, run)
+        try:
+            experiment = _with_value_at(experiment, path, override.value)
+        except LookupError:
+            message = f"{dotted(path[:-1])} is not a mapping here, so {path[-1]} cannot be set in it"
+            findings.append(Finding(override.value.place, message))
+    return experiment, tuple(findings)
+
+
+def _with_value_at(node: Node, path: KeyName, value: Node) -> Node:
+    """Return ``node`` with ``value`` at ``path``, in new mappings where needed; raises LookupError at other values."""
+    if not path:
+        return value
+    entries = dict(node.entries())
+    if (node.value is not None and not isinstance(node.value, Mapping)) or GRID in entries:
+        raise LookupError(path[0])
+    below = entries.get(path[0], Node({}, value.place, value.place))
+    entries[path[0]] = _with_value_at(below, path[1:], value)
+    return node.with_value(entries)
+
+
+def _use_search_section(translation: Translation, is_sweep: bool) -> None:
+    """Make the section where a command asks for it, and bring what belongs there into it."""
+    experiment = translation.experiment
+    section = experiment.child(SEARCH)
+    if section is None and is_sweep:
+        translation.experiment = experiment.with_value({**experiment.entries(), SEARCH: experiment.with_value({})})
+    elif section is None:
+        return
+    for key, words in _WORDS_OF_TUNE.items():
+        node = translation.find(f"{SEARCH}.{key}")
+        if node is not None and isinstance(node.value, str):
+            _respell(translation, f"{SEARCH}.{key}", node, node.value, words)
+    _move_samples(translation)
+
+
+def _respell(translation: Translation, key: str, node: Node, word: str, words: Mapping[str, str]) -> None:
+    known = words.get(word.lower(), word.lower())
+    if known != word:
+        translation.put(key, known, node)
+    if word.lower() in words:
+        translation.notice(node, f"{key}: {word} is {known} now")
+
+
+def _move_samples(translation: Translation) -> None:
+    """Beside a ``search`` section, ``num_samples`` is what Tune means by it: configurations to try."""
+    node = translation.take("num_samples")
+    if node is None or node.value == 1:
+        return
+    if not translation.put_unless_given(f"{SEARCH}.num_samples", node, node):
+        message = "num_samples is given twice with different values: beside search and under it"
+        translation.problem(node, message, "keep search.num_samples")

@@ -1,17 +1,103 @@
-"""An experiment from flags, as on RLlib's command line, to the text of a file."""
+"""What the command line says of experiments: how to read files, overrides of their values, RLlib's flags as a file."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.key_table import KeyName
+from rlexp.config.yaml import reader
+from rlexp.config.yaml.nodes import Finding, Node, Place
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import UsageError
+
+Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
+"""Changes an experiment, say to fit a machine, and says what it changed."""
 
 _KEY_OF_EXPERIMENT: Final = re.compile(r"  (\w+):")
 
 _EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 10000}'}
+
+_FORM = ("an override must be key.path=value", "for example -o lr=1e-3, or -o stop.timesteps_total=1e6")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option of the command line that is a key of every experiment."""
+
+    shown: str
+    """As messages name it: ``--num-samples 8``."""
+    key: str
+    """Its dotted path."""
+    text: str
+    """Its value, as YAML."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How files are to be read."""
+
+    imports: tuple[str, ...] = ()
+    """Modules that register environments: unknown ids may be theirs."""
+    module_folders: tuple[str, ...] | None = None
+    """Folders in which the user's modules are searched. None: the current folder and those of the files."""
+    allow_unknown: bool = False
+    """Leave unknown keys out, with a notice each, instead of refusing them."""
+    is_sweep: bool = False
+    """Search, also where a file has no ``search`` section."""
+    flags: tuple[Flag, ...] = ()
+    """Laid over every experiment before its other overrides."""
+    adjust: Adjust | None = None
+    """Applied to every variant of every experiment once it is valid."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value from the command line."""
+
+    path: KeyName
+    """As given: ``config`` may be left out at its start."""
+    value: Node
+
+
+def parse_overrides(
+    texts: Sequence[str], seed: int | None, flags: Sequence[Flag] = ()
+) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
+    """Return the overrides of flags, ``-o`` and ``--seed``, and what is wrong with them."""
+    overrides: list[Override] = []
+    findings: list[Finding] = []
+    of_flags = (_parsed(flag.key, flag.text, Place(flag.shown)) for flag in flags)
+    for parsed in (*of_flags, *map(_parse, texts)):
+        if isinstance(parsed, Override):
+            overrides.append(parsed)
+        else:
+            findings.extend(parsed)
+    if seed is not None:
+        place = Place(f"--seed {seed}")
+        overrides.append(Override(("config", "seed"), Node(seed, place, place)))
+    return tuple(overrides), tuple(findings)
+
+
+def _parse(text: str) -> Override | tuple[Finding, ...]:
+    place = Place(f"-o {text}")
+    key, equals, value_text = text.partition("=")
+    if not equals:
+        return (Finding(place, *_FORM),)
+    return _parsed(key, value_text, place)
+
+
+def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding, ...]:
+    path = tuple(part.strip() for part in key.split("."))
+    if not all(path):
+        return (Finding(place, *_FORM),)
+    value = reader.parse(value_text, lambda line, column: place)
+    if value.problems:
+        return value.problems
+    return Override(path, value.root or Node(None, place, place))
 
 
 def experiment_text(name: str, run: str | None, env: str | None, config: str, stop: str, **keys: Any) -> str:

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlexp.config.command_line import LoadOptions, parse_overrides
 from rlexp.config.convert import converted
-from rlexp.config.keys.load_options import LoadOptions
 from rlexp.config.keys.user_modules import UserModules, folders_for
-from rlexp.config.overrides import parse_overrides
 from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
-from rlexp.config.plan import Plan, PlannedExperiment, planned, resolved_yaml
+from rlexp.config.plan import Plan, planned, resolved_yaml
+from rlexp.config.repetitions import without_repetitions
 from rlexp.config.space.grid import MAX_TRIALS
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
 from rlexp.config.yaml.text import read_text
 from rlexp.errors import ConfigError
 
-__all__ = ["LoadOptions", "Plan", "PlannedExperiment", "load_plan", "resolved_yaml"]
+__all__ = ["LoadOptions", "Plan", "load_plan", "resolved_yaml"]
 
 AS_IT_STANDS = LoadOptions()
 
@@ -61,13 +61,13 @@ def load_plan(
         ConfigError: with every problem of every file, by position.
 
     """
-    parsed_experiments = load_drafts(paths, overrides, seed, options)
+    parsed_experiments = load_experiments(paths, overrides, seed, options)
     files = tuple(Path(path) for path in paths)
     folders = folders_for(files) if options.module_folders is None else options.module_folders
     return planned(parsed_experiments, files, UserModules(options.imports, folders), fresh_seed)
 
 
-def load_drafts(
+def load_experiments(
     paths: Sequence[Path | str],
     overrides: Sequence[str] = (),
     seed: int | None = None,
@@ -80,7 +80,9 @@ def load_drafts(
     parsed_experiments: list[ParsedExperiment] = []
     for entry in entries:
         parsed, wrong = parsed_experiment_of(entry.name, entry.node, laid_over, options)
-        parsed_experiments.extend([replace(parsed, notices=(*entry.notices, *parsed.notices))] if parsed else [])
+        if parsed is not None:
+            noticed = replace(parsed, notices=(*entry.notices, *parsed.notices))
+            parsed_experiments.append(without_repetitions(noticed))
         findings += wrong
     findings += _too_many(parsed_experiments)
     if findings:
@@ -90,7 +92,7 @@ def load_drafts(
 
 def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
     """Return a file's text in today's spelling; raises ConfigError where it is wrong in any."""
-    return converted(load_drafts([path], options=options), read_text(path, str(path)))
+    return converted(load_experiments([path], options=options), read_text(path, str(path)))
 
 
 def _entries(paths: Sequence[Path | str]) -> tuple[list[_Entry], tuple[Finding, ...]]:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from rlexp.config.arithmetic import expressions
-from rlexp.config.assembly import Assembled, assembled
-from rlexp.config.keys.experiment import AGENTS, Experiment
-from rlexp.config.keys.load_options import LoadOptions
-from rlexp.config.overrides import Override, of_agent
-from rlexp.config.reference import hints
-from rlexp.config.rllib_compat.names import agent_name
+from rlexp.config.assembly import Assembled, agent_of, assembled
+from rlexp.config.command_line import LoadOptions, Override
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.key_table import key_table
 from rlexp.config.space.grid import Axis, find_axes, variants
-from rlexp.config.space.search_section import use_search_section
 from rlexp.config.validation import conflict_findings, validated
-from rlexp.config.variants.axis_paths import at, data_of, located
-from rlexp.config.variants.repetitions import cut_axis, cut_corners, cut_node, is_left, kept_choices
-from rlexp.config.variants.search_space import Space
-from rlexp.config.variants.variant import Variant, variant_of, without_idle_keys
-from rlexp.config.yaml.nodes import Finding, KeyPath, Node, Place, shown, shown_key
-
-RUN = "run"
+from rlexp.config.variants.axes import (
+    Computed,
+    computed_values,
+    located,
+)
+from rlexp.config.variants.sweep import Space
+from rlexp.config.variants.variant import Variant, variants_of
+from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_key, written
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,14 @@ class ParsedExperiment:
     """The same variants with no more keys than the file has, in today's spelling."""
     space: Space
     """What of it is searched, and how to make an experiment of any point of it."""
-    computed: tuple[tuple[KeyPath, Node], ...]
-    """The path of each ``eval`` whose value depends on the variant, and its node."""
+    computed: Computed
     notices: tuple[Finding, ...]
+
+    @cached_property
+    def distinct(self) -> tuple[int, ...]:
+        """The first variant of each kind: others that differ from it only in keys without effect do the same."""
+        first = {variant.essence: number for number, variant in reversed(list(enumerate(self.variants)))}
+        return tuple(sorted(first.values()))
 
     @property
     def number_of_trials(self) -> int:
@@ -56,62 +60,59 @@ def parsed_experiment_of(
     if not isinstance(entry.value, Mapping):
         message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
         return None, (Finding(entry.place, message, "it needs run and env at least"),)
-    entry = _with_run(entry)
-    run = _agent(entry, of_agent(overrides) or entry.child(RUN))
+    run = agent_of(entry, overrides)
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry))
-    assembly = assembled(entry.without(RUN), overrides, run)
-    use_search_section(assembly.translation, options.is_sweep)
+    assembly = assembled(entry, overrides, run, options.is_sweep)
     axes, malformed = find_axes(assembly.translation.experiment)
-    axes = tuple(sorted(axes, key=_position))
     findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
     if malformed:
         return None, findings
-    nodes = variants(assembly.translation.experiment, axes)
-    made = tuple(variant_of(name, node, run, assembly.age, options) for node in nodes)
+    nodes = tuple(variants(assembly.translation.experiment, axes))
+    made = variants_of(name, nodes, run, assembly.age, assembly.defaults, options)
     findings += tuple(problem for variant in made for problem in variant.problems)
     if findings:
         return None, findings
-    parsed, wrong = _drafted(name, entry, assembly, axes, made, options)
+    parsed, wrong = _located(name, entry, assembly, axes, made, options)
     if wrong:
         return None, wrong
     parsed = _adjusted(parsed, options)
     unused = tuple(_unused_resources(parsed))
-    return (None if unused else _without_repetitions(parsed)), unused
+    return (None if unused else parsed), unused
 
 
-def _drafted(
+def _located(
     name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Variant], options: LoadOptions
 ) -> tuple[ParsedExperiment, tuple[Finding, ...]]:
     """Return the experiment of an entry that is right in all its variants, and the axes that cannot be searched."""
     experiment, run = assembly.translation.experiment, assembly.translation.run
-    made = without_idle_keys(name, made, run, assembly.defaults)
     valid = tuple(variant.experiment for variant in made if variant.experiment)
-    computed = _computed(experiment, valid)
-    placed, unplaced = located(axes, valid, [path for path, _ in computed])
+    computed = computed_values(experiment, valid)
+    placed, unplaced = located(axes, valid, computed)
     space = Space(name, run, experiment, axes, placed, assembly.age, options)
-    wrong = (*unplaced, *(space.findings(valid[0].search) if valid[0].is_sweep else ()))
-    notices = (*assembly.notices_of(name, made[0].written), *(notice for variant in made for notice in variant.notices))
+    wrong = (*unplaced, *(space.findings(valid[0]) if valid[0].is_sweep else ()))
+    of_variants = (notice for variant in made for notice in variant.notices)
+    notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
     written = tuple(variant.written for variant in made)
     return ParsedExperiment(
         name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))
     ), wrong
 
 
-def _position(axis: Axis) -> tuple[bool, int, int]:
-    """Return the position of an axis in its file, whatever its name is now; those of the command line come last."""
-    place = axis.choices[0].place
-    return place.line == 0, place.line, place.column
-
-
-def _computed(experiment: Node, variants: Sequence[Experiment]) -> tuple[tuple[KeyPath, Node], ...]:
-    """Return the expressions of an experiment whose values differ between its variants."""
-    data = [data_of(variant) for variant in variants] if len(variants) > 1 else []
-    return tuple(
-        (path, node)
-        for path, node in expressions(experiment)
-        if any(at(other, path) != at(data[0], path) for other in data[1:])
+def _notice_of_defaults(name: str, assembly: Assembled, variant: Node) -> Iterator[Finding]:
+    """Yield a notice that names the keys that have the default of the file's age in a variant."""
+    found = ((path, variant.find(path)) for path in sorted(assembly.defaults))
+    used = {path: node for path, node in found if node is not None}
+    if not used:
+        return
+    table = key_table(assembly.translation.run)
+    theirs = ", ".join(f"{dotted(path)}: {written(node.plain())}" for path, node in used.items())
+    ours = ", ".join(f"{dotted(path)}: {written(table[path].default)}" for path in used)
+    message = (
+        f"the spelling of {shown_key(name)} is that of RLlib {assembly.age}. Keys that it does not give have the "
+        f"defaults of these releases: {theirs}. To use rlexp's defaults, write {ours}"
     )
+    yield Finding(assembly.translation.experiment.key_place, message)
 
 
 def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperiment:
@@ -119,7 +120,7 @@ def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperimen
     if options.adjust is None:
         return parsed
     adjusted = [options.adjust(variant) for variant in parsed.variants]
-    changes = dict.fromkeys(change for _, said in adjusted for change in said)
+    changes = dict.fromkeys(change for _, texts in adjusted for change in texts)
     notices = (*parsed.notices, *(Finding(parsed.place, f"{parsed.name}: {change}") for change in changes))
     return replace(parsed, variants=tuple(experiment for experiment, _ in adjusted), notices=notices)
 
@@ -133,59 +134,9 @@ def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
     )
 
 
-def _without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
-    """Return the experiment without the values of its grids that change nothing, and notices of them."""
-    kept, notices = kept_choices(parsed.axes, parsed.variants)
-    are_left = [is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
-    if not notices and all(are_left):
-        return parsed
-
-    def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        left = zip(axes, kept, are_left, strict=True)
-        return tuple(cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
-
-    space = replace(
-        parsed.space,
-        node=cut_node(parsed.space.node, parsed.space.axes, kept, are_left),
-        axes=cut(parsed.space.axes),
-        located=cut(parsed.axes),
-    )
-    return replace(
-        parsed,
-        axes=space.located,
-        variants=tuple(cut_corners(parsed.axes, kept, parsed.variants)),
-        written=tuple(cut_corners(parsed.axes, kept, parsed.written)),
-        space=space,
-        notices=(*parsed.notices, *notices),
-    )
-
-
-def _with_run(entry: Node) -> Node:
-    """Return the entry with the agent under ``run``, where RLlib's command line wrote ``algo``."""
-    algo = entry.child("algo")
-    if algo is None or entry.child(RUN) is not None:
-        return entry
-    return entry.with_value({RUN: algo, **entry.without("algo").entries()})
-
-
-def _agent(entry: Node, run: Node | None) -> str | Finding:
-    """Return the agent's name as the models spell it, or what is wrong with it."""
-    if run is None:
-        return Finding(entry.key_place, "run is missing", f"write run: {hints.agents()}")
-    if not isinstance(run.value, str):
-        message = f"run must be the name of an agent, got {shown(run.plain())}"
-        return Finding(run.place, message, f"use {hints.agents()}")
-    name = agent_name(run.value)
-    if name in AGENTS:
-        return name
-    known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
-    message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
-    return Finding(run.place, message, hints.for_unknown_agent(name))
-
-
 def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
     """Return what is wrong with the keys that every agent's experiments have."""
-    translation = assembled(entry.without(RUN, "config"), (), next(iter(AGENTS))).translation
+    translation = assembled(entry.without("config"), (), next(iter(AGENTS))).translation
     axes, malformed = find_axes(translation.experiment)
     if malformed:
         return malformed

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlexp.config.keys.agents import RUNNABLE
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.experiment import RUNNABLE, Experiment
-from rlexp.config.keys.trial import Trial, sample_seed, trial_name
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.space.grid import SEARCH, line_of, variant_indices
-from rlexp.config.variants.axis_paths import at, data_of, value_on, with_axis, without_section
+from rlexp.config.space.grid import SEARCH
+from rlexp.config.variants.axes import resolved, varied_values, without_section
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import Finding, Node
 from rlexp.config.yaml.writer import to_yaml
@@ -73,7 +74,9 @@ def planned(
     sweeps: list[Sweep] = []
     for parsed in parsed_experiments:
         seeded = _seeded(parsed, fresh_seed)
-        experiments.append(PlannedExperiment(parsed.name, parsed.variants[0].run, _resolved(parsed, seeded)))
+        experiments.append(
+            PlannedExperiment(parsed.name, parsed.variants[0].run, resolved(parsed.axes, seeded, parsed.computed))
+        )
         if seeded[0].is_sweep:
             sweeps.append(_sweep(parsed, seeded))
             points = sweeps[-1].planned_points() or ()
@@ -86,7 +89,7 @@ def planned(
 
 
 def refuse_untrainable(plan: Plan) -> None:
-    """Raise UsageError where the plan has an agent whose files are understood, but that does not exist yet."""
+    """Raise UsageError where the plan has an agent that can be checked and converted, but not trained."""
     runs = {experiment.run for experiment in plan.experiments} - set(RUNNABLE)
     if runs:
         message = f"{' and '.join(sorted(runs))} cannot be trained yet, only {' and '.join(RUNNABLE)}"
@@ -125,7 +128,7 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
-    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(_distinct(parsed))
+    repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(parsed.distinct)
     if repeated:
         variants = f"{repeated} of {len(parsed.variants)} variants"
         yield Finding(
@@ -154,13 +157,8 @@ def _seeded(parsed: ParsedExperiment, fresh_seed: Callable[[], int]) -> tuple[Ex
         return parsed.variants
     fresh = fresh_seed()
     return tuple(
-        _with_seed(experiment, fresh if experiment.config.seed is None else experiment.config.seed)
-        for experiment in parsed.variants
+        experiment.with_seed(fresh) if experiment.config.seed is None else experiment for experiment in parsed.variants
     )
-
-
-def _with_seed(experiment: Experiment, seed: int) -> Experiment:
-    return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})
 
 
 def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
@@ -176,39 +174,9 @@ def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
 def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
     """Yield the experiment's trials, numbered from ``start``: the whole grid for one sample after the other."""
     index = start
-    variants = list(_variants(parsed, seeded))
+    variants = list(zip(varied_values(parsed.axes, seeded), seeded, strict=True))
     for sample in range(parsed.variants[0].num_samples):
-        for varied, experiment in variants:
+        for varied, experiment in (variants[number] for number in parsed.distinct):
             seed = sample_seed(experiment.config.seed or 0, sample)
-            concrete = _with_seed(experiment, seed).model_copy(update={"num_samples": 1})
-            name = trial_name(index, experiment.run, experiment.env, varied, sample)
-            yield Trial(index, name, concrete, varied, sample)
+            yield trial_of(index, experiment.with_seed(seed), varied, sample)
             index += 1
-
-
-def _variants(parsed: ParsedExperiment, seeded: Sequence[Experiment]) -> Iterable[tuple[dict[str, Any], Experiment]]:
-    """Yield the variants that differ in keys with an effect, and what the grid varies with its value in each."""
-    distinct = set(_distinct(parsed))
-    for number, (point, experiment) in enumerate(zip(variant_indices(parsed.axes), seeded, strict=True)):
-        if number in distinct:
-            data, axes = data_of(experiment), zip(parsed.axes, point, strict=True)
-            yield {axis.key: value_on(axis, data, choice) for axis, choice in axes}, experiment
-
-
-def _distinct(parsed: ParsedExperiment) -> list[int]:
-    """Return the first variant of each kind: others that differ from it only in keys without effect do the same."""
-    if len(parsed.variants) == 1:
-        return [0]
-    first = {experiment.essence: number for number, experiment in reversed(list(enumerate(parsed.variants)))}
-    return sorted(first.values())
-
-
-def _resolved(parsed: ParsedExperiment, seeded: Sequence[Experiment]) -> dict[str, Any]:
-    """Return the first variant with every key, then each axis put back with its choices, and what depends on them."""
-    resolved = data_of(seeded[0])
-    for number, axis in enumerate(parsed.axes):
-        places = line_of(parsed.axes, number)
-        with_axis(resolved, axis, [value_on(axis, data_of(seeded[place]), n) for n, place in enumerate(places)])
-    for path, node in parsed.computed:
-        at(resolved, path[:-1])[path[-1]] = node.plain()
-    return resolved

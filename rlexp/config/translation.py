@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlexp.config.keys.key_table import KeyName, key_table
-from rlexp.config.yaml.nodes import Finding, Node, dotted, shown
+from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, written
 
 
 class Translation:
@@ -49,6 +49,13 @@ class Translation:
             return False
         self.put(key, value, at)
         return True
+
+    def put_instead(self, node: Node, old: str, new: str, value: Any) -> None:
+        """Set the current key that an old one stands for, unless the file gives it as well; a notice says which."""
+        if self.put_unless_given(new, value, node):
+            self.notice(node, f"{old} is {new}: {written(value)} now")
+        else:
+            self.notice(node, f"{old} has no effect beside {new}")
 
     def move(self, old: KeyName, new: KeyName) -> None:
         """Give a key its current name; one that is given under both names with different values is a problem."""

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlexp.config.keys.experiment import AGENTS, Experiment
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.reference import hints

@@ -10,8 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from rlexp.config.keys.env_ids import is_known
-from rlexp.config.keys.env_names import GYMNASIUM_IDS
+from rlexp.config.keys.env_ids import GYMNASIUM_IDS, is_known
 from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.errors import UsageError
 from rlexp.machine.requirements import WHERE_MODULES_ARE

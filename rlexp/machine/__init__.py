@@ -1,8 +1,7 @@
 """What this machine offers, whether trials fit it, and how to make them fit."""
 
-from rlexp.machine.capacity import check_fits
+from rlexp.machine.fit import check_fits, fitted
 from rlexp.machine.hardware import Machine, available_cpus, available_gpus, this_machine
 from rlexp.machine.requirements import check_requirements
-from rlexp.machine.scale import fitted
 
 __all__ = ["Machine", "available_cpus", "available_gpus", "check_fits", "check_requirements", "fitted", "this_machine"]

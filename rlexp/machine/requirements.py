@@ -102,7 +102,7 @@ def _find_in(folders: Sequence[str], name: str) -> ModuleSpec | None:
 
 
 def _class_faults(name: str, module: ModuleSpec) -> Iterator[tuple[str, str | None]]:
-    """Yield what the source of a module says against its class ``name``; nothing where the source does not tell."""
+    """Yield what the source of a module says against its class ``name``; nothing where the source does not show it."""
     if not name.isidentifier() or module.origin is None or not module.origin.endswith(".py"):
         return
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.structured_fields import ConvFilter
+from rlexp.config.keys.fields import ConvFilter
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""

@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from rlexp.config.keys.convolutions import misfit
-from rlexp.config.keys.structured_fields import ConvFilter
+from rlexp.config.keys.fields import ConvFilter
+from rlexp.config.keys.model import misfit
 from rlexp.errors import UsageError
 from rlexp.models.network_config import BYTE_CENTER, TorsoConfig
 

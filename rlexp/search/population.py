@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rlexp.config.variants.search_space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.search.trial_scheduler import CONTINUE, PAUSE, Exploit, Judgement, Report, TrialScheduler, Verdict
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Point
 from rlexp.metrics.statistics import FINAL_SHARE, bootstrap_interval, final_score, interquartile_mean_of
 from rlexp.runs.run_record import Status
 

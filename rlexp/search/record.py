@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.variants.search_space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.json_file import plain, replace_json, replace_text, to_json
 from rlexp.number_format import count
 from rlexp.runs.run_record import now

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.search_space import Point
+from rlexp.config.variants.sweep import Point
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.runs.checkpoints import copied_checkpoint, put_in_place
 from rlexp.runs.recorders import flatten

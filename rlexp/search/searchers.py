@@ -10,8 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlexp.config.space.domains import Domain, Listed, Range
-from rlexp.config.variants.search_space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import UsageError
 
 if TYPE_CHECKING:

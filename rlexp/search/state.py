@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.search_space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import Status, TrialError, known_number

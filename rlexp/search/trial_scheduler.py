@@ -12,8 +12,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
-from rlexp.config.variants.search_space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.variants.sweep import Point, Sweep
 
 
 class Verdict(Enum):

@@ -7,9 +7,19 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
-from rlexp.config.keys.experiment import AGENTS, RUNNABLE
-from rlexp.config.reference.explain import KeyReference, OldKey, find_keys, find_old_key, key_references, nearest_key
-from rlexp.config.reference.named_values import NamedValue, find_metric_by_end, find_named_value, named_values
+from rlexp.config.keys.agents import AGENTS, RUNNABLE
+from rlexp.config.reference.explain import (
+    KeyReference,
+    NamedValue,
+    OldKey,
+    find_keys,
+    find_metric_by_end,
+    find_named_value,
+    find_old_key,
+    key_references,
+    named_values,
+    nearest_key,
+)
 from rlexp.config.reference.page import shown_default
 from rlexp.errors import UsageError
 from rlexp.terminal.lines import BOLD, painted

@@ -18,9 +18,8 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
 from rlexp.agents.replay_memory_probe import NUM_STEPS, check_replay_fits
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
@@ -52,12 +51,11 @@ Send = Callable[..., None]
 
 def try_experiments(request: dict[str, Any], send: Send) -> None:
     """Try the env of every experiment of a ``request``, each once, and whether replay fits into memory."""
-    experiments: TypeAdapter[Experiment] = TypeAdapter(Experiment)
     modules = UserModules(**{name: tuple(value) for name, value in request["modules"].items()})
     machine = Machine(**request["machine"])
     sizes: list[tuple[EnvConfig, int]] = []
     for data in request["experiments"]:
-        experiment = experiments.validate_python(data)
+        experiment = AGENTS[data["run"]].model_validate(data)
         env_config = env_config_of(experiment.env, experiment.config, modules)
 
         def begin(stage: str, experiment: Experiment = experiment) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.config.keys.experiment import ApexExperiment
+from rlexp.config.keys.apex import ApexExperiment
 from rlexp.errors import ResourceError
 from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlexp.config.keys.experiment import DQNExperiment
+from rlexp.config.keys.dqn import DQNExperiment
 from rlexp.errors import TrialError
 from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
 from rlexp.tuning.trainable import placement

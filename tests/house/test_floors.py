@@ -39,21 +39,20 @@ FLOORS = {
     "errors": 0,
 }
 FLOORS_OF_CONFIG = {
-    "load": 10,
-    "convert": 9,
-    "plan": 9,
+    "load": 11,
+    "convert": 10,
+    "plan": 10,
+    "repetitions": 9,
     "parsed_experiment": 8,
     "assembly": 7,
     "variants": 7,
-    "arithmetic": 6,
-    "overrides": 6,
     "validation": 6,
     "reference": 5,
     "rllib_compat": 4,
     "space": 3,
     "translation": 2,
+    "command_line": 2,
     "keys": 1,
-    "command_line": 1,
     "yaml": 0,
 }
 """The same within ``config``: a file's way from text to trials goes up."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.experiment import ApexExperiment
+from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlexp.config.keys.capabilities import ReplayNeeds
-from rlexp.config.keys.dqn import DQNConfig, OptimizerConfig
-from rlexp.config.keys.fields import Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.dqn_keys import OptimizerConfig
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
 
 
 class AsyncReplayOptimizerConfig(OptimizerConfig):
@@ -24,15 +26,15 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     debug: bool = False
     """Report the seconds that the driver spends on each part of its work as ``info/timing_s``."""
 
-    sample_queue_depth: Count = 2
+    sample_queue_depth: Annotated[Count, RLEXP_ONLY] = 2
     """Calls to sample in flight per worker. With 2, a worker starts the next fragment while the last one is stored.
     With more, its weights are older."""
 
-    replay_queue_depth: Count = 4
+    replay_queue_depth: Annotated[Count, RLEXP_ONLY] = 4
     """Batches requested in advance from each replay shard. More hide the time to send a batch, but have older
     priorities."""
 
-    learner_queue_depth: Count = 16
+    learner_queue_depth: Annotated[Count, RLEXP_ONLY] = 16
     """Maximum number of batches that wait for the learner. More even out slow shards, but take memory and have older
     priorities.
 
@@ -56,7 +58,7 @@ class ApexConfig(DQNConfig):
     n_step: Count = 3
     target_network_update_freq: Count = 500_000
 
-    replay_storage: Literal["auto", "actors", "local", "shared_memory"] = "auto"
+    replay_storage: Annotated[Literal["auto", "actors", "local", "shared_memory"], RLEXP_ONLY] = "auto"
     """Where the replay shards are. ``actors``: each in a process of its own. ``local``: in the learner's process, so
     that nothing is sent, but its CPU core does the work. ``shared_memory``: in the learner's process too, but workers
     write their transitions directly into its memory. ``auto``: ``actors`` if this machine has a core for each of them
@@ -97,6 +99,15 @@ class ApexConfig(DQNConfig):
         if self.replay_storage == "shared_memory" and self.batch_mode == "complete_episodes":
             yield Conflict(
                 ("replay_storage", "batch_mode"),
-                f"{self.said('replay_storage')}, which needs fragments of fixed length, but {self.said('batch_mode')}",
+                f"{self.stated('replay_storage')}, which needs fragments of fixed length, "
+                f"but {self.stated('batch_mode')}",
                 "use batch_mode: truncate_episodes, or another replay_storage",
             )
+
+
+class ApexExperiment(Experiment):
+    """An experiment with Ape-X."""
+
+    AGENT: ClassVar[str | None] = "rlexp.agents.apex.agent:ApexAgent"
+    run: Literal["APEX"]
+    config: ApexConfig = ApexConfig()

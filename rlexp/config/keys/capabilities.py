@@ -11,6 +11,8 @@ class ReplayNeeds:
 
     capacity: int
     """Transitions."""
+    capacity_key: str
+    """The key under ``config`` that gives it."""
     least_capacity: int
     """Transitions, below which the agent cannot train."""
     num_shards: int

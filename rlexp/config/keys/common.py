@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
-from rlexp.config.keys.evaluation import EvaluationConfig
 from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
+    ClipRewards,
     Conflict,
     Count,
     CountOrZero,
@@ -19,11 +20,27 @@ from rlexp.config.keys.fields import (
     KeyGroup,
     Positive,
     PositiveOrZero,
+    Schedule,
 )
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.structured_fields import ClipRewards, Schedule
 
 LARGEST_SEED = 2**32 - 1
+
+
+class EvaluationConfig(KeyGroup):
+    """What is different in evaluation episodes."""
+
+    explore: bool = False
+    """Whether evaluation episodes explore, with epsilon ``exploration_final_eps``. False: greedy actions."""
+
+    exploration_final_eps: Fraction | None = None
+    """Epsilon of evaluation episodes that explore. Null: that of the training."""
+
+    env_config: FreeForm = Field(default_factory=dict)
+    """Keyword arguments for making the environments of the evaluation. They override those of the training."""
+
+    horizon: Annotated[Count | None, RLEXP_ONLY] = None
+    """Steps after which an evaluation episode is cut. Null: as in the training."""
 
 
 class CommonConfig(KeyGroup):
@@ -50,6 +67,14 @@ class CommonConfig(KeyGroup):
     )
     """What the live display shows of a trial beside its progress, reward and bottleneck."""
 
+    SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = ()
+    """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *("env_config", "model", "observation_filter", "preprocessor_pref", "optimizer"),
+        *("num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
+    )
+    """Keys that pbt cannot change: a trial that copies another's weights keeps its own network and processes."""
+
     num_workers: CountOrZero
     """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""
 
@@ -65,7 +90,7 @@ class CommonConfig(KeyGroup):
     custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
     """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
 
-    num_threads_per_worker: Count | None = None
+    num_threads_per_worker: Annotated[Count | None, RLEXP_ONLY] = None
     """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""
 
     num_cpus_for_driver: PositiveOrZero = 1.0
@@ -84,7 +109,7 @@ class CommonConfig(KeyGroup):
     anew when the trial restarts. With ``num_workers: 0`` there is none to replace, and ``max_failures`` applies.
     """
 
-    sample_timeout_s: Positive = 120.0
+    sample_timeout_s: Annotated[Positive, RLEXP_ONLY] = 120.0
     """Seconds that a rollout worker with its own process has for ``sample_batch_size`` steps.
 
     A worker that needs longer counts as hung, most likely in its env: it is killed and replaced.

@@ -1,41 +1,37 @@
-"""DQN's keys and defaults: those of RLlib 0.5.3 unless a docstring says otherwise."""
+"""DQN: its keys, and what other rooms ask of an agent: its replay, conflicts, and keys that have no effect."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn_without_effect import keys_without_effect
+from rlexp.config.keys.dqn_keys import DQNKeys
 from rlexp.config.keys.env_ids import has_continuous_actions
-from rlexp.config.keys.fields import (
-    Conflict,
-    Count,
-    CountOrZero,
-    Fraction,
-    KeyGroup,
-    LayerSizes,
-    Positive,
-    PositiveFraction,
-    PositiveOrZero,
-    Whole,
-)
-
-EpsilonLadder = Literal["worker", "env"]
-
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.fields import Conflict
 
 MOST_CHECKPOINTED_BYTES = 256 * 10**6
 """Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
 
+_EPSILON = (
+    "exploration_initial_eps",
+    "exploration_final_eps",
+    "exploration_fraction",
+    "epsilon_timesteps",
+    "exploration_warmup_timesteps",
+)
+_BETA = (
+    "prioritized_replay_beta",
+    "final_prioritized_replay_beta",
+    "beta_annealing_fraction",
+    "prioritized_replay_beta_annealing_timesteps",
+)
+_PRIORITIES = ("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization", *_BETA)
 
-class OptimizerConfig(KeyGroup):
-    """How experience moves. DQN samples, stores and learns in turn, and has no keys here."""
 
-
-class DQNConfig(CommonConfig):
+class DQNConfig(DQNKeys):
     """What is under ``config:`` for ``run: DQN``."""
 
     MOST_GPUS: ClassVar[float] = 1
@@ -70,187 +66,14 @@ class DQNConfig(CommonConfig):
         "train_batch_size",
         "clip_rewards",
     )
-    """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
-
-    num_workers: CountOrZero = 0
-    sample_batch_size: Count = 4
-    lr: Positive = 5e-4
-    train_batch_size: Count = 32
-    timesteps_per_iteration: CountOrZero | None = 1000
-    min_iter_time_s: PositiveOrZero | None = 1.0
-
-    per_worker_exploration: bool = False
-    """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
-
-    epsilon_ladder: EpsilonLadder | None = None
-    """With ``per_worker_exploration``: one epsilon for each worker, or for each env of each worker.
-
-    Null: ``worker``, as in RLlib, but ``env`` if there is only one worker, whose envs would all have 0.4 otherwise.
-    """
-
-    exploration_initial_eps: Fraction = 1.0
-    """Epsilon at the start of its schedule."""
-
-    exploration_final_eps: Fraction = 0.02
-    """Epsilon at the end of its schedule."""
-
-    exploration_fraction: Fraction = 0.1
-    """Part of ``schedule_max_timesteps`` over which epsilon changes linearly from its first to its last value."""
-
-    epsilon_timesteps: CountOrZero | None = None
-    """Sampled steps over which epsilon changes. Null: ``exploration_fraction`` of ``schedule_max_timesteps``."""
-
-    exploration_warmup_timesteps: CountOrZero = 0
-    """Sampled steps before epsilon starts to change."""
-
-    schedule_max_timesteps: Count = 100_000
-    """Steps of which ``exploration_fraction`` (of sampled ones) and ``beta_annealing_fraction`` (trained) are parts."""
-
-    soft_q: bool = False
-    """Draw actions with probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedy actions."""
-
-    softmax_temp: Positive = 1.0
-    """Temperature of ``soft_q``. Near 0: greedy actions. High: almost uniform actions."""
-
-    discretize_actions: Annotated[Whole, Field(ge=2)] | None = None
-    """For continuous actions: number of discrete values per dimension, evenly spaced, both bounds included. Null: the
-    env must have discrete actions."""
-
-    learning_starts: CountOrZero = 1000
-    """Transitions that must have been added to replay before the learner starts, split evenly over the shards. May be
-    more than ``buffer_size``."""
-
-    buffer_size: Count = 50_000
-    """Capacity of replay in transitions, all shards together. The oldest are overwritten first."""
-
-    prioritized_replay: bool = True
-    """Sample transitions in proportion to priority^alpha (Schaul et al. 2016). False: uniformly."""
-
-    worker_side_prioritization: bool = False
-    """Let workers compute the first priority of transitions. False: new ones get the highest priority so far."""
-
-    prioritized_replay_alpha: Fraction = 0.6
-    """Exponent of the priorities. 0: uniform sampling. 1: in proportion to the TD error."""
-
-    prioritized_replay_beta: PositiveFraction = 0.4
-    """Exponent of the importance-sampling weights at the start. 1 corrects the sampling bias in full."""
-
-    final_prioritized_replay_beta: PositiveFraction | None = 0.4
-    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant."""
-
-    beta_annealing_fraction: Fraction = 0.2
-    """Part of ``schedule_max_timesteps`` (trained steps) over which beta changes linearly to its final value."""
-
-    prioritized_replay_beta_annealing_timesteps: CountOrZero | None = None
-    """Trained steps over which beta changes. Null: ``beta_annealing_fraction`` of ``schedule_max_timesteps``."""
-
-    prioritized_replay_eps: Positive = 1e-6
-    """Added to each absolute TD error, so that no priority is 0."""
-
-    compress_observations: bool = True
-    """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
-
-    checkpoint_replay: bool | None = None
-    """Save the contents of replay in checkpoints, so that a resumed run does not have to fill it again.
-
-    With ``num_workers: 0`` a resumed run then computes the same as one without the interruption, bit by bit, if the
-    state of the environment is plain Python and NumPy values. Null: true if full replay takes at most 256 MB.
-    """
-
-    training_intensity: Positive | None = None
-    """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
-    DQN trains one batch after each round of fragments."""
-
-    double_q: bool = True
-    """Double Q-learning: the online network chooses the next action, the target network gives its value (van Hasselt et
-    al. 2016)."""
-
-    dueling: bool = True
-    """Dueling network: separate heads for the state value and the advantages (Wang et al. 2016)."""
-
-    hiddens: LayerSizes = (256,)
-    """Sizes of the layers in each head, after the model. ``[]``: none."""
-
-    noisy: bool = False
-    """Explore by noise in the layers of the heads (Fortunato et al. 2018). Every epsilon is then 0, unless
-    ``epsilon_with_noisy`` is true."""
-
-    epsilon_with_noisy: bool = False
-    """With ``noisy``: explore by epsilon as well, as RLlib does for ``exploration_config`` beside ``noisy``."""
-
-    sigma0: Positive = 0.5
-    """Initial standard deviation of the noise of ``noisy`` layers, before division by the root of their width."""
-
-    parameter_noise: bool = False
-    """Explore by noise on all weights of the network, in addition to epsilon (Plappert et al. 2018).
-
-    The standard deviation of the noise is adapted until the noise changes about as many actions as epsilon does. New
-    noise is drawn at each episode of a worker's first environment, for all of its environments.
-    """
-
-    parameter_noise_initial_stddev: Positive = 1.0
-    """Initial standard deviation of ``parameter_noise``."""
-
-    num_atoms: Count = 1
-    """Number of atoms of the distribution of returns (Bellemare et al. 2017). 1: learn only its mean."""
-
-    v_min: float = -10.0
-    """Lowest atom of the distribution of returns."""
-
-    v_max: float = 10.0
-    """Highest atom of the distribution of returns."""
-
-    n_step: Count = 1
-    """Number of rewards added up in one transition before bootstrapping; never across the end of an episode."""
-
-    target_network_update_freq: Count = 500
-    """Steps between two updates of the target network: sampled steps for DQN, trained steps for APEX."""
-
-    adam_epsilon: Positive = 1e-8
-    """Adam's epsilon, added to the denominator."""
-
-    grad_norm_clipping: Positive | None = 40.0
-    """Maximum norm of the gradient of all parameters together. Null: no clipping."""
-
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """How experience moves."""
-
-    @property
-    def resolved_epsilon_ladder(self) -> EpsilonLadder:
-        """``epsilon_ladder``, with null decided by the number of workers."""
-        if self.epsilon_ladder is not None:
-            return self.epsilon_ladder
-        return "worker" if self.num_workers > 1 else "env"
-
-    @property
-    def evaluation_epsilon(self) -> float:
-        """Epsilon of evaluation episodes, where they explore."""
-        epsilon = self.evaluation_config.exploration_final_eps
-        return self.exploration_final_eps if epsilon is None else epsilon
-
-    @property
-    def resolved_epsilon_timesteps(self) -> int:
-        """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
-        given = self.epsilon_timesteps
-        return int(self.exploration_fraction * self.schedule_max_timesteps) if given is None else given
-
-    @property
-    def resolved_beta_annealing_timesteps(self) -> int:
-        """``prioritized_replay_beta_annealing_timesteps``, with null decided by ``beta_annealing_fraction``."""
-        given = self.prioritized_replay_beta_annealing_timesteps
-        return int(self.beta_annealing_fraction * self.schedule_max_timesteps) if given is None else given
-
-    @property
-    def resolved_final_prioritized_replay_beta(self) -> float:
-        """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
-        final = self.final_prioritized_replay_beta
-        return self.prioritized_replay_beta if final is None else final
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "hiddens", "dueling", "noisy", "num_atoms")
 
     @property
     def replay(self) -> ReplayNeeds:
         """All in one shard."""
         return ReplayNeeds(
             capacity=self.buffer_size,
+            capacity_key="buffer_size",
             least_capacity=self.train_batch_size,
             num_shards=1,
             n_step=self.n_step,
@@ -274,7 +97,7 @@ class DQNConfig(CommonConfig):
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason."""
-        yield from keys_without_effect(self)
+        yield from _keys_without_effect(self)
 
     def cautions(self) -> Iterator[Caution]:
         """Yield that beta decreases: the importance-sampling weights then correct less and less."""
@@ -294,7 +117,7 @@ class DQNConfig(CommonConfig):
         """Yield the parent's conflicts, then batches larger than replay, and two explorations at once."""
         yield from super().conflicts()
         if self.train_batch_size > self.buffer_size:
-            message = f"{self.said('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
+            message = f"{self.stated('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
             hint = "lower train_batch_size or raise buffer_size"
             yield Conflict(("train_batch_size", "buffer_size"), message, hint)
         for key in ("noisy", "soft_q"):
@@ -302,5 +125,43 @@ class DQNConfig(CommonConfig):
                 message = f"parameter_noise and {key} are both true, but only one of them can explore"
                 yield Conflict(("parameter_noise", key), message, f"write parameter_noise: false or {key}: false")
         if self.v_min >= self.v_max:
-            message = f"{self.said('v_min')}, but must be less than v_max, which is {self.v_max}"
+            message = f"{self.stated('v_min')}, but must be less than v_max, which is {self.v_max}"
             yield Conflict(("v_min", "v_max"), message, "lower v_min or raise v_max")
+
+
+def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
+    """Yield each of them, and the reason."""
+    is_noise_alone = config.noisy and not config.epsilon_with_noisy
+    for is_ineffective, keys, reason in (
+        (is_noise_alone, ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
+        (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
+        (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
+        (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
+        (not config.prioritized_replay, _PRIORITIES, "prioritized_replay is false"),
+        (
+            config.prioritized_replay_beta_annealing_timesteps is not None,
+            ("beta_annealing_fraction",),
+            "prioritized_replay_beta_annealing_timesteps is given",
+        ),
+        (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
+        (not config.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
+        (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
+        (not config.soft_q, ("softmax_temp",), "soft_q is false"),
+        (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
+    ):
+        if is_ineffective:
+            yield from ((key, reason) for key in keys)
+
+
+def _has_ladder(config: DQNConfig) -> bool:
+    """Return whether ``per_worker_exploration`` decides, and evaluation does not use the end of the schedule."""
+    falls_back = config.evaluation_config.explore and config.evaluation_config.exploration_final_eps is None
+    return config.per_worker_exploration and not falls_back
+
+
+class DQNExperiment(Experiment):
+    """An experiment with DQN."""
+
+    AGENT: ClassVar[str | None] = "rlexp.agents.dqn.agent:DQNAgent"
+    run: Literal["DQN"]
+    config: DQNConfig = DQNConfig()

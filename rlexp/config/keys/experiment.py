@@ -1,27 +1,22 @@
-"""Experiment: what one entry of a file says, checked; a union over ``run``, the agent."""
+"""Experiment: what one entry of a file says, checked; each agent has its own, with its keys under ``config``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.convolutions import misfit
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.env_ids import is_atari
-from rlexp.config.keys.fields import CONFLICT, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
+from rlexp.config.keys.env_ids import ENV_ID, is_atari
+from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import EVALUATION_METRICS, KNOWN_METRICS, is_reward
-from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
-_ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -35,7 +30,7 @@ def _folder_name(name: str) -> str:
 
 def _env_name(env: str) -> str:
     module, colon, name = env.rpartition(":")
-    if not _ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
+    if not ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
         raise PydanticCustomError(RULE, "must be the id of an environment (CartPole-v1) or package.module:Class")
     return env
 
@@ -66,7 +61,7 @@ Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_writt
 """A number that stays an integer if it was written as one."""
 
 
-class CommonExperiment(KeyGroup):
+class Experiment(KeyGroup):
     """What is beside ``config:`` whatever the agent."""
 
     AGENT: ClassVar[str | None] = None
@@ -114,7 +109,7 @@ class CommonExperiment(KeyGroup):
     max_failures: Annotated[Whole, Field(ge=-1)] = 0
     """How often a failed trial is restarted from its last checkpoint. -1: always."""
 
-    search: SearchConfig = SearchConfig()
+    search: Annotated[SearchConfig, RLEXP_ONLY] = SearchConfig()
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
 
     config: CommonConfig
@@ -129,6 +124,10 @@ class CommonExperiment(KeyGroup):
     def is_sweep(self) -> bool:
         """Whether the file has a ``search`` section."""
         return "search" in self.model_fields_set
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the experiment with another seed."""
+        return self.model_copy(update={"config": self.config.model_copy(update={"seed": seed})})
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield metrics of evaluations where there are none, and schedulers that do not know when to begin."""
@@ -162,40 +161,6 @@ class CommonExperiment(KeyGroup):
         for key, metric in named.items():
             if metric.removeprefix("min-") in EVALUATION_METRICS:
                 yield Conflict((key,), f"{key} {metric} is never reported, because there are no evaluations", hint)
-
-
-class DQNExperiment(CommonExperiment):
-    """An experiment with DQN."""
-
-    AGENT: ClassVar[str | None] = "rlexp.agents.dqn.agent:DQNAgent"
-    run: Literal["DQN"]
-    config: DQNConfig = DQNConfig()
-
-
-class ApexExperiment(CommonExperiment):
-    """An experiment with Ape-X."""
-
-    AGENT: ClassVar[str | None] = "rlexp.agents.apex.agent:ApexAgent"
-    run: Literal["APEX"]
-    config: ApexConfig = ApexConfig()
-
-
-class PPOExperiment(CommonExperiment):
-    """An experiment with PPO."""
-
-    run: Literal["PPO"]
-    config: PPOConfig = PPOConfig()
-
-
-Experiment = Annotated[DQNExperiment | ApexExperiment | PPOExperiment, Field(discriminator="run")]
-
-AGENTS: Mapping[str, type[DQNExperiment] | type[ApexExperiment] | type[PPOExperiment]] = MappingProxyType(
-    {"DQN": DQNExperiment, "APEX": ApexExperiment, "PPO": PPOExperiment}
-)
-"""The agents whose files can be read, and the models of their experiments."""
-
-RUNNABLE = tuple(run for run, experiment in AGENTS.items() if experiment.AGENT)
-"""The agents that can be trained; files of the others can be checked and converted."""
 
 
 def required_cpus(experiment: Experiment) -> float:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS
-from rlexp.config.keys.fields import LARGEST_COUNT, Expects, KeyGroup
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.fields import LARGEST_COUNT, RLEXP_ONLY, Expects, KeyGroup
 
 KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
@@ -42,6 +42,8 @@ class Key:
     """The docstring of the key."""
     is_group: bool
     """Whether it has other keys below it: ``config``, ``config.model``."""
+    is_rlexp_only: bool
+    """Whether no release of RLlib has it."""
 
     @property
     def name(self) -> str:
@@ -80,8 +82,16 @@ def flat_keys_of_optimizer(run: str) -> frozenset[str]:
 def nested_keys_of_config(run: str) -> frozenset[str]:
     """Return the flat keys of ``config`` that may be below ``optimizer`` as well."""
     config = AGENTS[run].model_fields["config"].annotation
-    shared = config.SHARED_WITH_OPTIMIZER if isinstance(config, type) and issubclass(config, DQNConfig) else ()
-    return frozenset(shared)
+    assert isinstance(config, type)
+    assert issubclass(config, CommonConfig)
+    return frozenset(config.SHARED_WITH_OPTIMIZER)
+
+
+@cache
+def rlexp_only_keys() -> frozenset[KeyName]:
+    """Return the keys of all agents that no release of RLlib has; in ``config`` none has the keys of ``optimizer``."""
+    marked = {path for run in AGENTS for path, key in key_table(run).items() if key.is_rlexp_only}
+    return frozenset(marked | {("config", name) for run in AGENTS for name in flat_keys_of_optimizer(run)})
 
 
 def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
@@ -98,6 +108,7 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             required=field.is_required(),
             meaning=_meaning(group, name),
             is_group=below is not None,
+            is_rlexp_only=RLEXP_ONLY in field.metadata,
         )
         if below is not None:
             yield from _keys(below, (*parent, written))
@@ -116,9 +127,9 @@ def _meaning(group: type[KeyGroup], name: str) -> str:
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """Return in words what a value of the annotated type is: ``a number > 0 or null``."""
     metadata = tuple(metadata)
-    told = next((item.words for item in metadata if isinstance(item, Expects)), None)
-    if told:
-        return told
+    words = next((item.words for item in metadata if isinstance(item, Expects)), None)
+    if words:
+        return words
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return expectation(arguments[0], (*arguments[1:], *metadata))

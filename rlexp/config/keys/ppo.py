@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero, Schedule
 from rlexp.config.keys.model import ActorCriticModelConfig
-from rlexp.config.keys.structured_fields import Schedule
 
 _WITHOUT_CRITIC = "write use_gae: false, or leave use_critic out"
 
@@ -77,10 +77,19 @@ class PPOConfig(CommonConfig):
         """Yield the parent's conflicts, then those of PPO's batches and of its critic."""
         yield from super().conflicts()
         if self.sgd_minibatch_size > self.train_batch_size:
-            message = f"{self.said('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
+            message = (
+                f"{self.stated('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
+            )
             hint = "lower sgd_minibatch_size or raise train_batch_size"
             yield Conflict(("sgd_minibatch_size", "train_batch_size"), message, hint)
         if self.use_gae and not self.use_critic:
             yield Conflict(
                 ("use_critic", "use_gae"), "use_critic is false, but use_gae needs a critic", _WITHOUT_CRITIC
             )
+
+
+class PPOExperiment(Experiment):
+    """An experiment with PPO."""
+
+    run: Literal["PPO"]
+    config: PPOConfig = PPOConfig()

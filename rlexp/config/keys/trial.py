@@ -33,6 +33,12 @@ class Trial:
     """Which of the experiment's ``num_samples`` this is, from 0."""
 
 
+def trial_of(index: int, experiment: Experiment, varied: Mapping[str, Any], sample: int) -> Trial:
+    """Return the trial of a variant with the seed of its nth sample."""
+    name = trial_name(index, experiment.run, experiment.env, varied, sample)
+    return Trial(index, name, experiment.model_copy(update={"num_samples": 1}), varied, sample)
+
+
 def trial_name(index: int, run: str, env: str, varied: Mapping[str, Any], sample: int) -> str:
     """Return a name that is a safe folder, unique by its index, and no longer than MAX_NAME_LENGTH."""
     parts = [f"{index:05d}", run, env]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.metric_names import KNOWN_METRICS
 from rlexp.config.space.samplers import GRID, SAMPLERS

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
-from annotated_types import Ge, Gt, Le
-from pydantic.fields import FieldInfo
-
-from rlexp.config.keys.experiment import AGENTS
-from rlexp.config.keys.fields import Expects, KeyGroup
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metric_names import KNOWN_METRICS, is_reward
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys
-from rlexp.config.space.python_samplers import KEYS
-from rlexp.config.space.samplers import GRID, SAMPLERS
+from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 
 Schema = dict[str, Any]
 
-_TYPES: Mapping[Any, Schema] = {
-    bool: {"type": "boolean"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    NoneType: {"type": "null"},
-}
-_ANYTHING: Schema = {}
+_LEFT_OUT = ("title", "description", "default")
+"""Of pydantic's schema: the table of keys has the descriptions, also of keys whose default an agent changes."""
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
+"""Pydantic's words for the bounds of a number that is checked before by a function, and those of JSON Schema."""
 
 
 def experiment_schema() -> Schema:
@@ -47,7 +36,7 @@ def experiment_schema() -> Schema:
         "type": "object",
         "minProperties": 1,
         "additionalProperties": experiment,
-        "definitions": {run: _agent_schema(run) for run in AGENTS},
+        "definitions": {run: _Agent(run).schema() for run in AGENTS} | {"searched": _searched()},
     }
 
 
@@ -55,126 +44,96 @@ def _any_case(name: str) -> str:
     return "^" + "".join(f"[{letter.upper()}{letter.lower()}]" for letter in name) + "$"
 
 
-def _agent_schema(run: str) -> Schema:
-    schema = _group(AGENTS[run], run, ())
-    schema["properties"]["run"] = {"type": "string", "description": "The agent."}
-    return schema
-
-
-def _group(group: type[KeyGroup], run: str, path: KeyName) -> Schema:
-    """Return the schema of a mapping: its own keys, those that may be here as well, and RLlib's."""
-    own = {
-        field.alias or name: _searched(_field(field, run, (*path, field.alias or name)))
-        for name, field in group.model_fields.items()
-        if (*path, field.alias or name) in key_table(run)
-    }
-    return {
-        "type": ["object", "null"] if path else "object",
-        "additionalProperties": False,
-        "properties": own | _elsewhere(run, path) | _older(run, path),
-    }
-
-
-def _elsewhere(run: str, path: KeyName) -> dict[str, Schema]:
-    """Return the keys of other mappings that may be in this one."""
-    if path == ("config",):
-        return {
-            name: _described(f"The same as {name} under optimizer.") for name in sorted(flat_keys_of_optimizer(run))
-        }
-    if path == ("config", "optimizer"):
-        return {name: _described(f"The same as {name} under config.") for name in sorted(nested_keys_of_config(run))}
-    return {}
-
-
-def _older(run: str, path: KeyName) -> dict[str, Schema]:
-    """Return the first names, below ``path``, of the keys in RLlib's spelling."""
-    said = {old: f"Now {'.'.join(new)}." for old, new in renamed_keys(run).items()}
-    said |= {old: f"Now {', '.join('.'.join(key) for key in new)}." for old, new in computed_keys().items()}
-    said |= {
-        absent.path: f"{'Not supported' if absent.is_feature else 'No effect'}: {absent.reason}."
-        for absent in absent_keys(run)
-    }
-    depth = len(path)
-    below = {old: text for old, text in said.items() if old[:depth] == path and len(old) > depth}
-    return {
-        old[depth]: _described(text if len(old) == depth + 1 else "A mapping of RLlib.")
-        for old, text in below.items()
-        if old[: depth + 1] not in key_table(run)
-    }
-
-
-def _described(text: str) -> Schema:
-    return {"description": text}
-
-
-def _field(field: FieldInfo, run: str, path: KeyName) -> Schema:
-    schema = _type(field.annotation, field.metadata, run, path)
-    return {**schema, "description": key_table(run)[path].meaning}
-
-
-def _type(annotation: Any, metadata: Iterable[Any], run: str, path: KeyName) -> Schema:
-    metadata = tuple(metadata)
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if any(isinstance(item, Expects) for item in metadata):
-        return _ANYTHING
-    if origin is Annotated:
-        return _type(arguments[0], (*arguments[1:], *metadata), run, path)
-    if origin in (Union, UnionType):
-        return {"anyOf": [_type(choice, metadata, run, path) for choice in arguments]}
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin is tuple:
-        return {"type": ["array", "null"], "items": _searched(_type(arguments[0], (), run, path))}
-    if origin is dict:
-        return _mapping(path)
-    if isinstance(annotation, type) and issubclass(annotation, KeyGroup):
-        return _group(annotation, run, path)
-    return {**_TYPES[annotation], **_range(metadata)}
-
-
-def _mapping(path: KeyName) -> Schema:
-    if path != ("stop",):
-        return {"type": ["object", "null"]}
-    number = _searched({"type": "number"})
-    older = {"sampler_results/": _ANYTHING, "env_runners": _ANYTHING, "^(num|agent)_": _ANYTHING, "^eval/": _ANYTHING}
-    count = _searched({"type": "number", "exclusiveMinimum": 0})
-    metrics = {metric: number if is_reward(metric) else count for metric in KNOWN_METRICS}
-    return {
-        "type": ["object", "null"],
-        "additionalProperties": False,
-        "properties": metrics,
-        "patternProperties": older,
-    }
-
-
-def _searched(schema: Schema) -> Schema:
-    """Return the schema of a value that may be searched, drawn or computed as well."""
-    if not set(schema) - {"description"}:
-        return schema
-    description = {key: schema[key] for key in ("description",) if key in schema}
-    bare = {key: value for key, value in schema.items() if key != "description"}
-    return {
-        **description,
-        "anyOf": [
-            bare,
-            *(_only(name, {"type": "array", "minItems": 1}) for name in (GRID, *SAMPLERS)),
-            *(_only(name, _ANYTHING) for name in KEYS),
-        ],
-    }
+def _searched() -> Schema:
+    """Return the schema of what a file may have in place of any value, to search, draw or compute it."""
+    values: Schema = {"type": "array", "minItems": 1}
+    return {"anyOf": [_only(name, values) for name in (GRID, *SAMPLERS)] + [_only(name, {}) for name in PYTHON_KEYS]}
 
 
 def _only(key: str, schema: Schema) -> Schema:
     return {"type": "object", "required": [key], "additionalProperties": False, "properties": {key: schema}}
 
 
-def _range(metadata: Iterable[Any]) -> Schema:
-    bounds = [bound for item in metadata for bound in (item.metadata if isinstance(item, FieldInfo) else [item])]
-    found: Schema = {}
-    for bound in bounds:
-        if isinstance(bound, Ge):
-            found["minimum"] = bound.ge
-        elif isinstance(bound, Gt):
-            found["exclusiveMinimum"] = bound.gt
-        elif isinstance(bound, Le):
-            found["maximum"] = bound.le
-    return found
+def _or_searched(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"$ref": "#/definitions/searched"}]} if schema else schema
+
+
+def _bare(schema: Schema) -> Schema:
+    """Return pydantic's schema of a value without annotations, its bounds in the words of JSON Schema."""
+    return {
+        _BOUNDS.get(word, word): [_bare(choice) for choice in value] if word == "anyOf" else value
+        for word, value in schema.items()
+        if word not in _LEFT_OUT
+    }
+
+
+class _Agent:
+    """Pydantic's schema of an agent's experiments, and what pydantic does not know: old spellings, searched values."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._model = AGENTS[run].model_json_schema()
+
+    def schema(self) -> Schema:
+        """Return the schema of one experiment."""
+        group = self._group(self._model, ())
+        group["type"] = "object"
+        group["properties"] |= {"run": {"type": "string", "description": "The agent."}, "stop": self._stop()}
+        return group
+
+    def _group(self, group: Schema, path: KeyName) -> Schema:
+        """Return the schema of a mapping: its own keys, those that may be here as well, and RLlib's."""
+        table = key_table(self._run)
+        own = {
+            name: {"description": table[*path, name].meaning, **self._value(schema, (*path, name))}
+            for name, schema in group["properties"].items()
+            if (*path, name) in table
+        }
+        properties = own | self._elsewhere(path) | self._older(path)
+        return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
+
+    def _value(self, schema: Schema, path: KeyName) -> Schema:
+        """Return the schema of a value, and of those inside it, that may be searched as well."""
+        if "$ref" in schema:
+            group = schema["$ref"].rpartition("/")[2]
+            return _or_searched(self._group(self._model["$defs"][group], path))
+        value = _bare(schema)
+        inside = {word: value[word] for word in ("items", "additionalProperties") if isinstance(value.get(word), dict)}
+        value |= {word: _or_searched(_bare(each)) for word, each in inside.items()}
+        return _or_searched(value | ({"type": ["object", "null"]} if value.get("type") == "object" else {}))
+
+    def _stop(self) -> Schema:
+        """Return the schema of ``stop``: the metrics, also in RLlib's spelling; only rewards can be 0 or negative."""
+        number: Schema = {"type": "number"}
+        count = {**number, "exclusiveMinimum": 0}
+        metrics = {name: _or_searched(number if is_reward(name) else count) for name in KNOWN_METRICS}
+        older: Schema = {"sampler_results/": {}, "env_runners": {}, "^(num|agent)_": {}, "^eval/": {}}
+        mapping = {"type": ["object", "null"], "additionalProperties": False, "properties": metrics}
+        meaning = key_table(self._run)["stop",].meaning
+        return {"description": meaning, **_or_searched(mapping | {"patternProperties": older})}
+
+    def _elsewhere(self, path: KeyName) -> dict[str, Schema]:
+        """Return the keys of other mappings that may be in this one."""
+        if path == ("config",):
+            keys, place = flat_keys_of_optimizer(self._run), "optimizer"
+        elif path == ("config", "optimizer"):
+            keys, place = nested_keys_of_config(self._run), "config"
+        else:
+            return {}
+        return {name: {"description": f"The same as {name} under {place}."} for name in sorted(keys)}
+
+    def _older(self, path: KeyName) -> dict[str, Schema]:
+        """Return the first names, below ``path``, of the keys in RLlib's spelling."""
+        texts = {old: f"Now {'.'.join(new)}." for old, new in renamed_keys(self._run).items()}
+        texts |= {old: f"Now {', '.join('.'.join(key) for key in new)}." for old, new in computed_keys().items()}
+        texts |= {
+            absent.path: f"{'Not supported' if absent.is_feature else 'No effect'}: {absent.reason}."
+            for absent in absent_keys(self._run)
+        }
+        depth = len(path)
+        below = {old: text for old, text in texts.items() if old[:depth] == path and len(old) > depth}
+        return {
+            old[depth]: {"description": text if len(old) == depth + 1 else "A mapping of RLlib."}
+            for old, text in below.items()
+            if old[: depth + 1] not in key_table(self._run)
+        }

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.reference.explain import KeyReference, key_references
-from rlexp.config.rllib_compat.releases import changed_defaults, kept_defaults
+from rlexp.config.rllib_compat.ages import changed_defaults, kept_defaults
 from rlexp.config.rllib_compat.table import absent_keys
 from rlexp.config.yaml.writer import to_yaml
 

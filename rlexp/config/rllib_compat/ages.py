@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import tomllib
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from rlexp.config.keys.key_table import KeyName, key_table
-from rlexp.config.rllib_compat.absent_keys import choices_of, leave_out
-from rlexp.config.rllib_compat.releases import (
-    Age,
-    ChangedDefault,
-    changed_defaults,
-    dated_values,
-    ignored_keys,
-    keys_of_rlexp,
-    spellings,
-)
+from rlexp.config.keys.key_table import KeyName, key_path, key_table, rlexp_only_keys
+from rlexp.config.rllib_compat.names import choices_of, leave_out
+from rlexp.config.rllib_compat.table import Absent
 from rlexp.config.space.samplers import GRID
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node
 
+_TABLE = Path(__file__).with_name("releases.toml")
+_SAME_AS = "= "
+_NULL = "null"
+
+Release = tuple[int, ...]
+"""``(0, 8, 5)``."""
+FIRST: Release = (0,)
+LAST: Release = (9999,)
+
 
 def age_of(experiment: Node, run: str) -> Age | None:
-    """Return the releases that an experiment was written for, as its file spells it; None where nothing tells.
+    """Return the releases that an experiment was written for, as its file spells it; None where that is not known.
 
     Keys as rlexp spells them narrow an age that another spelling proves, but prove none: files of today have them too.
-    Nothing tells where spellings are of different ages, nor where a key is rlexp's own.
+    It is not known where spellings are of different ages, nor where a key is rlexp's own.
     """
     age, is_proved = Age(), False
     for path, value in _written(experiment, ()):
-        if path in keys_of_rlexp():
+        if path in rlexp_only_keys():
             return None
         for dated in (spellings().get(path), dated_values().get((path, str(value)))):
             if dated is not None:
@@ -42,7 +48,7 @@ def leave_out_ignored(translation: Translation, age: Age, decided: Container[Key
     """Drop the keys that RLlib of an age ignored, except those that are ``decided`` and those of the command line."""
     for ignored in ignored_keys(translation.run):
         node = translation.experiment.find(ignored.absent.path)
-        if node is None or not node.place.line or ignored.absent.path in decided or not age.lies_in(ignored.age):
+        if node is None or not node.place.line or ignored.absent.path in decided or not age.is_within(ignored.age):
             continue
         words = [str(choice.plain()).rpartition(".")[2] for choice in choices_of(node)]
         if not ignored.values or set(words) <= set(ignored.values):
@@ -97,3 +103,135 @@ def _written(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Any]]:
 def _written_at(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Any]]:
     yield path, None if node.entries() else node.value
     yield from _written(node, path)
+
+
+@dataclass(frozen=True)
+class Age:
+    """The releases of RLlib that a file may have been written for, both ends included."""
+
+    first: Release = FIRST
+    last: Release = LAST
+
+    def within(self, other: Age) -> Age:
+        """Return the releases that belong to both ages; see ``is_empty``."""
+        return Age(max(self.first, other.first), min(self.last, other.last))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no release belongs to it: the spellings of a file contradict each other."""
+        return self.first > self.last
+
+    def is_within(self, other: Age) -> bool:
+        """Return whether every release of this age belongs to the other."""
+        return other.first <= self.first and self.last <= other.last
+
+    def __str__(self) -> str:
+        first, last = (".".join(map(str, end)) for end in (self.first, self.last))
+        if self.last == LAST:
+            return f"{first} or later"
+        if self.first == FIRST:
+            return f"{last} or earlier"
+        return first if first == last else f"{first} to {last}"
+
+
+@dataclass(frozen=True)
+class ChangedDefault:
+    """A default of RLlib that is another one in other releases."""
+
+    path: KeyName
+    agents: tuple[str, ...]
+    values: tuple[tuple[Release, Any], ...]
+    """The first release of each value, and the value, in the order of the releases."""
+    same_as: KeyName | None
+    """The key whose value is the newest default."""
+    beside: KeyName | None
+    """The key without which this one does not matter."""
+
+    def index_at(self, age: Age) -> int | None:
+        """Return which of ``values`` is the default in every release of an age; None where they differ."""
+        began = [place for place, (release, _) in enumerate(self.values) if release <= age.first]
+        changed = any(age.first < release <= age.last for release, _ in self.values)
+        return None if changed or not began else began[-1]
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A key that RLlib of an age accepted and ignored."""
+
+    absent: Absent
+    age: Age
+    values: tuple[Any, ...]
+    """Only these are ignored; empty: every value is."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Keys whose default is rlexp's, whatever the age of a file."""
+
+    keys: tuple[str, ...]
+    reason: str
+
+
+@cache
+def spellings() -> Mapping[KeyName, Age]:
+    """Return the keys that belong to an age."""
+    return MappingProxyType({key_path(key): _age(*ends) for key, ends in _table()["spellings"].items()})
+
+
+@cache
+def dated_values() -> Mapping[tuple[KeyName, str], Age]:
+    """Return the values that belong to an age, with their keys."""
+    pairs = ((entry.partition(": "), ends) for entry, ends in _table()["values"].items())
+    return MappingProxyType({(key_path(key), value): _age(*ends) for (key, _, value), ends in pairs})
+
+
+@cache
+def changed_defaults() -> tuple[ChangedDefault, ...]:
+    """Return the defaults that follow the age of a file."""
+    return tuple(_changed_default(entry) for entry in _table()["default"])
+
+
+@cache
+def kept_defaults() -> tuple[Kept, ...]:
+    """Return the defaults that changed as well, but do not follow the age of a file, and why."""
+    return tuple(Kept(tuple(entry["keys"]), entry["reason"]) for entry in _table()["kept"])
+
+
+@cache
+def ignored_keys(run: str) -> tuple[Ignored, ...]:
+    """Return the keys of an agent that RLlib of some age ignored."""
+    return tuple(_ignored(run))
+
+
+def _ignored(run: str) -> Iterator[Ignored]:
+    for entry in _table()["ignored"]:
+        if run in entry["agents"]:
+            age = _age(entry.get("first", ""), entry.get("last", ""))
+            for key in entry["keys"]:
+                absent = Absent(key_path(key), entry["reason"], (), is_feature=False)
+                yield Ignored(absent, age, tuple(entry.get("values", ())))
+
+
+def _changed_default(entry: Mapping[str, Any]) -> ChangedDefault:
+    newest = list(entry["releases"].values())[-1]
+    same_as = newest.removeprefix(_SAME_AS) if isinstance(newest, str) and newest.startswith(_SAME_AS) else None
+    return ChangedDefault(
+        path=key_path(entry["key"]),
+        agents=tuple(entry["agents"]),
+        values=tuple((_release(text), None if value == _NULL else value) for text, value in entry["releases"].items()),
+        same_as=key_path(same_as) if same_as else None,
+        beside=key_path(entry["beside"]) if "beside" in entry else None,
+    )
+
+
+def _age(first: str, last: str) -> Age:
+    return Age(_release(first) if first else FIRST, _release(last) if last else LAST)
+
+
+def _release(text: str) -> Release:
+    return tuple(map(int, text.split(".")))
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 
 _TABLE = Path(__file__).with_name("table.toml")

@@ -7,13 +7,18 @@ from collections.abc import Callable
 from rlexp.config.keys.env_ids import current_env
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metric_names import current_metric
-from rlexp.config.rllib_compat.exploration import epsilon, exploration_type
+from rlexp.config.rllib_compat.groups import (
+    epsilon,
+    exploration_type,
+    learner_gpu,
+    optimizer_class,
+    replay_buffer_type,
+    trial_resources,
+    worker_resources,
+)
 from rlexp.config.rllib_compat.literals import read_literal
-from rlexp.config.rllib_compat.replaced_keys import becomes, said
-from rlexp.config.rllib_compat.replay import optimizer_class, replay_buffer_type
-from rlexp.config.rllib_compat.resources import learner_gpu, trial_resources, worker_resources
 from rlexp.config.translation import Translation, node_of
-from rlexp.config.yaml.nodes import dotted, shown, written
+from rlexp.config.yaml.nodes import dotted, shown, written, written_keys
 
 _AUTO = "auto"
 _DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size")
@@ -53,7 +58,7 @@ def _schedules(translation: Translation) -> None:
         if not all(isinstance(point.value, tuple) for point in node.value):
             continue  # a list of numbers is no schedule, but perhaps a grid
         translation.take(f"config.{key}")
-        becomes(translation, node, key, f"{key}_schedule", node.plain())
+        translation.put_instead(node, f"config.{key}", f"config.{key}_schedule", node.plain())
 
 
 def _words(translation: Translation) -> None:
@@ -89,7 +94,7 @@ def _current_score(score: str) -> str:
 def _videos(translation: Translation) -> None:
     node = translation.take("config.record_env")
     if node is not None:
-        becomes(translation, node, "record_env", "monitor", bool(node.value))
+        translation.put_instead(node, "config.record_env", "config.monitor", bool(node.value))
 
 
 def _automatic(translation: Translation) -> None:
@@ -124,10 +129,10 @@ def _automatic_fragment(translation: Translation) -> int:
 def _frames(translation: Translation) -> None:
     no_stack = translation.take("config.model.no_framestack")
     if no_stack is not None:
-        becomes(translation, no_stack, "model.no_framestack", "model.framestack", not no_stack.value)
+        translation.put_instead(no_stack, "config.model.no_framestack", "config.model.framestack", not no_stack.value)
     number = translation.take("config.model.num_framestacks")
     if number is not None and number.value in ("auto", 0, 4):
-        becomes(translation, number, "model.num_framestacks", "model.framestack", number.value != 0)
+        translation.put_instead(number, "config.model.num_framestacks", "config.model.framestack", number.value != 0)
     elif number is not None:
         message = f"config.model.num_framestacks: rlexp stacks 4 frames, not {written(number.plain())}"
         translation.problem(number, message, "write 4, auto, or 0 for no stack")
@@ -161,7 +166,7 @@ def _env(translation: Translation) -> None:
     if missing:
         added = node_of(missing, node)
         translation.put("config.env_config", (given or added).with_value({**added.entries(), **entries}), node)
-    with_settings = f" with env_config {said(missing)}" if missing else ""
+    with_settings = f" with env_config {written_keys(missing)}" if missing else ""
     translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now")
 
 

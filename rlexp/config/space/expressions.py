@@ -12,6 +12,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+EVAL = "eval"
+"""The key of an expression, which stands in place of a value."""
 MAX_LENGTH = 1000
 """Characters of an expression."""
 LARGEST = 1e15

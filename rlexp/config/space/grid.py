@@ -17,7 +17,7 @@ __all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "find_axes", "line_of", "repl
 MAX_TRIALS = 10_000
 """Maximum number of trials; a grid of seven axes reaches it by accident."""
 
-MAX_CORNERS = 1_000
+MAX_CHECKED_VARIANTS = 1_000
 """Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
 first end are, which finds what is wrong with any value and any pair of values."""
 
@@ -63,13 +63,19 @@ def find_axes(experiment: Node) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
     if not findings and (size := reader.size(experiment)) > MAX_TRIALS:
         message = f"the grid has {size} variants, more than {MAX_TRIALS}"
         findings.append(Finding(experiment.key_place, message, "search fewer values, or fewer keys at once"))
-    return (() if findings else tuple(reader.axes(experiment, ()))), tuple(findings)
+    return (() if findings else tuple(sorted(reader.axes(experiment, ()), key=_position))), tuple(findings)
+
+
+def _position(axis: Axis) -> tuple[bool, int, int]:
+    """Return the position of an axis in its file, whatever its name is now; those of the command line come last."""
+    place = axis.choices[0].place
+    return place.line == 0, place.line, place.column
 
 
 def variant_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return, for each variant that is looked at, which choice it takes on every axis; the last axis varies fastest."""
     sizes = [len(axis.choices) for axis in axes]
-    if prod(sizes) <= MAX_CORNERS or all(axis.is_grid for axis in axes):
+    if prod(sizes) <= MAX_CHECKED_VARIANTS or all(axis.is_grid for axis in axes):
         return list(product(*map(range, sizes)))
     found = dict.fromkeys([(0,) * len(sizes)])
     for count in (1, 2):

@@ -1,20 +1,34 @@
-"""Samplers: ``{loguniform: [1e-4, 1e-2]}`` and its like, read into domains, or what is wrong with them."""
+"""Samplers, ``{loguniform: [1e-4, 1e-2]}`` or in Python's spelling: read into domains, or what is wrong with them."""
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from rlexp.config.space.domains import Domain, Listed, Normal, Number, Range, multiple
-from rlexp.config.space.python_samplers import sampler_call
+from rlexp.config.space.expressions import EVAL, MAX_LENGTH
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import KeyPath, Node, shown
 
 GRID = "grid_search"
+
 FREE_FORM = "env_config"
 """A mapping with the user's own keys: in it ``{choice: 3}`` is not a sampler."""
+
+PYTHON_KEYS = ("sample_from", EVAL)
+"""The keys of a sampler in Python's spelling: ``sample_from: "lambda spec: random.uniform(0, 1)"``."""
+
+_MODULES = ("tune.", "ray.tune.", "np.random.", "numpy.random.", "random.")
+
+_SAME_NAMES = ("choice", "uniform", "loguniform", "quniform", "randint", "lograndint", "randn")
+
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {name: name for name in _SAME_NAMES} | {"normal": "randn", "gauss": "randn"}
+)
 
 
 class MalformedError(Exception):
@@ -40,13 +54,42 @@ def sampler_in(node: Node, path: KeyPath) -> tuple[str, Node] | None:
     """Return the sampler's name and its arguments if the node is one (``grid_search`` is not), else None."""
     if not path or path[-1] == FREE_FORM:
         return None
-    call = sampler_call(node)
+    call = _python_sampler(node)
     if call is not None:
         name, arguments = call
         return name, node_of(arguments, next(iter(node.entries().values())))
     entries = node.entries()
     found = next((name for name in SAMPLERS if name in entries), None) if len(entries) == 1 else None
     return None if found is None else (found, entries[found])
+
+
+def _python_sampler(node: Node) -> tuple[str, Any] | None:
+    """Return the sampler's name and plain arguments if a node is ``{sample_from: text}`` of one call, else None."""
+    entries = node.entries()
+    key = next((key for key in PYTHON_KEYS if key in entries), None) if len(entries) == 1 else None
+    text = entries[key].value if key else None
+    if not isinstance(text, str) or len(text) > MAX_LENGTH:
+        return None
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        body = tree.body if isinstance(tree, ast.Lambda) else tree
+        if not isinstance(body, ast.Call) or body.keywords:
+            return None
+        module, _, name = ast.unparse(body.func).rpartition(".")
+        arguments = [ast.literal_eval(argument) for argument in body.args]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if f"{module}." not in _MODULES or name not in _NAMES:
+        return None
+    return _NAMES[name], _python_arguments(module, name, arguments)
+
+
+def _python_arguments(module: str, name: str, arguments: list[Any]) -> Any:
+    if name == "choice":
+        return list(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else arguments
+    if (module, name) == ("random", "randint") and len(arguments) == 2 and isinstance(arguments[1], int):
+        return [arguments[0], arguments[1] + 1]  # Python's own has both ends, Tune's and NumPy's not the upper one
+    return arguments
 
 
 def read_sampler(name: str, arguments: Node) -> Sampled:

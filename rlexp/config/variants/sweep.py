@@ -1,21 +1,110 @@
-"""Sweep: one experiment with a ``search`` section, ready to give the trials of any of its configurations."""
+"""Sweep: what one experiment with a ``search`` section varies, and the trials of any of its configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from random import Random
 from typing import Any
 
+from rlexp.config.command_line import LoadOptions
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SearchConfig
-from rlexp.config.keys.trial import Trial, sample_seed, trial_name
-from rlexp.config.variants.axis_paths import at, data_of
-from rlexp.config.variants.search_space import Point, Space
-from rlexp.config.yaml.nodes import Place
+from rlexp.config.keys.trial import Trial, sample_seed, trial_of
+from rlexp.config.rllib_compat.ages import Age
+from rlexp.config.space.domains import Listed, Normal
+from rlexp.config.space.grid import SEARCH, Axis, replaced
+from rlexp.config.translation import node_of
+from rlexp.config.variants.axes import at, data_of
+from rlexp.config.variants.variant import Variant, variant_of
+from rlexp.config.yaml.nodes import Finding, Node, Place
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
 from rlexp.seeding import derive_seed
+
+Point = Mapping[str, Any]
+"""A value for each axis, by the axis's key."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The axes of one experiment, all of whose variants are right."""
+
+    name: str
+    run: str
+    node: Node
+    """The experiment, in the spelling of its file where that is older, with its axes."""
+    axes: tuple[Axis, ...]
+    located: tuple[Axis, ...]
+    """The same axes, at their current keys."""
+    age: Age | None
+    """The releases of RLlib that its spelling belongs to, if any."""
+    options: LoadOptions
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The axes' keys, as trials show them."""
+        return tuple(axis.key for axis in self.located)
+
+    def searcher(self, search: SearchConfig) -> str:
+        """Return the searcher, also where the section leaves it open."""
+        return search.searcher or ("grid" if all(axis.is_grid for axis in self.axes) and self.axes else "random")
+
+    def number_of_configurations(self, search: SearchConfig) -> int:
+        """Return how many configurations a sweep tries at most."""
+        grid = prod(len(axis.choices) for axis in self.axes if axis.is_grid)
+        return grid * (1 if self.searcher(search) == "grid" else search.num_samples)
+
+    def findings(self, experiment: Experiment) -> Iterator[Finding]:
+        """Yield what the searcher or scheduler of an experiment's section cannot do with these axes."""
+        search, searcher = experiment.search, self.searcher(experiment.search)
+        fixed = ("env.", "run.", *(f"config.{key}." for key in experiment.config.KEPT_BY_PBT))
+        if not self.axes:
+            hint = "write a value as {loguniform: [1e-4, 1e-2]} or {grid_search: [...]}, or use --sweep lr=1e-3,1e-4"
+            yield Finding(self._section.key_place, f"{self.name} has nothing to search", hint)
+        for axis, located in zip(self.axes, self.located, strict=True):
+            place = axis.choices[0].place
+            if searcher == "grid" and not axis.is_grid:
+                sampler = next(iter(axis.domain.data()))
+                message = f"{axis.key}: {sampler} cannot be used with search.searcher: grid"
+                yield Finding(place, message, "write grid_search: [...], or searcher: random")
+            if searcher == "optuna" and axis.is_grid:
+                message = f"{axis.key}: grid_search cannot be used with search.searcher: optuna"
+                yield Finding(place, message, "write choice: [...]")
+            if searcher == "optuna" and isinstance(axis.domain, Normal):
+                message = f"{axis.key}: randn cannot be used with search.searcher: optuna"
+                yield Finding(place, message, "write uniform: [low, high]")
+            set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
+            if search.scheduler_options.COPIES_TRIALS and any(f"{path}.".startswith(fixed) for path in set_by_it):
+                why = "whose trials copy each other's weights"
+                message = f"{axis.key} cannot be searched with scheduler: {search.scheduler}, {why}"
+                yield Finding(place, message, "use another scheduler, or write one value")
+
+    def grid(self) -> list[Point]:
+        """Return the points of the grid axes alone, the last axis fastest; one empty point where there are none."""
+        axes = [axis for axis in zip(self.axes, self.keys, strict=True) if axis[0].is_grid]
+        values = [axis.domain.values for axis, _ in axes if isinstance(axis.domain, Listed)]
+        return [dict(zip([key for _, key in axes], point, strict=True)) for point in product(*values)]
+
+    def drawn(self, rng: Random, grid_point: Point) -> Point:
+        """Return a point with its grid axes at ``grid_point`` and a draw for every other one."""
+        return {
+            key: grid_point[key] if key in grid_point else axis.domain.draw(rng)
+            for axis, key in zip(self.axes, self.keys, strict=True)
+        }
+
+    def variant(self, point: Point) -> Variant:
+        """Return the experiment at a point, without its ``search`` section, or what is wrong with it there."""
+        node = self.node.without(SEARCH)
+        for axis, key in zip(self.axes, self.keys, strict=True):
+            node = replaced(node, axis.path, node_of(point[key], axis.choices[0]))
+        return variant_of(self.name, node, self.run, self.age, self.options)
+
+    @property
+    def _section(self) -> Node:
+        return self.node.child(SEARCH) or self.node
 
 
 @dataclass(frozen=True)
@@ -89,7 +178,7 @@ class Sweep:
 
     def changed(self, trial: Trial, point: Point) -> Trial:
         """Return a trial under its name and seed, at another point; raises ConfigError where that is not right."""
-        experiment = _with_seed(self._experiment(point), trial.experiment.config.seed or 0)
+        experiment = self._experiment(point).with_seed(trial.experiment.config.seed or 0)
         return Trial(trial.index, trial.name, experiment, self._varied(experiment, point), trial.sample)
 
     def point_of(self, trial: Trial) -> Point:
@@ -111,15 +200,9 @@ class Sweep:
 
     def _trial(self, index: int, sample: int, experiment: Experiment, point: Point) -> Trial:
         own = experiment.config.seed
-        seeded = _with_seed(experiment, sample_seed(self.seed if own is None else own, sample))
-        varied = self._varied(seeded, point)
-        name = trial_name(index, seeded.run, seeded.env, varied, sample)
-        return Trial(index, name, seeded.model_copy(update={"num_samples": 1}), varied, sample)
+        seeded = experiment.with_seed(sample_seed(self.seed if own is None else own, sample))
+        return trial_of(index, seeded, self._varied(seeded, point), sample)
 
     def _varied(self, experiment: Experiment, point: Point) -> Mapping[str, Any]:
         data = data_of(experiment)
         return {axis.key: point[axis.key] if axis.makes else at(data, axis.path) for axis in self.space.located}
-
-
-def _with_seed(experiment: Experiment, seed: int) -> Experiment:
-    return experiment.model_copy(update={"config": experiment.config.model_copy(update={"seed": seed})})

@@ -139,8 +139,13 @@ def written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return _shortened(f"[{', '.join(map(written, value))}]")
     if isinstance(value, dict):
-        return _shortened("{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}")
+        return _shortened("{" + written_keys(value) + "}")
     return shown(value)
+
+
+def written_keys(keys: Mapping[str, Any]) -> str:
+    """Return keys and values for a message, as a file has them: ``noisy: true, sigma0: 0.5``."""
+    return ", ".join(f"{key}: {written(value)}" for key, value in keys.items())
 
 
 def _shortened(text: str) -> str:

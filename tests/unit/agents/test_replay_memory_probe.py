@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_per_transition
-from rlexp.config.keys.experiment import AGENTS, Experiment
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine

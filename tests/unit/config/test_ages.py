@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.experiment import AGENTS
-from rlexp.config.keys.key_table import key_table
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.key_table import key_table, rlexp_only_keys
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
-from rlexp.config.rllib_compat.ages import age_of
-from rlexp.config.rllib_compat.releases import (
+from rlexp.config.rllib_compat.ages import (
     Age,
+    age_of,
     changed_defaults,
     dated_values,
     ignored_keys,
-    keys_of_rlexp,
     spellings,
 )
 from rlexp.config.yaml.nodes import Place, written
@@ -57,11 +56,9 @@ class TestTable:
         known = (*spellings().items(), *dated_values().items())
         assert not [key for key, releases in known if releases.is_empty]
 
-    def test_keys_of_rlexp_have_no_release_and_exist(self) -> None:
-        assert not keys_of_rlexp() & spellings().keys()
-        tables = {path for run in AGENTS for path in key_table(run)}
-        flat = {("config", path[-1]) for path in tables if path[:2] == ("config", "optimizer")}
-        assert keys_of_rlexp() <= tables | flat
+    def test_keys_of_rlexp_have_no_release(self) -> None:
+        assert ("config", "replay_storage") in rlexp_only_keys()
+        assert not rlexp_only_keys() & spellings().keys()
 
     def test_changed_defaults_are_keys_of_their_agents_and_in_order(self) -> None:
         for default in changed_defaults():
@@ -97,7 +94,7 @@ class TestAge:
             ("{config: {replay_buffer_config: {type: LocalReplayBuffer}}}", "1.9 to 1.10"),
         ],
     )
-    def test_age_is_where_the_releases_of_all_spellings_overlap(self, text: str, found: str) -> None:
+    def test_age_is_overlap_of_all_spellings(self, text: str, found: str) -> None:
         assert str(age(text)) == found
 
     @pytest.mark.parametrize(
@@ -113,7 +110,7 @@ class TestAge:
             "{}",
         ],
     )
-    def test_nothing_is_proved_by(self, text: str) -> None:
+    def test_age_is_unknown_for(self, text: str) -> None:
         assert age(text, "APEX") is None
 
 
@@ -142,12 +139,10 @@ class TestDefaults:
             ("PPO", "lr: 1", "batch_mode", "complete_episodes"),
         ],
     )
-    def test_key_that_is_not_given_has_the_default_of_the_age(
-        self, load: Load, run: str, config: str, key: str, value: Any
-    ) -> None:
+    def test_missing_key_has_default_of_age(self, load: Load, run: str, config: str, key: str, value: Any) -> None:
         assert getattr(config_of(load(config, run=run)), key) == value
 
-    def test_one_notice_names_the_age_the_defaults_and_how_to_keep_ours(self, load: Load) -> None:
+    def test_notice_names_age_and_defaults(self, load: Load) -> None:
         plan = load("num_workers: 0, num_rollout_workers: 0", run="PPO")
         assert notices_of_age(plan) == [
             "the spelling of a is that of RLlib 1.13 to 2.20. Keys that it does not give have the "
@@ -158,26 +153,26 @@ class TestDefaults:
         ]
         assert plan.notices[0].where == "f.yaml:1:1"
 
-    def test_key_that_is_given_is_kept(self, load: Load) -> None:
+    def test_given_key_is_kept(self, load: Load) -> None:
         plan = load("num_workers: 0, num_steps_sampled_before_learning_starts: 5, training_intensity: null", run="APEX")
         assert config_of(plan).training_intensity is None
         assert notices_of_age(plan) == []
 
-    def test_key_of_the_command_line_is_kept(self, load: Load) -> None:
+    def test_override_is_kept(self, load: Load) -> None:
         text = "num_workers: 0, num_steps_sampled_before_learning_starts: 5"
         assert config_of(load(text, "training_intensity=4", run="APEX")).training_intensity == 4
         assert config_of(load(text, "training_intensity=null", run="APEX")).training_intensity is None
 
-    def test_command_line_is_of_no_age(self, load: Load) -> None:
+    def test_override_proves_no_age(self, load: Load) -> None:
         plan = load("num_workers: 0", "config.num_steps_sampled_before_learning_starts=5", run="APEX")
         assert config_of(plan).training_intensity is None
 
-    def test_default_that_has_no_effect_is_not_worth_a_word(self, load: Load) -> None:
+    def test_default_without_effect_has_no_notice(self, load: Load) -> None:
         plan = load("exploration_config: {final_epsilon: 0.1}, prioritized_replay: false, prioritized_replay_beta: 0.9")
         assert notices_of_age(plan) == []
         assert not [notice for notice in plan.notices if "final_prioritized_replay_beta" in notice.message]
 
-    def test_default_holds_in_every_trial_of_a_grid(self, load: Load) -> None:
+    def test_default_of_age_in_every_variant(self, load: Load) -> None:
         plan = load("framework: torch, noisy: {grid_search: [true, false]}, exploration_config: {final_epsilon: 0.1}")
         assert [trial.varied for trial in plan.trials] == [{"noisy": True}, {"noisy": False}]
         assert len(notices_of_age(plan)) == 1
@@ -198,7 +193,7 @@ class TestDefaults:
             ("PPO", "num_workers: 0, framework: torch"),
         ],
     )
-    def test_converted_file_writes_them_out_and_means_the_same(self, load: Load, run: str, config: str) -> None:
+    def test_convert_writes_defaults_of_age(self, load: Load, run: str, config: str) -> None:
         plan = load(config, run=run)
         text = converted_file(Path("f.yaml"))
         Path("f.yaml").write_text(text)
@@ -217,11 +212,11 @@ class TestBeta:
             "framework: torch, prioritized_replay_beta: 0.9",
         ],
     )
-    def test_beta_is_constant_in_the_spelling_of_newer_releases(self, load: Load, config: str) -> None:
+    def test_beta_is_constant_in_newer_releases(self, load: Load, config: str) -> None:
         made = config_of(load(config))
         assert made.prioritized_replay_beta == made.resolved_final_prioritized_replay_beta == 0.9
 
-    def test_keys_of_annealing_are_left_out_where_rllib_ignored_them(self, load: Load) -> None:
+    def test_annealing_keys_ignored_by_rllib_are_left_out(self, load: Load) -> None:
         text = "framework: torch, prioritized_replay_beta: 0.9, final_prioritized_replay_beta: 1.0"
         plan = load(text)
         assert config_of(plan).resolved_final_prioritized_replay_beta == 0.9
@@ -231,7 +226,7 @@ class TestBeta:
         ]
         assert config_of(load(text, "final_prioritized_replay_beta=1.0")).resolved_final_prioritized_replay_beta == 1.0
 
-    def test_keys_of_annealing_are_obeyed_in_the_spelling_of_older_releases(self, load: Load) -> None:
+    def test_annealing_keys_of_older_releases_are_used(self, load: Load) -> None:
         text = "use_pytorch: true, prioritized_replay_beta: 0.5, final_prioritized_replay_beta: 1.0"
         assert config_of(load(text)).resolved_final_prioritized_replay_beta == 1.0
 
@@ -252,14 +247,14 @@ class TestBeta:
 
 
 class TestNoise:
-    def test_noise_takes_the_place_of_epsilon_in_todays_spelling(self, load: Load) -> None:
+    def test_noisy_replaces_epsilon_in_current_spelling(self, load: Load) -> None:
         plan = load("noisy: true, exploration_final_eps: 0.1")
         assert not config_of(plan).epsilon_with_noisy
         assert [notice.message for notice in plan.notices] == [
             "config.exploration_final_eps has no effect: noisy layers explore instead"
         ]
 
-    def test_epsilon_of_an_exploration_config_stays_beside_noise(self, load: Load) -> None:
+    def test_exploration_config_keeps_epsilon_beside_noisy(self, load: Load) -> None:
         plan = load("noisy: true, exploration_config: {final_epsilon: 0.1}")
         assert (config_of(plan).epsilon_with_noisy, config_of(plan).exploration_final_eps) == (True, 0.1)
         assert "config.epsilon_with_noisy: true" in notices_of_age(plan)[0]
@@ -270,18 +265,18 @@ class TestReplayBuffer:
 
     @pytest.mark.parametrize("run", ["DQN", "APEX"])
     @pytest.mark.parametrize(("flag", "expected"), [("", True), ("prioritized_replay: false,", False)])
-    def test_flag_decides_up_to_1_13(self, load: Load, run: str, flag: str, expected: bool) -> None:
+    def test_prioritized_flag_decides_up_to_1_13(self, load: Load, run: str, flag: str, expected: bool) -> None:
         text = f"num_workers: 0, {flag} {self.FLAT}, replay_buffer_config: {{type: MultiAgentReplayBuffer}}"
         plan = load(text, run=run)
         assert config_of(plan).prioritized_replay == expected
         assert any("prioritized_replay decides how replay samples" in notice.message for notice in plan.notices)
 
     @pytest.mark.parametrize("key", ["num_steps_sampled_before_learning_starts", "num_env_runners"])
-    def test_class_decides_later(self, load: Load, key: str) -> None:
+    def test_buffer_class_decides_after_1_13(self, load: Load, key: str) -> None:
         plan = load(f"{key}: 0, replay_buffer_config: {{type: MultiAgentReplayBuffer}}")
         assert not config_of(plan).prioritized_replay
 
     def test_class_in_a_grid_of_mappings(self, load: Load) -> None:
         choices = "[{type: MultiAgentReplayBuffer, capacity: 5000}, {capacity: 6000}]"
         plan = load(f"{self.FLAT}, replay_buffer_config: {{grid_search: {choices}}}")
-        assert [trial.experiment.config.prioritized_replay for trial in plan.trials] == [True, True]  # type: ignore[union-attr]
+        assert [trial.experiment.config.prioritized_replay for trial in plan.trials] == [True, True]  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ def converted(tmp_path: Path) -> str:
     return converted_file(tmp_path / "old.yaml")
 
 
-def test_it_makes_the_same_plan_without_a_notice(tmp_path: Path, converted: str) -> None:
+def test_converted_file_makes_same_plan_without_notices(tmp_path: Path, converted: str) -> None:
     (tmp_path / "new.yaml").write_text(converted)
     old = load_plan([tmp_path / "old.yaml"], fresh_seed=lambda: 7)
     new = load_plan([tmp_path / "new.yaml"], fresh_seed=lambda: 7)
@@ -51,7 +51,7 @@ def test_it_makes_the_same_plan_without_a_notice(tmp_path: Path, converted: str)
     assert [trial.name for trial in new.trials] == [trial.name for trial in old.trials]
 
 
-def test_converting_twice_changes_nothing(tmp_path: Path, converted: str) -> None:
+def test_convert_is_idempotent(tmp_path: Path, converted: str) -> None:
     (tmp_path / "new.yaml").write_text(converted)
     assert converted_file(tmp_path / "new.yaml") == converted
 
@@ -59,28 +59,28 @@ def test_converting_twice_changes_nothing(tmp_path: Path, converted: str) -> Non
 @pytest.mark.parametrize(
     "comment", ["# Ape-X as it was published.", "# Stop early.", "# of 21", "# Bigger than the default.", "# The end."]
 )
-def test_comments_stay(converted: str, comment: str) -> None:
+def test_convert_keeps_comments(converted: str, comment: str) -> None:
     assert converted.count(comment) == 1
 
 
-def test_each_change_is_said_where_it_happened(converted: str) -> None:
+def test_convert_comments_each_change_at_its_key(converted: str) -> None:
     lines = converted.splitlines()
     found = next(number for number, line in enumerate(lines) if line.startswith("    num_workers: "))
     assert lines[found - 1] == "    # converted: config.num_env_runners is config.num_workers now"
     assert "    # converted: config.framework has no effect here: rlexp computes with PyTorch" in lines
 
 
-def test_texts_that_look_like_comments_are_none(converted: str) -> None:
+def test_convert_hash_in_quotes_is_no_comment(converted: str) -> None:
     assert '''name: "#1: pong"''' in converted.replace("'", '"')
 
 
-def test_it_is_silent_about_a_file_of_today(tmp_path: Path) -> None:
+def test_convert_current_file_has_no_comments(tmp_path: Path) -> None:
     text = "a:\n  run: DQN\n  env: CartPole-v1\n  stop: {time_total_s: 1}\n  config:\n    lr: 0.001  # small\n"
     (tmp_path / "f.yaml").write_text(text)
     assert converted_file(tmp_path / "f.yaml") == text
 
 
-def test_key_that_is_left_out_without_a_notice_has_a_comment(tmp_path: Path) -> None:
+def test_convert_comments_minor_notices(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(
         "a:\n  run: DQN\n  env: CartPole-v1\n  stop: {time_total_s: 1}\n  config:\n    framework: torch\n    lr: 1\n"

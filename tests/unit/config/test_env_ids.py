@@ -7,8 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from rlexp.config.keys.env_ids import current_env, is_atari, is_known
-from rlexp.config.keys.env_names import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS
+from rlexp.config.keys.env_ids import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS, current_env, is_atari, is_known
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.errors import ConfigError
 
@@ -27,14 +26,14 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 @pytest.mark.parametrize("env", [*GYMNASIUM_IDS, *LATER_VERSIONS.values(), *(f"{task}-v4" for task in MUJOCO_TASKS)])
-def test_current_ids_are_those_of_gymnasium(env: str) -> None:
+def test_known_ids_match_gymnasium_registry(env: str) -> None:
     assert env in gymnasium.registry
     assert is_known(env)
     assert current_env(env) is None
 
 
 @pytest.mark.parametrize("env", LATER_VERSIONS)
-def test_ids_of_other_ages_are_not(env: str) -> None:
+def test_old_ids_are_not_known(env: str) -> None:
     assert env not in gymnasium.registry
     assert not is_known(env)
 
@@ -57,7 +56,7 @@ def test_ids_of_other_ages_are_not(env: str) -> None:
         ("my.module.Maze", "my.module:Maze", {}),
     ],
 )
-def test_ids_that_changed(load: Load, env: str, current: str, settings: dict[str, Any]) -> None:
+def test_current_env_of_old_ids(load: Load, env: str, current: str, settings: dict[str, Any]) -> None:
     plan = load(env)
     experiment = plan.trials[0].experiment
     assert (experiment.env, experiment.config.env_config) == (current, settings)
@@ -66,7 +65,7 @@ def test_ids_that_changed(load: Load, env: str, current: str, settings: dict[str
 
 
 @pytest.mark.parametrize(("env", "current"), [("Pendulum-v0", "Pendulum-v1"), ("Hopper-v1", "Hopper-v4")])
-def test_ids_of_continuous_envs_that_changed(env: str, current: str) -> None:
+def test_current_env_of_old_continuous_ids(env: str, current: str) -> None:
     assert current_env(env) == (current, {})
 
 
@@ -74,13 +73,13 @@ def test_ids_of_continuous_envs_that_changed(env: str, current: str) -> None:
     "env",
     ["CartPole-v0", "CartPole-v1", "BreakoutNoFrameskip-v4", "ALE/Breakout-v5", "Pong-v4", "a.b:C", "a:ns/Maze-v0"],
 )
-def test_ids_that_stay(load: Load, env: str) -> None:
+def test_current_env_of_current_ids_is_none(load: Load, env: str) -> None:
     plan = load(env)
     assert plan.trials[0].experiment.env == env
     assert plan.notices == ()
 
 
-def test_settings_of_the_user_win(load: Load) -> None:
+def test_old_id_keeps_env_config_of_user(load: Load) -> None:
     experiment = load("PongDeterministic-v4", "{env_config: {frameskip: 2}}").trials[0].experiment
     assert experiment.config.env_config["frameskip"] == 2
 
@@ -94,7 +93,7 @@ def test_settings_of_the_user_win(load: Load) -> None:
         ("ray.rllib.examples.env.random_env.RandomEnv", "is a class of RLlib", "package.module:Class"),
     ],
 )
-def test_ids_that_nobody_knows(load: Load, env: str, message: str, hint: str) -> None:
+def test_unknown_id_is_refused_with_hint(load: Load, env: str, message: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(env)
     (problem,) = caught.value.problems
@@ -103,7 +102,7 @@ def test_ids_that_nobody_knows(load: Load, env: str, message: str, hint: str) ->
     assert hint in (problem.hint or "")
 
 
-def test_an_imported_module_may_register_any(load: Load) -> None:
+def test_unknown_id_passes_with_imports(load: Load) -> None:
     plan = load("flatland_sparse", imports=("flatland.envs",))
     assert plan.trials[0].experiment.env == "flatland_sparse"
     assert plan.modules.imports == ("flatland.envs",)
@@ -119,11 +118,11 @@ def test_an_imported_module_may_register_any(load: Load) -> None:
         ("a.b:PongNoFrameskip", False),
     ],
 )
-def test_which_are_atari_games(env: str, expected: bool) -> None:
+def test_is_atari(env: str, expected: bool) -> None:
     assert is_atari(env) == expected
 
 
-def test_grid_of_old_ids_with_different_settings_makes_a_trial_of_each(load: Load) -> None:
+def test_grid_of_old_ids_makes_a_trial_of_each(load: Load) -> None:
     plan = load("{grid_search: [PongDeterministic-v4, SpaceInvadersDeterministic-v4]}")
     experiments = [trial.experiment for trial in plan.trials]
     assert [experiment.env for experiment in experiments] == ["ALE/Pong-v5", "ALE/SpaceInvaders-v5"]

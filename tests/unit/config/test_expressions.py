@@ -39,7 +39,7 @@ def lookup(path: tuple[str, ...]) -> Any:
         ("None", None),
     ],
 )
-def test_values(text: str, value: Any) -> None:
+def test_evaluated_values(text: str, value: Any) -> None:
     assert evaluated(text, lookup) == value
 
 
@@ -75,7 +75,7 @@ def test_values(text: str, value: Any) -> None:
         "",
     ],
 )
-def test_everything_else_is_refused_at_once(text: str) -> None:
+def test_evaluated_refuses_other_syntax_fast(text: str) -> None:
     started = time.monotonic()
     with pytest.raises(ExpressionError):
         evaluated(text, lookup)
@@ -83,7 +83,7 @@ def test_everything_else_is_refused_at_once(text: str) -> None:
 
 
 @given(st.text(alphabet="0123456789+-*/%()<>=., specconfiglr_xyz'[]{}:", max_size=60))
-def test_no_text_is_a_crash(text: str) -> None:
+def test_evaluated_any_text_raises_expression_error_only(text: str) -> None:
     with contextlib.suppress(ExpressionError):
         evaluated(text, lookup)
 
@@ -102,7 +102,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return to_plan
 
 
-def test_expressions_are_computed_in_each_corner(load: Load) -> None:
+def test_eval_is_computed_in_each_variant(load: Load) -> None:
     plan = load("{num_env_runners: {grid_search: [2, 4]}, train_batch_size: {eval: spec.config.num_workers * 16}}")
     assert [trial.experiment.config.train_batch_size for trial in plan.trials] == [32, 64]
     assert [trial.varied for trial in plan.trials] == [{"num_workers": 2}, {"num_workers": 4}]
@@ -110,7 +110,7 @@ def test_expressions_are_computed_in_each_corner(load: Load) -> None:
     assert resolved_yaml(load_plan(["f.yaml"])) == resolved_yaml(plan)
 
 
-def test_they_see_defaults_and_older_names(load: Load) -> None:
+def test_eval_sees_defaults_and_old_names(load: Load) -> None:
     plan = load("{train_batch_size: {eval: 'spec.config.rollout_fragment_length * spec.config.n_step * 8'}}")
     assert plan.trials[0].experiment.config.train_batch_size == 32
 
@@ -123,7 +123,7 @@ def test_they_see_defaults_and_older_names(load: Load) -> None:
         ("{sample_from: 'lambda spec: 3'}", "config.lr: sample_from is random"),
     ],
 )
-def test_what_is_wrong_stands_at_its_place(load: Load, value: str, start: str) -> None:
+def test_eval_problems_have_places(load: Load, value: str, start: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(f"{{lr: {value}}}")
     problem = caught.value.problems[0]

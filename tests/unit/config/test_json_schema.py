@@ -33,7 +33,7 @@ def experiment(config: str, run: str = "APEX", beside: str = "") -> Any:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_our_experiments_are_valid(validator: Any, path: Path) -> None:
+def test_schema_accepts_experiments_folder(validator: Any, path: Path) -> None:
     validator.validate(data(path.read_text()))
     validator.validate(data(converted_file(path)))
 
@@ -50,7 +50,7 @@ def test_our_experiments_are_valid(validator: Any, path: Path) -> None:
         ("APEX", "null"),
     ],
 )
-def test_what_is_accepted(validator: Any, run: str, config: str) -> None:
+def test_schema_accepts(validator: Any, run: str, config: str) -> None:
     validator.validate(
         experiment(config, run, "stop: {episode_reward_mean: 3, sampler_results/episode_reward_mean: 3},")
     )
@@ -67,6 +67,9 @@ def test_what_is_accepted(validator: Any, run: str, config: str) -> None:
         ("DQN", "{lr: 0}", ""),
         ("DQN", "{lr: {grid_search: []}}", ""),
         ("DQN", "{gamma: 1.5}", ""),
+        ("DQN", "{hiddens: null}", ""),
+        ("DQN", "{hiddens: [0]}", ""),
+        ("DQN", "{custom_resources_per_worker: {tpu: many}}", ""),
         ("DQN", "{batch_mode: whole}", ""),
         ("DQN", "{}", "stop: {reward: 3},"),
         ("DQN", "{}", "stop: {timesteps_total: -1000},"),
@@ -74,12 +77,12 @@ def test_what_is_accepted(validator: Any, run: str, config: str) -> None:
         ("DQN", "{}", "chekpoint_freq: 3,"),
     ],
 )
-def test_what_is_refused(validator: Any, run: str, config: str, beside: str) -> None:
+def test_schema_refuses(validator: Any, run: str, config: str, beside: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(experiment(config, run, beside))
 
 
-def test_every_key_has_its_meaning() -> None:
+def test_schema_describes_keys() -> None:
     config = experiment_schema()["definitions"]["APEX"]["properties"]["config"]["anyOf"][0]["properties"]
     assert config["n_step"]["description"].startswith("Number of rewards added up in one transition")
     assert config["num_env_runners"]["description"] == "Now config.num_workers."

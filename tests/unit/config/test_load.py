@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError
 from rlexp.machine import Machine, fitted
 
@@ -41,7 +42,7 @@ def config_of(plan: Plan) -> Any:
     return plan.trials[0].experiment.config
 
 
-def test_every_problem_of_a_file_in_its_order(write: Write) -> None:
+def test_load_reports_every_problem_in_file_order(write: Write) -> None:
     path = write(
         "a:\n  run: apex\n  env: CartPole-v1\n  stop: {episode_return_mean: 475}\n  lr: 3\n"
         "  config:\n    num_wokers: 2\n    double_q: 'no'\n    stop: 3\n    gamma: 1.5\n    adam_epsilon: '1e-8'\n"
@@ -92,13 +93,13 @@ def test_every_problem_of_a_file_in_its_order(write: Write) -> None:
 @pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
-        ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", "use DQN, APEX or PPO"),
+        ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
         ("apexx", "unknown agent apexx", "did you mean APEX?"),
-        ("3", "run must be the name of an agent, got 3", "use DQN, APEX or PPO"),
-        ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", "use DQN, APEX or PPO"),
+        ("3", "run must be the name of an agent, got 3", f"use {agents()}"),
+        ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", f"use {agents()}"),
     ],
 )
-def test_an_agent_that_is_not_here(write: Write, run: str, message: str, hint: str | None) -> None:
+def test_load_unknown_agent(write: Write, run: str, message: str, hint: str | None) -> None:
     path = write(f"a:\n  run: {run}\n  nv: CartPole-v1\n  config: {{whatever: 1}}\n")
     (missing, unknown_agent, unknown_key) = problems(path)
     assert missing[:2] == ("f.yaml:1:1", "env is missing")
@@ -106,13 +107,11 @@ def test_an_agent_that_is_not_here(write: Write, run: str, message: str, hint: s
     assert unknown_key == ("f.yaml:3:3", "unknown key nv", "did you mean env?")
 
 
-def test_run_is_missing(write: Write) -> None:
-    assert problems(write("a:\n  env: CartPole-v1\n")) == [
-        ("f.yaml:1:1", "run is missing", "write run: DQN, APEX or PPO")
-    ]
+def test_load_missing_run(write: Write) -> None:
+    assert problems(write("a:\n  env: CartPole-v1\n")) == [("f.yaml:1:1", "run is missing", f"write run: {agents()}")]
 
 
-def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:
+def test_load_reports_all_files_and_duplicate_names(write: Write) -> None:
     write(MINIMAL)
     Path("g.yaml").write_text(MINIMAL.replace("100", "abc"))
     assert problems(["f.yaml", "g.yaml", "none.yaml"]) == [
@@ -122,7 +121,7 @@ def test_problems_of_all_files_and_duplicate_names(write: Write) -> None:
     ]
 
 
-def test_problems_of_the_text_and_of_the_keys_come_together(write: Write) -> None:
+def test_load_reports_text_and_key_problems_together(write: Write) -> None:
     found = problems(write(MINIMAL + "  config: {lr: 1, lr: 2, lrr: 3}\n"))
     assert [(where, message) for where, message, _ in found] == [
         ("f.yaml:5:19", "lr is given twice with different values: 1 at f.yaml:5:12, 2 here"),
@@ -130,14 +129,14 @@ def test_problems_of_the_text_and_of_the_keys_come_together(write: Write) -> Non
     ]
 
 
-def test_conflicts_point_at_the_key_that_is_written(write: Write) -> None:
+def test_conflict_place_is_the_given_key(write: Write) -> None:
     found = problems(write(MINIMAL + "  config:\n    buffer_size: 1000\n    train_batch_size: 2000\n"))
     assert [(where, message) for where, message, _ in found] == [
         ("f.yaml:7:5", "config.train_batch_size is 2000, more than buffer_size, which is 1000"),
     ]
 
 
-def test_metrics_of_evaluations_need_evaluations(write: Write) -> None:
+def test_evaluation_metrics_need_evaluation_interval(write: Write) -> None:
     text = MINIMAL.replace("timesteps_total", "evaluation/episode_reward_mean")
     ((where, message, hint),) = problems(write(text))
     assert (where, message) == (
@@ -149,21 +148,21 @@ def test_metrics_of_evaluations_need_evaluations(write: Write) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../x", ".", "'..'", '"\\e[2J"', '"\\x9b31m"', '"\\u202egnp"'])
-def test_a_name_that_is_no_folder(name: str, write: Write) -> None:
+def test_experiment_name_must_be_a_folder_name(name: str, write: Write) -> None:
     where, message, _ = problems(write(MINIMAL.replace("a:", f"{name}:", 1)))[0]
     assert where == "f.yaml:1:1"
     assert message.startswith("name must be the name of a folder")
 
 
-def test_a_name_inside(write: Write) -> None:
+def test_name_key_inside_experiment_is_refused(write: Write) -> None:
     assert problems(write(MINIMAL + "  name: b\n"))[0][:2] == ("f.yaml:5:3", "unknown key name")
 
 
-def test_a_mapping_without_experiments(write: Write) -> None:
+def test_file_without_experiment_name_is_refused(write: Write) -> None:
     assert problems(write("{}\n")) == [("f.yaml", "has no experiment", "write one, with run and env at least")]
 
 
-def test_no_stop_is_a_notice(write: Write) -> None:
+def test_missing_stop_has_a_notice(write: Write) -> None:
     plan = load_plan([write("a: {run: DQN, env: CartPole-v1, stop: , config: }\n")])
     assert [vars(notice) for notice in plan.notices] == [
         {"where": "f.yaml:1:1", "message": "a has no stop, so it runs until it is interrupted"}
@@ -171,7 +170,7 @@ def test_no_stop_is_a_notice(write: Write) -> None:
     assert plan.sources == (Path("f.yaml"),)
 
 
-def test_control_characters_do_not_reach_the_terminal(write: Write) -> None:
+def test_messages_escape_control_characters(write: Write) -> None:
     _, message, _ = problems(write(MINIMAL + '  config: {"\\e[31mred": 1}\n'))[0]
     assert "\x1b" not in message
 
@@ -233,7 +232,7 @@ class TestHints:
             ),
         ],
     )
-    def test_what_was_probably_meant(self, write: Write, config: str, message: str, hint: str | None) -> None:
+    def test_hint_for_probable_meaning(self, write: Write, config: str, message: str, hint: str | None) -> None:
         ((_, *said),) = problems(write(f"{MINIMAL}  config: {{{config}}}\n"))
         assert said == [message, hint]
 
@@ -281,7 +280,7 @@ class TestHints:
         assert load_plan([write(MINIMAL.replace("a:", "config:", 1))]).trials
 
 
-def test_value_that_cannot_be_read_is_one_problem(write: Write) -> None:
+def test_unreadable_value_is_one_problem(write: Write) -> None:
     (found,) = problems(write(f"{MINIMAL}  config: {{seed: 1, n_step: 0100}}\n"))
     assert found == (
         "f.yaml:5:29",
@@ -291,7 +290,7 @@ def test_value_that_cannot_be_read_is_one_problem(write: Write) -> None:
     assert [where for where, _, _ in problems(write(MINIMAL), "n_step=0100")] == ["-o n_step=0100"]
 
 
-def test_duplicate_key_with_the_same_value_is_a_notice_of_its_experiment(write: Write) -> None:
+def test_duplicate_key_notice_belongs_to_its_experiment(write: Write) -> None:
     path = write(
         f"{MINIMAL}  config: {{lr: 1, lr: 1.0}}\nb: {{run: DQN, env: CartPole-v1, stop: {{time_total_s: 1}}}}\n"
     )
@@ -302,14 +301,14 @@ def test_duplicate_key_with_the_same_value_is_a_notice_of_its_experiment(write: 
     assert converted_file(Path(path)).count("# converted:") == 1
 
 
-def test_words_of_yaml_1_1_are_read_where_no_string_is_expected(write: Write) -> None:
+def test_yaml_1_1_words_become_values(write: Write) -> None:
     path = write(
         f"{MINIMAL}  config:\n    double_q: no\n    dueling: {{grid_search: [ON, off]}}\n    buffer_size: 1_000_000\n"
         "    gpu: no\n    clip_rewards: Yes\n    env_config: {a: off, b: 'off', c: [1_0, x]}\n    num_workers: 0\n"
     )
     plan = load_plan([path])
     made = [trial.experiment.config for trial in plan.trials]
-    assert [(config.double_q, config.dueling) for config in made] == [(False, True), (False, False)]  # type: ignore[union-attr]
+    assert [(config.double_q, config.dueling) for config in made] == [(False, True), (False, False)]  # type: ignore[attr-defined]
     assert (config_of(plan).buffer_size, config_of(plan).clip_rewards) == (1_000_000, True)
     assert config_of(plan).env_config == {"a": False, "b": "off", "c": [10, "x"]}
     assert [notice.message for notice in plan.notices if "is read as" in notice.message] == [
@@ -326,14 +325,14 @@ def test_words_of_yaml_1_1_are_read_where_no_string_is_expected(write: Write) ->
     assert load_plan(["f.yaml"]).trials == plan.trials
 
 
-def test_words_of_yaml_1_1_stay_strings_where_a_string_is_expected(write: Write) -> None:
+def test_yaml_1_1_words_stay_strings_at_string_keys(write: Write) -> None:
     plan = load_plan([write(f"{MINIMAL}  restore: on\n  config: {{num_workers: 0}}\n")])
     assert plan.trials[0].experiment.restore == "on"
     ((_, message, _),) = problems(write(f"{MINIMAL}  config: {{batch_mode: off}}\n"))
     assert message.endswith("got the string 'off'")
 
 
-def test_words_of_yaml_1_1_in_overrides(write: Write) -> None:
+def test_yaml_1_1_words_in_overrides_become_values(write: Write) -> None:
     plan = load_plan([write(MINIMAL)], ["double_q=no", "num_workers=0", "buffer_size=1_000_000"])
     assert (config_of(plan).double_q, config_of(plan).buffer_size) == (False, 1_000_000)
 
@@ -403,7 +402,7 @@ class TestGpus:
         assert (made.num_gpus, made.num_gpus_per_worker) == (2, 0.1)
 
 
-def test_ppo_file_says_that_it_cannot_be_trained_yet(write: Write) -> None:
+def test_untrainable_agent_has_a_notice(write: Write) -> None:
     plan = load_plan([write(MINIMAL.replace("APEX", "PPO"))])
     assert [vars(notice) for notice in plan.notices] == [
         {"where": "f.yaml:1:1", "message": "a: rlexp cannot train PPO yet; it can check and convert the file"}
@@ -522,14 +521,14 @@ class TestResolved:
         "b: {run: DQN, env: 'pkg.mod:Env', config: {seed: {grid_search: [1, 2]}}}\n"
     )
 
-    def test_it_makes_the_same_plan_again(self, write: Write) -> None:
+    def test_resolved_file_makes_same_plan(self, write: Write) -> None:
         plan = load_plan([write(self.TEXT)])
         text = resolved_yaml(plan)
         again = load_plan([write(text)])
         assert resolved_yaml(again) == text
         assert again.trials == plan.trials
 
-    def test_it_has_every_default_and_keeps_grids(self, write: Write) -> None:
+    def test_resolved_file_has_defaults_and_grids(self, write: Write) -> None:
         plan = load_plan([write(self.TEXT)], fresh_seed=lambda: 77)
         resolved = plan.experiments[0].resolved
         assert resolved["run"] == "APEX"
@@ -557,7 +556,7 @@ trees = st.recursive(
 
 @settings(deadline=None)
 @given(tree=st.dictionaries(words, trees, max_size=6), override=st.tuples(words, trees))
-def test_nothing_but_a_config_error(
+def test_load_any_text_raises_config_error_only(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any], override: tuple[str, Any]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"

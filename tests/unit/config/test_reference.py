@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.config.keys.agents import RUNNABLE
 from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
 from rlexp.config.reference.page import behaviour_tests, page
 
@@ -16,12 +17,12 @@ def without_tests(text: str) -> list[str]:
     return [line.rpartition(" | ")[0] or line for line in text.splitlines()]
 
 
-def test_the_page_is_current() -> None:
+def test_keys_page_is_current() -> None:
     written = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
     assert without_tests(written) == without_tests(page({})), "run `make keys`"
 
 
-def test_the_page_names_tests_that_exist(tmp_path: Path) -> None:
+def test_keys_page_names_behaviour_tests(tmp_path: Path) -> None:
     (tmp_path / "test_keys_a.py").write_text(
         'import pytest\n\n@pytest.mark.key("lr", "optimizer.debug")\ndef test_rates() -> None: ...\n'
         '\n@pytest.mark.key("stop")\nclass TestStop: ...\n\ndef test_other() -> None: ...\n'
@@ -35,9 +36,9 @@ def test_the_page_names_tests_that_exist(tmp_path: Path) -> None:
     assert "`test_keys_a::test_rates`" in next(line for line in page(tests).splitlines() if line.startswith("| `lr`"))
 
 
-def test_every_key_has_a_test_of_its_effect() -> None:
+def test_every_key_has_a_behaviour_test() -> None:
     tests = behaviour_tests(BEHAVIOUR)
-    keys = [key for key in key_references() if not key.is_group and set(key.defaults) - {"PPO"}]
+    keys = [key for key in key_references() if not key.is_group and set(key.defaults) & set(RUNNABLE)]
     names = {key.dotted.removeprefix("config.") for key in keys}
     unknown = {name for name in tests if name not in names and f"optimizer.{name}" not in names}
     assert not unknown, f"tests of keys that there are not: {sorted(unknown)}"
@@ -58,11 +59,11 @@ def test_every_key_has_a_test_of_its_effect() -> None:
         ("nothing", []),
     ],
 )
-def test_keys_are_found_by_any_name(name: str, found: list[str]) -> None:
+def test_find_keys_by_any_name(name: str, found: list[str]) -> None:
     assert [key.dotted for key in find_keys(name)] == found
 
 
-def test_keys_that_are_gone() -> None:
+def test_find_old_key() -> None:
     gone = find_old_key("model.use_lstm")
     assert gone is not None
     assert (gone.dotted, gone.says) == ("config.model.use_lstm", "is not supported by rlexp: LSTM models")
@@ -70,6 +71,6 @@ def test_keys_that_are_gone() -> None:
     assert nearest_key("num_wokers") == "num_workers"
 
 
-def test_defaults_differ_by_agent() -> None:
+def test_key_reference_has_defaults_by_agent() -> None:
     (key,) = find_keys("n_step")
     assert key.defaults == {"DQN": 1, "APEX": 3}

@@ -43,25 +43,25 @@ def problems(sweep: Sweep, lines: str) -> list[tuple[str, str]]:
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32))
-def test_uniform_draws_lie_between_the_ends(low: float, width: float, seed: int) -> None:
+def test_uniform_draws_between_ends(low: float, width: float, seed: int) -> None:
     value = domain("uniform", low, low + width).draw(Random(seed))
     assert low <= value <= low + width
 
 
 @given(st.integers(-50, 50), st.integers(2, 20), st.integers(0, 2**32))
-def test_randint_leaves_its_upper_end_out(low: int, width: int, seed: int) -> None:
+def test_randint_excludes_upper_end(low: int, width: int, seed: int) -> None:
     value = domain("randint", low, low + width).draw(Random(seed))
     assert isinstance(value, int)
     assert low <= value < low + width
 
 
-def test_every_whole_number_is_drawn_and_each_as_often() -> None:
+def test_randint_draws_each_number_equally() -> None:
     rng, numbers = Random(1), domain("randint", 3, 6)
     draws = [numbers.draw(rng) for _ in range(3000)]
     assert {number: round(draws.count(number) / 3000, 1) for number in sorted(set(draws))} == {3: 0.3, 4: 0.3, 5: 0.3}
 
 
-def test_loguniform_draws_each_decade_as_often() -> None:
+def test_loguniform_draws_each_decade_equally() -> None:
     rng, rates = Random(1), domain("loguniform", 1e-5, 1e-2)
     decades = [math.floor(math.log10(rates.draw(rng))) for _ in range(3000)]
     assert {decade: round(decades.count(decade) / 3000, 1) for decade in set(decades)} == {-5: 0.3, -4: 0.3, -3: 0.3}
@@ -129,25 +129,25 @@ def test_drawn_numbers_can_be_typed_again() -> None:
         ("{choice: [1e-3, -1]}", "f.yaml:4:32", "config.lr must be a number > 0, got -1"),
     ],
 )
-def test_what_is_wrong_is_told_at_its_place(sweep: Sweep, value: str, where: str, text: str) -> None:
+def test_sampler_problems_have_places(sweep: Sweep, value: str, where: str, text: str) -> None:
     (problem,) = problems(sweep, f"  config: {{lr: {value}}}")
     assert problem[0] == where
     assert problem[1].startswith(text)
 
 
-def test_ends_that_do_not_fit_together_are_found(sweep: Sweep) -> None:
+def test_conflicting_range_ends_are_refused(sweep: Sweep) -> None:
     lines = "  config: {train_batch_size: {randint: [8, 2000]}, buffer_size: {quniform: [500, 5000, 500]}}"
     assert "more than buffer_size, which is 500" in problems(sweep, lines)[0][1]
 
 
-def test_of_many_axes_every_pair_of_ends_is_looked_at(sweep: Sweep) -> None:
+def test_many_axes_check_every_pair_of_ends(sweep: Sweep) -> None:
     axes = ", ".join(f"x{number}: {{uniform: [0, 1]}}" for number in range(20))
     sizes = "train_batch_size: {randint: [8, 2000]}, buffer_size: {randint: [500, 5000]}"
     lines = f"  config: {{env_config: {{{axes}}}, {sizes}}}"
     assert "more than buffer_size, which is 500" in problems(sweep, lines)[0][1]
 
 
-def test_samplers_may_be_written_as_python_had_them(sweep: Sweep) -> None:
+def test_python_samplers_are_read(sweep: Sweep) -> None:
     plan = sweep(
         '  config:\n    lr: {sample_from: "lambda spec: random.uniform(5e-5, 1e-3)"}\n'
         '    n_step: {sample_from: "lambda _: random.randint(1, 5)"}\n'
@@ -160,12 +160,12 @@ def test_samplers_may_be_written_as_python_had_them(sweep: Sweep) -> None:
     ]
 
 
-def test_env_config_may_have_keys_that_are_called_like_samplers(sweep: Sweep) -> None:
+def test_env_config_keys_named_like_samplers_are_kept(sweep: Sweep) -> None:
     plan = sweep("  config: {env_config: {choice: 3}, lr: {uniform: [1, 2]}}")
     assert plan.trials[0].experiment.config.env_config == {"choice": 3}
 
 
-def test_rlexp_run_says_who_draws(tmp_path: Path) -> None:
+def test_run_refuses_samplers(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("a:\n  run: DQN\n  env: CartPole-v1\n  config: {lr: {uniform: [0.1, 1]}}\n")
     with pytest.raises(ConfigError) as caught:

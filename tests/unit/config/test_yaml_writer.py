@@ -46,7 +46,7 @@ data = st.dictionaries(
 
 @settings(deadline=None)
 @given(data)
-def test_round_trip(value: dict[str, Any]) -> None:
+def test_to_yaml_round_trip(value: dict[str, Any]) -> None:
     root, problems, notices = parse(to_yaml(value), lambda line, column: Place("f", line, column))
     assert not (*problems, *notices)
     assert root is not None
@@ -62,5 +62,5 @@ def test_string_that_yaml_1_1_reads_as_a_value_is_quoted(text: str) -> None:
     assert (node.value, node.is_plain) == (text, False)
 
 
-def test_order_is_kept_and_lists_stand_on_one_line() -> None:
+def test_to_yaml_keeps_order_and_one_line_lists() -> None:
     assert to_yaml({"b": {"d": [1, 2]}, "a": (3,)}) == "b:\n  d: [1, 2]\na: [3]\n"

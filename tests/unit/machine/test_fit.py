@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS, Experiment, required_cpus, required_gpus
+from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.machine import Machine, fitted
 
 GIB = 2**30
@@ -38,7 +39,7 @@ def buffer_size_of(experiment: Experiment) -> int:
     ],
 )
 @pytest.mark.parametrize("gpus", [0, 1, 4])
-def test_it_fits_and_is_still_valid(cpus: int, gpus: int, config: dict[str, Any]) -> None:
+def test_fitted_experiment_fits_and_is_valid(cpus: int, gpus: int, config: dict[str, Any]) -> None:
     before = experiment(**config)
     after, changes = fitted(before, machine(cpus, gpus))
     assert required_cpus(after) <= cpus
@@ -49,12 +50,12 @@ def test_it_fits_and_is_still_valid(cpus: int, gpus: int, config: dict[str, Any]
     assert bool(changes) == (after != before)
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_fitted_keeps_what_fits() -> None:
     before = experiment(num_workers=3, num_gpus=1)
     assert fitted(before, machine(cpus=4, gpus=1)) == (before, ())
 
 
-def test_it_says_what_it_changed() -> None:
+def test_fitted_reports_changes() -> None:
     _, changes = fitted(experiment(num_workers=8, num_gpus=1), machine())
     assert changes == (
         "num_gpus: 0 instead of 1 (--fit)",
@@ -64,7 +65,7 @@ def test_it_says_what_it_changed() -> None:
     )
 
 
-def test_replay_of_games_is_cut_to_the_memory() -> None:
+def test_fitted_cuts_replay_to_memory() -> None:
     keys = {"buffer_size": 1_000_000, "learning_starts": 900_000}  # counts rows added, so it may be more than fit
     game = experiment("PongNoFrameskip-v4", run="DQN", compress_observations=False, **keys)
     after, changes = fitted(game, machine(memory=4 * GIB))

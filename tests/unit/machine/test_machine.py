@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import AGENTS, DQNExperiment
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine
@@ -21,20 +21,20 @@ def put(root: Path, name: str, text: str) -> None:
     (root / name).write_text(text)
 
 
-def test_without_quotas_the_affinity_counts(tmp_path: Path) -> None:
+def test_available_cpus_without_quota_is_affinity(tmp_path: Path) -> None:
     assert available_cpus(tmp_path) == ALL_CPUS
     put(tmp_path, "sys/fs/cgroup/cpu.max", "max 100000\n")
     assert available_cpus(tmp_path) == ALL_CPUS
 
 
 @pytest.mark.parametrize("group", ["", "slice/job"])
-def test_quota_of_version_2_here_or_above(tmp_path: Path, group: str) -> None:
+def test_available_cpus_cgroup_v2_quota(tmp_path: Path, group: str) -> None:
     put(tmp_path, "proc/self/cgroup", "0::/slice/job/step\n")
     put(tmp_path, f"sys/fs/cgroup/{group}/cpu.max", "150000 100000\n")
     assert available_cpus(tmp_path) == 1
 
 
-def test_quota_of_version_1(tmp_path: Path) -> None:
+def test_available_cpus_cgroup_v1_quota(tmp_path: Path) -> None:
     put(tmp_path, "proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n")
     put(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n")
     put(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
@@ -46,13 +46,13 @@ def test_quota_of_version_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("visible", "count"), [(None, 2), ("", 0), ("-1", 0), ("0", 1), ("0,1,2", 2), ("1,-1,0", 1), ("GPU-8f3c", 1)]
 )
-def test_gpus_are_devices_that_may_be_seen(tmp_path: Path, visible: str | None, count: int) -> None:
+def test_available_gpus_are_visible_devices(tmp_path: Path, visible: str | None, count: int) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         put(tmp_path, f"dev/{name}", "")
     assert available_gpus(tmp_path, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == count
 
 
-def test_this_machine_has_something() -> None:
+def test_this_machine_has_cpus_and_memory() -> None:
     machine = this_machine()
     assert 1 <= machine.cpus <= ALL_CPUS
     assert 0 < machine.memory_available <= machine.memory_total
@@ -93,14 +93,14 @@ def trial(**config: Any) -> Trial:
         ),
     ],
 )
-def test_what_does_not_fit_is_said_with_what_does(config: dict[str, Any], message: str, hint: str) -> None:
+def test_check_fits_reports_need_and_override(config: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(ResourceError) as caught:
         check_fits([trial(**config), trial(**config)], TWO_CPUS)
     assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, f"{hint}, or --fit")]
     assert caught.value.exit_code == 4
 
 
-def test_all_that_does_not_fit_is_said() -> None:
+def test_check_fits_reports_all_shortfalls() -> None:
     with pytest.raises(ResourceError) as caught:
         check_fits(
             [trial(num_workers=2), trial(num_workers=1), trial(num_workers=3, num_gpus_per_worker=0.5)], TWO_CPUS
@@ -108,7 +108,7 @@ def test_all_that_does_not_fit_is_said() -> None:
     assert len(caught.value.problems) == 3
 
 
-def test_what_fits_passes() -> None:
+def test_check_fits_accepts() -> None:
     check_fits([trial(num_workers=1), trial(num_workers=4, num_cpus_per_worker=0.25), trial(num_workers=0)], TWO_CPUS)
 
 
@@ -116,7 +116,7 @@ def test_what_fits_passes() -> None:
     ("run", "config", "needed"),
     [("DQN", {"compress_observations": False}, "13.8"), ("APEX", {"replay_storage": "shared_memory"}, "105.4")],
 )
-def test_replay_that_no_memory_could_hold(run: str, config: dict[str, Any], needed: str) -> None:
+def test_check_fits_refuses_replay_larger_than_memory(run: str, config: dict[str, Any], needed: str) -> None:
     game = AGENTS[run].model_validate(
         {
             "name": "pong",
@@ -130,7 +130,7 @@ def test_replay_that_no_memory_could_hold(run: str, config: dict[str, Any], need
     assert caught.value.message == f"pong may need {needed} GiB for replay, this machine has 8.0 GiB"
 
 
-def test_resources_that_only_a_cluster_has_are_refused() -> None:
+def test_check_fits_refuses_custom_resources() -> None:
     config = DQNConfig(num_workers=1, custom_resources_per_worker={"rack": 2.0})
     experiment = DQNExperiment(name="racked", run="DQN", env="CartPole-v1", config=config)
     trial = Trial(0, "00000", experiment, {}, 0)

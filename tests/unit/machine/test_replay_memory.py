@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.config.keys.experiment import AGENTS, Experiment
-from rlexp.machine.replay_memory import bytes_per_transition, replay_bytes
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
+from rlexp.machine.fit import bytes_per_transition
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.sample_batch import (
     ACTIONS,
@@ -68,7 +69,7 @@ def stored_bytes_per_transition(num_shards: int, storage: str, game: np.ndarray)
 
 
 @pytest.mark.parametrize("num_shards", [1, 4])
-def test_it_is_what_full_replay_takes(num_shards: int) -> None:
+def test_bytes_per_transition_matches_full_replay(num_shards: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (500, DIM, DIM, 1), np.uint8)
     experiment = pong(
         compress_observations=False,
@@ -82,7 +83,7 @@ def test_it_is_what_full_replay_takes(num_shards: int) -> None:
     assert 0.93 * said <= taken <= said
 
 
-def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_games_do() -> None:
+def test_bytes_per_transition_bounds_compressed_replay() -> None:
     rng = np.random.default_rng(0)
     drawn = np.repeat(rng.integers(0, 256, (500, 21, 2, 1), np.uint8), DIM // 21, axis=1)
     game = np.repeat(drawn, DIM // 2, axis=2)
@@ -91,7 +92,7 @@ def test_compressed_replay_takes_no_more_than_said_where_frames_compress_as_game
     assert stored_bytes_per_transition(1, "compressed_frames", game=game) <= said < DIM * DIM / 4
 
 
-def test_shared_memory_holds_both_stacks_of_a_row() -> None:
+def test_bytes_per_transition_shared_memory_holds_two_stacks() -> None:
     said = bytes_per_transition(pong(replay_storage="shared_memory", num_workers=2, compress_observations=True))
     assert said is not None
     assert 0 < said - 2 * STACKED * DIM * DIM < 200
@@ -100,7 +101,7 @@ def test_shared_memory_holds_both_stacks_of_a_row() -> None:
 @pytest.mark.parametrize(
     "model", [{"dim": 42}, {"framestack": False}, {"dim": 42, "framestack": False}], ids=["small", "single", "both"]
 )
-def test_it_follows_the_models_frames(model: dict[str, Any]) -> None:
+def test_bytes_per_transition_follows_model_frames(model: dict[str, Any]) -> None:
     side = model.get("dim", DIM)
     said = bytes_per_transition(pong("DQN", compress_observations=False, model=model))
     assert said is not None
@@ -115,13 +116,5 @@ def test_it_follows_the_models_frames(model: dict[str, Any]) -> None:
     ],
     ids=["other frames", "no game"],
 )
-def test_only_the_env_could_tell_of_others(experiment: Experiment) -> None:
+def test_transition_of_other_envs_has_no_estimate(experiment: Experiment) -> None:
     assert bytes_per_transition(experiment) is None
-    assert replay_bytes(experiment) is None
-
-
-def test_the_whole_buffer_is_all_of_its_rows() -> None:
-    experiment = pong("DQN", buffer_size=12_345)
-    each = bytes_per_transition(experiment)
-    assert each is not None
-    assert replay_bytes(experiment) == 12_345 * each

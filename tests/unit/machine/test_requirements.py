@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.load_options import LoadOptions
+from rlexp.config.command_line import LoadOptions
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
@@ -59,7 +59,7 @@ def problems(folder: Path, env: str, imports: tuple[str, ...] = (), **keys: Any)
         *("without_init.below.envs:Maze", "tests.behaviour.failing_env:FailsOnceEnv"),
     ],
 )
-def test_env_that_may_exist_passes(folder: Path, env: str) -> None:
+def test_check_requirements_accepts_possible_env(folder: Path, env: str) -> None:
     assert problems(folder, env) == []
 
 
@@ -77,7 +77,7 @@ def test_env_that_may_exist_passes(folder: Path, env: str) -> None:
         ("my_maze:make", "make ({folder}/my_maze.py:9) is not a gymnasium.Env"),
     ],
 )
-def test_env_that_cannot_exist_is_an_error_at_its_place(folder: Path, env: str, message: str) -> None:
+def test_missing_env_is_an_error_with_place(folder: Path, env: str, message: str) -> None:
     assert problems(folder, env) == [("/maze.yaml:3:8", f"env {env}: {message.format(folder=folder)}")]
 
 

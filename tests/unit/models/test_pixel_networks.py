@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlexp.config.keys.structured_fields import ConvFilter
+from rlexp.config.keys.fields import ConvFilter
 from rlexp.models import HeadConfig, QNetworkConfig, TorsoConfig
 from rlexp.models.q_network import QNetwork
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.structured_fields import ConvFilter
 from rlexp.errors import UsageError
 from rlexp.models import TorsoConfig, torso_config_of
 from rlexp.models.torsos import default_filters, make_torso

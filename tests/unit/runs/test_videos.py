@@ -13,8 +13,7 @@ import pytest
 
 from rlexp.agents.checkpoint_player import EvaluationRequest, film_checkpoint, film_checkpoint_to
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import DQNExperiment
+from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.envs import GAME_OVER, EnvConfig, FrameConfig, make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import film_episode

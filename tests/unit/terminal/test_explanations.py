@@ -8,9 +8,8 @@ import pytest
 
 from rlexp.config.keys.metric_names import KNOWN_METRICS
 from rlexp.config.keys.search import SearchConfig
-from rlexp.config.reference.named_values import named_values
-from rlexp.config.space.python_samplers import KEYS as SPELLINGS
-from rlexp.config.space.samplers import GRID, SAMPLERS
+from rlexp.config.reference.explain import named_values
+from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.errors import UsageError
 from rlexp.runs.recorders import COLUMNS
 from rlexp.terminal import print_explanation
@@ -33,7 +32,7 @@ def test_every_column_of_a_result_is_explained(name: str, capsys: pytest.Capture
     assert len(lines) > 1
 
 
-@pytest.mark.parametrize("name", [GRID, SPELLINGS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS])
+@pytest.mark.parametrize("name", [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS])
 def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     first, *rest = explained(name, capsys).splitlines()
     assert first.startswith(f"{name} (")
@@ -41,7 +40,7 @@ def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: py
 
 
 def test_explained_names_exist() -> None:
-    known = {*COLUMNS, *KNOWN_METRICS, GRID, SPELLINGS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS}
+    known = {*COLUMNS, *KNOWN_METRICS, GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS}
     assert {each.name for each in named_values()} == known
 
 
@@ -54,7 +53,7 @@ def test_explained_names_exist() -> None:
         ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
         ("asha", "  keys:    time_attr, grace_period, reduction_factor"),
         ("search.pbt.quantile_fraction", "  default: 0.25"),
-        ("lr", "  default: 0.0005 (DQN, APEX), 5.0e-05 (PPO)"),
+        ("clip_param", "  default: 0.3 (PPO)"),
     ],
 )
 def test_explanation_has_other_spellings_and_keys_of_groups(

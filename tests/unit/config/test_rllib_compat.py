@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.experiment import AGENTS
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, old_groups, renamed_keys
@@ -38,8 +38,8 @@ def config(plan: Plan) -> Any:
 
 
 def messages(plan: Plan) -> list[str]:
-    """Return the notices; what is said of every PPO file is left out."""
-    return [notice.message for notice in plan.notices if "cannot train PPO yet" not in notice.message]
+    """Return the notices, without that of every file of an agent that cannot be trained."""
+    return [notice.message for notice in plan.notices if "rlexp cannot train" not in notice.message]
 
 
 def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tuple[str, str, str | None]]:
@@ -89,18 +89,18 @@ class TestTable:
             assert absent.path not in table
             assert absent.reason
 
-    def test_computed_keys_come_down_to_keys(self) -> None:
+    def test_computed_keys_set_known_keys(self) -> None:
         tables = {path for run in AGENTS for path in key_table(run)}
         for new in computed_keys().values():
             assert set(new) <= tables
 
     @pytest.mark.parametrize("run", AGENTS)
-    def test_absent_keys_that_ask_for_nothing_pass_in_silence(self, load: Load, run: str) -> None:
+    def test_absent_keys_with_null_have_no_notice(self, load: Load, run: str) -> None:
         plan = load(together([absent.path for absent in absent_keys(run)], None), run=run)
         assert messages(plan) == []
 
     @pytest.mark.parametrize("run", AGENTS)
-    def test_keys_without_effect_say_so_once(self, load: Load, run: str) -> None:
+    def test_keys_without_effect_have_one_notice(self, load: Load, run: str) -> None:
         idle = [absent for absent in absent_keys(run) if not absent.is_feature]
         said = messages(load(together([absent.path for absent in idle], "something"), run=run))
         assert sorted(said) == sorted(f"{'.'.join(absent.path)} has no effect here: {absent.reason}" for absent in idle)
@@ -116,7 +116,7 @@ class TestTable:
     @pytest.mark.parametrize(
         "value", ["null", "true", "3", "-1.5", "x", "[]", "[1, x]", "{}", "{a: {b: 1}}", "[[0, 1]]", "[[0, x], [1, 2]]"]
     )
-    def test_no_value_of_an_old_key_is_a_crash(self, load: Load, value: str) -> None:
+    def test_old_key_any_value_raises_config_error_only(self, load: Load, value: str) -> None:
         old = [(agent, path) for agent in AGENTS for path in (*renamed_keys(agent), *computed_keys())]
         for run, path in old:
             with contextlib.suppress(ConfigError):
@@ -124,14 +124,14 @@ class TestTable:
 
 
 class TestNames:
-    def test_an_old_name_is_a_notice_at_its_place(self, load: Load) -> None:
+    def test_old_name_has_a_notice_with_place(self, load: Load) -> None:
         plan = load("  config:\n    rollout_fragment_length: 20\n")
         assert config(plan).sample_batch_size == 20
         assert [vars(notice) for notice in plan.notices] == [
             {"where": "f.yaml:6:5", "message": "config.rollout_fragment_length is config.sample_batch_size now"}
         ]
 
-    def test_the_same_under_both_names(self, load: Load) -> None:
+    def test_key_under_both_names(self, load: Load) -> None:
         assert config(load("  config: {num_workers: 0, num_env_runners: 0}\n")).num_workers == 0
         found = problems(load, "  config:\n    num_workers: 2\n    num_env_runners: 3\n")
         assert found == [
@@ -145,10 +145,10 @@ class TestNames:
 
     @pytest.mark.parametrize("override", ["config.num_env_runners=1", "num_env_runners=1", "num_workers=1"])
     @pytest.mark.parametrize("key", ["num_env_runners", "num_workers", "num_rollout_workers"])
-    def test_overrides_win_under_any_name(self, load: Load, key: str, override: str) -> None:
+    def test_override_wins_under_any_name(self, load: Load, key: str, override: str) -> None:
         assert config(load(f"  config: {{{key}: 4}}\n", override)).num_workers == 1
 
-    def test_an_override_of_a_whole_old_group(self, load: Load) -> None:
+    def test_override_of_old_group(self, load: Load) -> None:
         plan = load(
             "  config: {exploration_config: {final_epsilon: 0.1, epsilon_timesteps: 7}}\n",
             "exploration_config={final_epsilon: 0.3}",
@@ -167,7 +167,7 @@ class TestNames:
             "unknown key config.replay_buffer_config.size (agent DQN)",
         ]
 
-    def test_unknown_keys_may_be_left_out(self, load: Load) -> None:
+    def test_allow_unknown_leaves_keys_out(self, load: Load) -> None:
         text = "  wat: 1\n  config: {lrr: 1, lr: 2e-3, model: {slot1: lstm}}\n"
         plan = load(text, allow_unknown=True)
         assert config(plan).lr == 2e-3
@@ -177,13 +177,13 @@ class TestNames:
             "unknown key config.model.slot1 (agent DQN): it is left out",
         ]
 
-    def test_allow_unknown_forgives_no_missing_feature(self, load: Load) -> None:
+    def test_allow_unknown_refuses_missing_features(self, load: Load) -> None:
         assert problems(load, "  config: {model: {use_lstm: true}}\n", allow_unknown=True) == [
             ("f.yaml:5:20", "config.model.use_lstm: rlexp does not support LSTM models", None)
         ]
 
     @pytest.mark.parametrize("name", ["apex", "APEX_DQN", "ApexDQN", "ApexTrainer"])
-    def test_agents_under_their_names(self, load: Load, name: str) -> None:
+    def test_old_agent_names(self, load: Load, name: str) -> None:
         assert load(run=name, text="  config: {num_workers: 0}\n").trials[0].experiment.run == "APEX"
 
     def test_experiment_keys_of_ray_2(self, load: Load) -> None:
@@ -200,7 +200,7 @@ class TestNames:
         assert experiment.checkpoint_at_end
         assert experiment.checkpoint_score_attr == "min-episode_reward_mean"
 
-    def test_stop_metrics_of_all_ages(self, load: Load) -> None:
+    def test_old_stop_metrics(self, load: Load) -> None:
         plan = load("", "stop={sampler_results/episode_reward_mean: 1, env_runners: {episode_len_mean: 2}}")
         assert plan.trials[0].experiment.stop == {"episode_reward_mean": 1, "episode_len_mean": 2}
         plan = load("", "stop={num_env_steps_sampled_lifetime: 5, training_iteration: 3}")
@@ -246,7 +246,7 @@ class TestValues:
             ("clip_rewards: [-1, 3]", "clip_rewards", (-1.0, 3.0)),
         ],
     )
-    def test_what_old_values_become(self, load: Load, text: str, key: str, value: Any) -> None:
+    def test_old_values(self, load: Load, text: str, key: str, value: Any) -> None:
         found = getattr(config(load(f"  config: {{{text}}}\n")), key)
         assert found == value
         assert type(found) is type(value) or isinstance(value, int)
@@ -274,19 +274,19 @@ class TestValues:
             "conv_filters: 3",
         ],
     )
-    def test_convolutions_that_cannot_be(self, load: Load, text: str) -> None:
+    def test_invalid_conv_filters_are_refused(self, load: Load, text: str) -> None:
         ((_, message, _),) = problems(load, f"  config: {{model: {{{text}}}}}\n")
         assert "must be a list of [channels, kernel, stride], or null" in message
 
     @pytest.mark.parametrize("value", ["[1]", "[1, 1]", "0", "-2", "x", "[a, b]", "{}"])
-    def test_rewards_that_cannot_be_clipped(self, load: Load, value: str) -> None:
+    def test_invalid_clip_rewards_are_refused(self, load: Load, value: str) -> None:
         assert len(problems(load, f"  config: {{clip_rewards: {value}}}\n")) == 1
 
     @pytest.mark.parametrize("value", ["[]", "[[0, 1], [0, 2]]", "[[5, 1], [3, 2]]", "[[0]]", "[[0, -1]]", "3"])
-    def test_schedules_that_cannot_be(self, load: Load, value: str) -> None:
+    def test_invalid_schedules_are_refused(self, load: Load, value: str) -> None:
         assert len(problems(load, f"  config: {{lr_schedule: {value}}}\n")) == 1
 
-    def test_parameter_noise_comes_with_the_epsilon_that_it_had(self, load: Load) -> None:
+    def test_parameter_noise_type_sets_epsilon(self, load: Load) -> None:
         text = "exploration_config: {type: ParameterNoise, random_timesteps: 500, initial_stddev: 2.0}"
         plan = load(f"  config: {{num_workers: 2, {text}}}\n", run="APEX")
         made = config(plan)
@@ -301,18 +301,18 @@ class TestValues:
             "config.exploration_config.initial_stddev is config.parameter_noise_initial_stddev now",
         ]
 
-    def test_an_exploration_type_leaves_alone_what_is_given(self, load: Load) -> None:
+    def test_exploration_type_keeps_given_keys(self, load: Load) -> None:
         plan = load("  config: {soft_q: false, exploration_config: {type: SoftQ}}\n")
         assert not config(plan).soft_q
         assert messages(plan) == ["config.exploration_config.type: SoftQ has no effect beside config.soft_q"]
 
     @pytest.mark.parametrize("key", ["noisy", "soft_q"])
-    def test_parameter_noise_is_the_only_exploration_of_its_kind(self, load: Load, key: str) -> None:
+    def test_parameter_noise_conflicts_with_other_exploration(self, load: Load, key: str) -> None:
         message = f"config.parameter_noise and {key} are both true, but only one of them can explore"
         found = problems(load, f"  config:\n    {key}: true\n    exploration_config:\n      type: ParameterNoise\n")
         assert found == [("f.yaml:8:7", message, f"write parameter_noise: false or {key}: false")]
 
-    def test_resources_of_a_trial_are_shared_out(self, load: Load) -> None:
+    def test_trial_resources_are_divided(self, load: Load) -> None:
         made = config(
             load("  trial_resources: {cpu: 2, gpu: 1, extra_cpu: 2}\n  config: {num_workers: 4}\n", run="APEX")
         )
@@ -320,13 +320,13 @@ class TestValues:
         made = config(load("  resources: {cpu: 10, driver_cpu_limit: 2}\n  config: {num_workers: 4}\n"))
         assert (made.num_cpus_for_driver, made.num_cpus_per_worker) == (2, 2)
 
-    def test_an_explicit_key_beats_the_resources_of_a_trial(self, load: Load) -> None:
+    def test_given_key_wins_over_trial_resources(self, load: Load) -> None:
         plan = load("  resources_per_trial: {gpu: 4}\n  config: {num_gpus: 1}\n")
         assert config(plan).num_gpus == 1
         assert messages(plan) == ["resources_per_trial.gpu has no effect beside config.num_gpus"]
 
     @pytest.mark.parametrize("name", ["AsyncReplayOptimizer", "ApexOptimizer"])
-    def test_the_optimizer_must_be_the_agents(self, load: Load, name: str) -> None:
+    def test_optimizer_class_must_be_of_agent(self, load: Load, name: str) -> None:
         text = f"  config: {{optimizer_class: {name}}}\n"
         assert load(text, run="APEX").trials
         ((_, message, hint),) = problems(load, text)
@@ -355,7 +355,7 @@ class TestValues:
             "policies: {p0: [null, null, null, {}], p1: [null, null, null, {}]}",
         ],
     )
-    def test_what_is_not_there_is_refused(self, load: Load, text: str) -> None:
+    def test_missing_features_are_refused(self, load: Load, text: str) -> None:
         assert problems(load, f"  config: {{{text}}}\n")
 
     @pytest.mark.parametrize(
@@ -374,12 +374,12 @@ class TestValues:
             "evaluation_duration_unit: episodes",
         ],
     )
-    def test_what_asks_for_nothing_passes(self, load: Load, text: str) -> None:
+    def test_features_turned_off_are_accepted(self, load: Load, text: str) -> None:
         assert load(f"  config: {{{text}}}\n").trials
 
 
 class TestEvaluationConfig:
-    def test_every_key_of_the_training_may_be_in_it(self, load: Load) -> None:
+    def test_evaluation_config_accepts_keys_of_training(self, load: Load) -> None:
         for run in AGENTS:
             paths = {*key_table(run), *renamed_keys(run), *(absent.path for absent in absent_keys(run))}
             names = {path[1] for path in paths if path[0] == "config" and len(path) > 1} - {
@@ -393,7 +393,7 @@ class TestEvaluationConfig:
     @pytest.mark.parametrize(
         "key", ["gamma: 0.5", "lr: 0.1", "num_envs_per_worker: 3", "model: {dim: 42}", "framework: tf"]
     )
-    def test_key_without_effect_on_an_evaluation_is_a_notice(self, load: Load, key: str) -> None:
+    def test_evaluation_config_key_without_effect_has_a_notice(self, load: Load, key: str) -> None:
         plan = load(f"  config: {{evaluation_config: {{{key}, explore: true, horizon: 7}}}}\n")
         name = key.partition(":")[0]
         (message,) = messages(plan)
@@ -402,24 +402,24 @@ class TestEvaluationConfig:
         assert (made.explore, made.horizon) == (True, 7)
 
     @pytest.mark.parametrize("key", ["record_env", "monitor"])
-    def test_videos_of_the_evaluation_are_monitor(self, load: Load, key: str) -> None:
+    def test_evaluation_config_videos_set_monitor(self, load: Load, key: str) -> None:
         assert config(load(f"  config: {{evaluation_config: {{{key}: true}}}}\n")).monitor
         assert not config(load(f"  config: {{evaluation_config: {{{key}: false}}}}\n")).monitor
 
-    def test_env_of_the_training_is_fine_and_another_one_is_refused(self, load: Load) -> None:
+    def test_evaluation_config_refuses_other_env(self, load: Load) -> None:
         assert messages(load("  config: {evaluation_config: {env: CartPole-v1}}\n")) == []
         found = problems(load, "  config: {evaluation_config: {env: MountainCar-v0}}\n")
         message = "config.evaluation_config.env: rlexp does not support evaluation in another environment"
         assert [said for _, said, _ in found] == [message]
 
-    def test_metric_of_evaluations_under_its_short_name(self, load: Load) -> None:
+    def test_short_name_of_evaluation_metric(self, load: Load) -> None:
         text = "  checkpoint_score_attr: min-eval/episode_reward_mean\n  config: {evaluation_interval: 1}\n"
         plan = load(text, "stop={eval/episode_reward_mean: 3}")
         assert plan.trials[0].experiment.checkpoint_score_attr == "min-evaluation/episode_reward_mean"
         assert plan.trials[0].experiment.stop == {"evaluation/episode_reward_mean": 3}
 
 
-def test_keys_of_the_replay_of_rllib_1_13_are_noticed(load: Load) -> None:
+def test_rllib_1_13_replay_keys_have_notices(load: Load) -> None:
     keys = "_enable_replay_buffer_api: true, replay_batch_size: 64, type: LocalReplayBuffer"
     plan = load(f"  config: {{replay_buffer_config: {{{keys}}}, prioritized_replay: false}}\n")
     assert not config(plan).prioritized_replay
@@ -429,20 +429,20 @@ def test_keys_of_the_replay_of_rllib_1_13_are_noticed(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("gpus", "said"), [("num_gpus: 2", ", and num_gpus: 2 is left out"), ("lr: 1", "")])
-def test_fake_gpus_are_the_cpu(load: Load, gpus: str, said: str) -> None:
+def test_fake_gpus_reserve_no_gpu(load: Load, gpus: str, said: str) -> None:
     plan = load(f"  config: {{_fake_gpus: true, {gpus}}}\n")
     assert config(plan).num_gpus == 0
     assert messages(plan) == [f"config._fake_gpus: the learner uses the CPU{said}"]
 
 
 @pytest.mark.parametrize("key", ["min_time_s_per_iteration", "min_time_s_per_reporting", "min_iter_time_s"])
-def test_null_is_no_minimum(load: Load, key: str) -> None:
+def test_null_minimum_is_none(load: Load, key: str) -> None:
     assert config(load(f"  config: {{{key}: null}}\n")).min_iter_time_s is None
     assert config(load("  config: {timesteps_per_iteration: null}\n")).timesteps_per_iteration is None
     assert config(load("", f"{key}=null")).min_iter_time_s is None
 
 
-def test_null_under_one_name_leaves_the_other_name_its_value(load: Load) -> None:
+def test_null_under_one_name_keeps_value_of_other_name(load: Load) -> None:
     for text in (
         "min_time_s_per_iteration: null, min_time_s_per_reporting: 5",
         "min_time_s_per_reporting: null, min_iter_time_s: 5",
@@ -452,12 +452,12 @@ def test_null_under_one_name_leaves_the_other_name_its_value(load: Load) -> None
 
 
 class TestGrids:
-    def test_an_axis_takes_the_current_name(self, load: Load) -> None:
+    def test_axis_has_current_name(self, load: Load) -> None:
         plan = load("  config: {rollout_fragment_length: {grid_search: [4, 8]}}\n")
         assert [trial.varied for trial in plan.trials] == [{"sample_batch_size": 4}, {"sample_batch_size": 8}]
         assert len(messages(plan)) == 1
 
-    def test_an_axis_of_computed_values(self, load: Load) -> None:
+    def test_axis_of_computed_values(self, load: Load) -> None:
         plan = load("  config: {gpu: {grid_search: [true, false]}}\n")
         assert [trial.varied for trial in plan.trials] == [{"num_gpus": 1}, {"num_gpus": 0}]
         assert "num_gpus:\n      grid_search: [1.0, 0.0]" in resolved_yaml(plan)
@@ -487,7 +487,7 @@ class TestGrids:
     ) -> None:
         plan = load(f"  config: {{{text}}}\n")
         configs = [trial.experiment.config for trial in plan.trials]
-        assert [(made.soft_q, made.exploration_final_eps, made.buffer_size) for made in configs] == found  # type: ignore[union-attr]
+        assert [(made.soft_q, made.exploration_final_eps, made.buffer_size) for made in configs] == found  # type: ignore[attr-defined]
         assert [list(trial.varied) for trial in plan.trials] == [[key], [key]]
         for text_of_plan in (resolved_yaml(plan), converted_file(Path("f.yaml"))):
             path = tmp_path / "again.yaml"
@@ -556,9 +556,9 @@ class TestGrids:
             {"lr": lr, "gamma": gamma} for lr in (1, 2) for gamma in (0.9, 0.5)
         ]
 
-    def test_a_switch_may_be_searched_beside_what_it_switches(self, load: Load) -> None:
+    def test_switch_may_be_searched_beside_its_keys(self, load: Load) -> None:
         plan = load("  config: {noisy: {grid_search: [true, false]}, sigma0: 0.1}\n")
-        assert [trial.experiment.config.sigma0 for trial in plan.trials] == [0.1, 0.1]  # type: ignore[union-attr]
+        assert [trial.experiment.config.sigma0 for trial in plan.trials] == [0.1, 0.1]  # type: ignore[attr-defined]
 
 
 class TestIdleKeys:
@@ -573,14 +573,14 @@ class TestIdleKeys:
             ("epsilon_timesteps: 10, exploration_fraction: 0.5", "epsilon_timesteps is given"),
         ],
     )
-    def test_a_key_that_does_nothing_is_said(self, load: Load, text: str, reason: str) -> None:
+    def test_ineffective_key_has_a_notice(self, load: Load, text: str, reason: str) -> None:
         (message,) = messages(load(f"  config: {{{text}}}\n"))
         assert message.endswith(f"has no effect: {reason}")
 
-    def test_a_default_is_not_worth_a_word(self, load: Load) -> None:
+    def test_ineffective_key_at_default_has_no_notice(self, load: Load) -> None:
         assert messages(load("  config: {sigma0: 0.5, v_min: -10, softmax_temp: 1}\n")) == []
 
-    def test_resolved_files_are_silent(self, load: Load, tmp_path: Path) -> None:
+    def test_resolved_file_has_no_notices(self, load: Load, tmp_path: Path) -> None:
         plan = load("  config: {num_workers: 2, exploration_final_eps: 0.1, sigma0: 0.3}\n", run="APEX")
         path = tmp_path / "resolved.yaml"
         path.write_text(resolved_yaml(plan))

@@ -35,7 +35,7 @@ def message(load: Load, lines: str) -> tuple[str, str]:
     return caught.value.problems[0].where, caught.value.problems[0].message
 
 
-def test_the_grid_spans_every_corner_and_the_last_key_varies_fastest(load: Load) -> None:
+def test_grid_spans_all_variants_last_key_fastest(load: Load) -> None:
     plan = load("  env: CartPole-v1\n  config: {lr: {grid_search: [1e-3, 1e-4]}, n_step: {grid_search: [1, 3]}}")
     assert [trial.varied for trial in plan.trials] == [
         {"lr": lr, "n_step": n_step} for lr, n_step in product((1e-3, 1e-4), (1, 3))
@@ -43,7 +43,7 @@ def test_the_grid_spans_every_corner_and_the_last_key_varies_fastest(load: Load)
     assert [(trial.experiment.config.lr, trial.index) for trial in plan.trials][1:3] == [(1e-3, 1), (1e-4, 2)]
 
 
-def test_a_grid_may_stand_anywhere(load: Load) -> None:
+def test_grid_at_any_depth(load: Load) -> None:
     plan = load(
         "  env: {grid_search: [CartPole-v1, 'a.b:C']}\n  stop: {timesteps_total: {grid_search: [1, 2.5]}}\n"
         "  config: {optimizer: {debug: {grid_search: [false, true]}}, "
@@ -60,19 +60,19 @@ def test_a_grid_may_stand_anywhere(load: Load) -> None:
     assert plan.trials[-1].experiment.stop == {"timesteps_total": 2.5}
 
 
-def test_flat_spellings_are_searched_where_they_belong(load: Load) -> None:
+def test_grid_at_flat_optimizer_key(load: Load) -> None:
     plan = load("  env: CartPole-v1\n  config: {num_replay_buffer_shards: {grid_search: [1, 2]}}")
     assert [trial.varied for trial in plan.trials] == [{"optimizer.num_replay_buffer_shards": n} for n in (1, 2)]
 
 
-def test_grids_inside_a_choice_are_choices(load: Load) -> None:
+def test_grid_inside_grid_choice_is_expanded(load: Load) -> None:
     plan = load(
         "  env: CartPole-v1\n  config: {model: {grid_search: [{}, {fcnet_activation: {grid_search: [relu, elu]}}]}}"
     )
     assert [trial.varied["model"]["fcnet_activation"] for trial in plan.trials] == ["tanh", "relu", "elu"]
 
 
-def test_samples_repeat_the_grid_with_other_seeds(load: Load) -> None:
+def test_num_samples_repeat_grid_with_other_seeds(load: Load) -> None:
     plan = load("  env: CartPole-v1\n  num_samples: 2\n  config: {seed: 5, lr: {grid_search: [1, 2]}}")
     assert [(trial.varied["lr"], trial.sample) for trial in plan.trials] == [(1, 0), (2, 0), (1, 1), (2, 1)]
     seeds = [trial.experiment.config.seed for trial in plan.trials]
@@ -81,7 +81,7 @@ def test_samples_repeat_the_grid_with_other_seeds(load: Load) -> None:
     assert {trial.experiment.num_samples for trial in plan.trials} == {1}
 
 
-def test_a_fresh_seed_serves_all_corners(load: Load) -> None:
+def test_fresh_seed_is_shared_by_variants(load: Load) -> None:
     def seeds() -> set[int | None]:
         plan = load("  env: CartPole-v1\n  config: {lr: {grid_search: [1, 2]}}")
         assert len({trial.experiment.config.seed for trial in plan.trials}) == 1
@@ -105,27 +105,27 @@ def test_a_fresh_seed_serves_all_corners(load: Load) -> None:
         ),
     ],
 )
-def test_problems_of_a_grid_have_their_place(load: Load, config: str, where: str, text: str) -> None:
+def test_grid_problems_have_places(load: Load, config: str, where: str, text: str) -> None:
     assert message(load, f"  env: CartPole-v1\n  config: {config}") == (where, text)
 
 
-def test_samples_cannot_be_searched(load: Load) -> None:
+def test_num_samples_cannot_be_searched(load: Load) -> None:
     where, text = message(load, "  env: CartPole-v1\n  num_samples: {grid_search: [1, 2]}")
     assert (where, text) == ("f.yaml:4:17", "num_samples cannot be searched")
 
 
-def test_huge_grids_are_refused_before_they_are_built(load: Load) -> None:
+def test_huge_grid_is_refused_before_expansion(load: Load) -> None:
     axes = ", ".join(f"a{number}: {{grid_search: [{', '.join(map(str, range(100)))}]}}" for number in range(20))
     where, text = message(load, f"  env: CartPole-v1\n  config: {{env_config: {{{axes}}}}}")
     assert (where, text) == ("f.yaml:1:1", f"the grid has {100**20} variants, more than 10000")
 
 
-def test_huge_numbers_of_samples_are_refused(load: Load) -> None:
+def test_huge_num_samples_is_refused(load: Load) -> None:
     where, text = message(load, "  env: CartPole-v1\n  num_samples: 10001")
     assert (where, text) == ("f.yaml:1:1", "with a there are 10001 trials, more than 10000")
 
 
-def test_names_say_what_is_varied(load: Load) -> None:
+def test_trial_names_have_varied_values(load: Load) -> None:
     plan = load(
         "  env: {grid_search: [ALE/Pong-v5]}\n  num_samples: 2\n"
         "  config: {lr: {grid_search: [0.001]}, model: {fcnet_hiddens: {grid_search: [[64, 64]]}}}"
@@ -138,7 +138,7 @@ def test_names_say_what_is_varied(load: Load) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 99_999), st.text(), st.dictionaries(st.text(), st.text() | st.floats()), st.integers(0, 9999))
-def test_names_are_safe_folders(index: int, env: str, varied: dict[str, object], sample: int) -> None:
+def test_trial_names_are_safe_folder_names(index: int, env: str, varied: dict[str, object], sample: int) -> None:
     name = trial_name(index, "APEX", env, varied, sample)
     assert re.fullmatch(r"[0-9]{5}[A-Za-z0-9._,=+-]+", name)
     assert len(name) <= MAX_NAME_LENGTH

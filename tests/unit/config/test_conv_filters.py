@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.keys.convolutions import misfit, sides_before_last
-from rlexp.config.keys.structured_fields import ConvFilter
+from rlexp.config.keys.fields import ConvFilter
+from rlexp.config.keys.model import misfit, sides_before_last
 from rlexp.config.load import load_plan
 from rlexp.errors import UsageError
 from rlexp.models import TorsoConfig
@@ -25,9 +25,7 @@ def torso_config(filters: tuple[ConvFilter, ...]) -> TorsoConfig:
 
 @settings(max_examples=50)
 @given(st.lists(layers, min_size=1, max_size=3), st.integers(1, 30), st.integers(1, 30))
-def test_filters_fit_where_the_network_can_be_made_and_answers(
-    filters: list[ConvFilter], height: int, width: int
-) -> None:
+def test_misfit_agrees_with_network(filters: list[ConvFilter], height: int, width: int) -> None:
     if misfit(height, width, filters) is None:
         torso = make_torso((height, width, 1), torso_config(tuple(filters)))
         assert torso(torch.zeros((1, height, width, 1))).shape == (1, torso.num_features)
@@ -36,7 +34,7 @@ def test_filters_fit_where_the_network_can_be_made_and_answers(
             make_torso((height, width, 1), torso_config(tuple(filters)))
 
 
-def test_what_the_last_kernel_sees_by_hand() -> None:
+def test_sides_before_last_by_hand() -> None:
     filters = ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1))
     assert sides_before_last(84, 84, filters) == (11, 11)
     assert sides_before_last(84, 42, filters) == (11, 6)
@@ -64,7 +62,7 @@ def written(tmp_path: Path, env: str, preference: str) -> Path:
 
 @pytest.mark.key("model.conv_filters")
 @pytest.mark.parametrize("preference", ["deepmind", "rllib"])
-def test_filters_for_atari_frames_of_another_size_are_refused_where_they_stand(tmp_path: Path, preference: str) -> None:
+def test_load_refuses_filters_that_misfit_atari_frames(tmp_path: Path, preference: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_plan([written(tmp_path, "PongNoFrameskip-v4", preference)])
     text = str(caught.value)
@@ -73,5 +71,5 @@ def test_filters_for_atari_frames_of_another_size_are_refused_where_they_stand(t
 
 
 @pytest.mark.parametrize(("env", "preference"), [("PongNoFrameskip-v4", "null"), ("tests.envs:ImageEnv", "deepmind")])
-def test_images_whose_size_only_the_env_knows_are_left_to_the_run(tmp_path: Path, env: str, preference: str) -> None:
+def test_load_accepts_filters_for_images_of_unknown_size(tmp_path: Path, env: str, preference: str) -> None:
     assert load_plan([written(tmp_path, env, preference)]).trials

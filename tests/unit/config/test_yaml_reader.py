@@ -57,18 +57,18 @@ def only_finding(text: str) -> str:
         (".", "."),
     ],
 )
-def test_words_mean_what_yaml_1_2_says(word: str, value: Any) -> None:
+def test_plain_words_follow_yaml_1_2(word: str, value: Any) -> None:
     read_value = value_of(f"key: {word}")["key"]
     assert read_value == value
     assert type(read_value) is type(value)
 
 
-def test_an_empty_value_is_null_and_infinities_are_floats() -> None:
+def test_empty_value_is_null_and_infinities_are_floats() -> None:
     values = value_of("a:\nb: .inf\nc: -.Inf\nd: 1e999\n")
     assert values == {"a": None, "b": float("inf"), "c": float("-inf"), "d": float("inf")}
 
 
-def test_every_key_and_value_knows_its_place() -> None:
+def test_nodes_have_places() -> None:
     root = read("a:\n  b: [1, 22]\n  c: 3\n").root
     assert root is not None
     item = root.find(("a", "b", 1))
@@ -80,7 +80,7 @@ def test_every_key_and_value_knows_its_place() -> None:
     assert root.find(("a", "x", 0)) is None
 
 
-def test_aliases_and_merges_are_expanded_and_own_keys_win() -> None:
+def test_aliases_and_merges_are_expanded_own_keys_first() -> None:
     text = "base: &base {lr: 1, n: 2}\nmore: &more {z: 9, n: 3}\none:\n  <<: [*base, *more]\n  lr: 5\ntwo: *base\n"
     assert value_of(text)["one"] == {"lr": 5, "n": 2, "z": 9}
     assert value_of(text)["two"] == {"lr": 1, "n": 2}
@@ -151,7 +151,7 @@ def test_missing_space_after_a_colon_is_shown_where_it_is_missing(text: str) -> 
         (f"a: {'1' * 5000}\n", "f:1:4 a number of 5000 digits is too long"),
     ],
 )
-def test_what_cannot_be_read_is_said_where_it_stands(text: str, message: str) -> None:
+def test_syntax_errors_have_places_and_hints(text: str, message: str) -> None:
     assert only_finding(text) == message
 
 
@@ -177,7 +177,7 @@ def aliases(open_with: str, close_with: str) -> str:
     ],
     ids=["brackets", "braces", "dashes", "staircase", "alias bomb", "merge bomb", "long list", "alias staircase"],
 )
-def test_bombs_are_one_finding_at_once(text: str) -> None:
+def test_yaml_bomb_is_one_finding(text: str) -> None:
     start = time.process_time()
     message = only_finding(text)
     assert time.process_time() - start < 1.5
@@ -186,7 +186,7 @@ def test_bombs_are_one_finding_at_once(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab:- \n\t[]{}&*!|>'\"%#@,?<0128.eE~\\U\u00a0"), max_size=60) | st.text())
-def test_no_text_raises(text: str) -> None:
+def test_parse_any_text_does_not_raise(text: str) -> None:
     found = read(text)
     assert isinstance(found.problems, tuple)
     assert found.root is None or isinstance(found.root.plain(), dict | list | str | int | float | None)
@@ -194,7 +194,7 @@ def test_no_text_raises(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=80))
-def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_read_file_any_bytes_do_not_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "f.yaml"
     path.write_bytes(data)
     root, problems, _ = read_file(path, "f")
@@ -214,7 +214,7 @@ def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes) -
         (b"#" * (MAX_BYTES + 1), "f is larger than 256 KiB, too large for an experiment file"),
     ],
 )
-def test_files_that_hold_no_experiments(tmp_path: Path, data: bytes, message: str) -> None:
+def test_read_file_without_mapping_is_a_problem(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(data)
     root, problems, _ = read_file(path, "f")
@@ -222,7 +222,7 @@ def test_files_that_hold_no_experiments(tmp_path: Path, data: bytes, message: st
     assert [f"{problem.place} {problem.message}" for problem in problems] == [message]
 
 
-def test_a_byte_order_mark_and_windows_lines_are_fine(tmp_path: Path) -> None:
+def test_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbfa:\r\n  b: 1\r\n")
     root, problems, _ = read_file(path, "f")
@@ -232,7 +232,7 @@ def test_a_byte_order_mark_and_windows_lines_are_fine(tmp_path: Path) -> None:
     assert str(root.entries()["a"].key_place) == "f:1:1"
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_a_problem(tmp_path: Path) -> None:
     (problem,) = read_file(tmp_path / "none.yaml", "none.yaml").problems
     assert (problem.message, problem.hint) == ("path does not exist", None)
     (problem,) = read_file(tmp_path / "1e-3", "1e-3").problems

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.space.grid import SEARCH, Axis, line_of
-from rlexp.config.yaml.nodes import Finding, KeyPath
+from rlexp.config.space.expressions import EVAL
+from rlexp.config.space.grid import SEARCH, Axis, line_of, variant_indices
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node
 
 Data = dict[str, Any]
+Computed = tuple[tuple[KeyPath, Node], ...]
+"""The path of each ``eval`` whose value depends on the variant, and its node."""
 _MISSING = object()
 
 
+def computed_values(experiment: Node, variants: Sequence[Experiment]) -> Computed:
+    """Return the expressions of an experiment with grids whose values differ between its variants."""
+    data = [data_of(variant) for variant in variants] if len(variants) > 1 else []
+    return tuple(
+        (path, node)
+        for path, node in _expressions(experiment, ())
+        if any(at(other, path) != at(data[0], path) for other in data[1:])
+    )
+
+
+def _expressions(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
+    """Yield the path of every ``eval`` below a node, and the node."""
+    if EVAL in node.entries():
+        yield path, node
+    elif isinstance(node.value, Mapping):
+        for key, child in node.entries().items():
+            yield from _expressions(child, (*path, key))
+
+
 def located(
-    axes: Sequence[Axis], variants: Sequence[Experiment], computed: Collection[KeyPath]
+    axes: Sequence[Axis], variants: Sequence[Experiment], computed: Computed
 ) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
     """Return the axes with the paths at which the variants differ, and what is wrong with ranges that change nothing.
 
-    Values at the paths ``computed`` are expected to follow from others.
+    The values that are ``computed`` are expected to follow from others.
     """
+    following = {path for path, _ in computed}
     data = [data_of(variant) for variant in variants]
     found: list[Axis] = []
     lost: list[Finding] = []
     for number, axis in enumerate(axes):
         along = [data[place] for place in line_of(axes, number)]
-        paths = {path for other in along[1:] for path in _differences(along[0], other)}.difference(computed)
+        paths = {path for other in along[1:] for path in _differences(along[0], other)}.difference(following)
         if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not _MISSING:
             found.append(axis)
         elif len(paths) == 1:
@@ -62,12 +85,31 @@ def is_at_a_key(axis: Axis, experiment: Experiment) -> bool:
     return bool(axis.makes) or at(data_of(experiment), axis.path) is not _MISSING
 
 
-def value_on(axis: Axis, data: Data, choice: int) -> Any:
+def varied_values(axes: Sequence[Axis], variants: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """Return what located axes vary, by their keys as trials show them, and the values in each variant."""
+    return [
+        {axis.key: _value_on(axis, data, choice) for axis, choice in zip(axes, point, strict=True)}
+        for point, data in zip(variant_indices(axes), map(data_of, variants), strict=True)
+    ]
+
+
+def resolved(axes: Sequence[Axis], variants: Sequence[Experiment], computed: Computed) -> Data:
+    """Return the first variant with every key, then each axis put back with its choices, and what depends on them."""
+    data = data_of(variants[0])
+    for number, axis in enumerate(axes):
+        along = [data_of(variants[place]) for place in line_of(axes, number)]
+        _put_axis(data, axis, [_value_on(axis, other, choice) for choice, other in enumerate(along)])
+    for path, node in computed:
+        at(data, path[:-1])[path[-1]] = node.plain()
+    return data
+
+
+def _value_on(axis: Axis, data: Data, choice: int) -> Any:
     """Return the value on a located axis, of an experiment with this data that has its nth choice."""
     return axis.choices[choice].plain() if axis.makes else at(data, axis.path)
 
 
-def with_axis(data: Data, axis: Axis, values: Sequence[Any]) -> None:
+def _put_axis(data: Data, axis: Axis, values: Sequence[Any]) -> None:
     """Put a located axis with its values into the data of an experiment, in place of the keys that it sets."""
     for path in axis.makes:
         del at(data, path[:-1])[path[-1]]

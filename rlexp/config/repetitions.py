@@ -1,4 +1,4 @@
-"""Values of a grid that make the same trials as another one: named in a notice, and run once."""
+"""Variants that make the same trial as others: values of a grid that change nothing are named and left out."""
 
 from __future__ import annotations
 
@@ -9,17 +9,45 @@ from math import prod
 from typing import TypeVar
 
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.domains import Listed
 from rlexp.config.space.grid import GRID, Axis, replaced, variant_indices
-from rlexp.config.variants.axis_paths import is_at_a_key
+from rlexp.config.variants.axes import is_at_a_key
 from rlexp.config.yaml.nodes import Finding, Node, written
 
 T = TypeVar("T")
-Kept = tuple[tuple[int, ...], ...]
+_Kept = tuple[tuple[int, ...], ...]
 """For each axis the choices that are left."""
 
 
-def kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tuple[Kept, tuple[Finding, ...]]:
+def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
+    """Return the experiment without the values of its grids that change nothing, and notices of them."""
+    kept, notices = _kept_choices(parsed.axes, parsed.variants)
+    are_left = [_is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
+    if not notices and all(are_left):
+        return parsed
+
+    def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        left = zip(axes, kept, are_left, strict=True)
+        return tuple(_cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
+
+    space = replace(
+        parsed.space,
+        node=_cut_node(parsed.space.node, parsed.space.axes, kept, are_left),
+        axes=cut(parsed.space.axes),
+        located=cut(parsed.axes),
+    )
+    return replace(
+        parsed,
+        axes=space.located,
+        variants=tuple(_cut_variants(parsed.axes, kept, parsed.variants)),
+        written=tuple(_cut_variants(parsed.axes, kept, parsed.written)),
+        space=space,
+        notices=(*parsed.notices, *notices),
+    )
+
+
+def _kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tuple[_Kept, tuple[Finding, ...]]:
     """Return the choices on each axis without those of grids that change nothing, and a notice of each of these.
 
     ``experiments`` are those of all variants, in the order of ``variant_indices``.
@@ -52,12 +80,12 @@ def _notice(axis: Axis, first: int, choice: int) -> Finding:
     return Finding(axis.choices[choice].place, message)
 
 
-def is_left(axis: Axis, choices: Sequence[int], experiment: Experiment) -> bool:
-    """Return whether an axis still is one: not where one of several values is left, or where it is no key of ours."""
+def _is_left(axis: Axis, choices: Sequence[int], experiment: Experiment) -> bool:
+    """Return whether an axis remains: several of its values are left, or it had one, and at a key that rlexp has."""
     return len(choices) > 1 or (len(axis.choices) == 1 and is_at_a_key(axis, experiment))
 
 
-def cut_axis(axis: Axis, choices: Sequence[int]) -> Axis:
+def _cut_axis(axis: Axis, choices: Sequence[int]) -> Axis:
     """Return an axis with some of its choices."""
     left = tuple(axis.choices[choice] for choice in choices)
     if len(left) == len(axis.choices) or not isinstance(axis.domain, Listed):
@@ -65,8 +93,8 @@ def cut_axis(axis: Axis, choices: Sequence[int]) -> Axis:
     return replace(axis, choices=left, domain=Listed(axis.domain.sampler, [choice.plain() for choice in left]))
 
 
-def cut_node(experiment: Node, axes: Sequence[Axis], kept: Kept, are_left: Sequence[bool]) -> Node:
-    """Return an experiment whose grids have the kept choices only; of an axis that is none any more, its value."""
+def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Sequence[bool]) -> Node:
+    """Return an experiment whose grids have the kept choices only, and values in place of axes that do not remain."""
     for axis, choices, is_axis in zip(axes, kept, are_left, strict=True):
         left = tuple(axis.choices[choice] for choice in choices)
         if not is_axis:
@@ -77,7 +105,7 @@ def cut_node(experiment: Node, axes: Sequence[Axis], kept: Kept, are_left: Seque
     return experiment
 
 
-def cut_corners(axes: Sequence[Axis], kept: Kept, variants: Sequence[T]) -> Iterator[T]:
+def _cut_variants(axes: Sequence[Axis], kept: _Kept, variants: Sequence[T]) -> Iterator[T]:
     """Yield those of the variants of all axes that have kept choices only, in their order."""
     points = set(product(*kept))
     yield from (variant for point, variant in zip(variant_indices(axes), variants, strict=True) if point in points)

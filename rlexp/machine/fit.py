@@ -1,0 +1,194 @@
+"""Whether trials fit a machine: its CPUs, GPUs and, as far as is known, memory; and ``--fit``, which makes them fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rlexp.config.keys.capabilities import ReplayNeeds
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.keys.trial import Trial
+from rlexp.errors import Problem, ResourceError
+from rlexp.machine.hardware import Machine
+
+_CPU_SHARES = 100
+"""Shares of a CPU are multiples of 1 / 100."""
+
+_FEWEST_WORKERS = 2
+"""With one worker, only its envs explore differently; two are kept if the file has as many."""
+
+_SHARE_OF_MEMORY = 0.5
+"""Part of the available memory that replay may take; the rest is for workers, batches and the network."""
+
+_STACKED = 4
+"""Frames in one stacked observation."""
+
+_BESIDE_OBSERVATIONS = 128
+"""Bytes of a transition beside its frames, at most: action, reward, discount, priority, and which frames it shows."""
+
+_PACKED_SHARE = 1 / 6
+"""What LZ4 leaves of a frame, at most: of 24 games played at random, from a fifty-ninth (Pong) to a ninth (UpNDown)."""
+
+_GROWTH = 33 / 32
+"""Room for frames beside those that replay holds, at most: it grows by so much at a time."""
+
+Changes = dict[str, Any]
+
+
+def check_fits(trials: Sequence[Trial], machine: Machine) -> None:
+    """Raise ResourceError, with a line for each experiment, where one trial needs more than the machine has."""
+    problems: dict[str, Problem] = {}
+    for trial in trials:
+        for problem in _shortfalls(trial.experiment, machine):
+            problems.setdefault(problem.message, problem)
+    if problems:
+        first, *more = problems.values()
+        raise ResourceError(first.message, first.hint, more)
+
+
+def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
+    config = experiment.config
+    cpus, gpus = required_cpus(experiment), required_gpus(experiment)
+    if cpus > machine.cpus:
+        parts = f"{config.num_cpus_for_driver:g} driver + {config.num_workers} workers x {config.num_cpus_per_worker:g}"
+        message = f"{experiment.name} needs {_count(cpus, 'CPU')} ({parts}), this machine has {machine.cpus}"
+        yield Problem("", message, _cpu_hint(experiment, machine))
+    if gpus > machine.gpus:
+        parts = f"{config.num_gpus:g} learner + {config.num_workers} workers x {config.num_gpus_per_worker:g}"
+        message = f"{experiment.name} needs {_count(gpus, 'GPU')} ({parts}), this machine has {machine.gpus or 'none'}"
+        yield Problem("", message, f"{_gpu_hint(config)}, or --fit" if not machine.gpus else "--fit")
+    for name, amount in config.custom_resources_per_worker.items():
+        if amount * config.num_workers > 0:
+            message = f"{experiment.name} needs {amount:g} {name} for each worker, which this machine does not have"
+            yield Problem("", message, "remove custom_resources_per_worker; only a Ray cluster has such resources")
+    replay, each = config.replay, bytes_per_transition(experiment)
+    if replay is not None and each is not None and each * replay.capacity > machine.memory_total:
+        memory, available = _gib(each * replay.capacity), _gib(machine.memory_total)
+        message = f"{experiment.name} may need {memory} for replay, this machine has {available}"
+        yield Problem("", message, f"-o config.{replay.capacity_key}={machine.memory_total // each}, or --fit")
+
+
+def _cpu_hint(experiment: Experiment, machine: Machine) -> str:
+    """Return overrides that make the experiment fit: fewer workers, or a smaller share for each."""
+    config = experiment.config
+    left = machine.cpus - config.num_cpus_for_driver
+    if left <= 0:
+        return f"-o config.num_cpus_for_driver={machine.cpus} -o config.num_workers=0, or --fit"
+    workers = f"-o config.num_workers={math.floor(left / config.num_cpus_per_worker)}"
+    share = _rounded(left / config.num_workers)
+    return f"{workers}, or -o config.num_cpus_per_worker={share:g}, or --fit" if share else f"{workers}, or --fit"
+
+
+def _gpu_hint(config: CommonConfig) -> str:
+    """Return overrides that give up the GPUs that are asked for."""
+    asked = (key for key in ("num_gpus", "num_gpus_per_worker") if getattr(config, key))
+    return " ".join(f"-o config.{key}=0" for key in asked)
+
+
+def _count(amount: float, unit: str) -> str:
+    return f"{amount:g} {unit}" if amount == 1 else f"{amount:g} {unit}s"
+
+
+def _gib(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB"
+
+
+def fitted(experiment: Experiment, machine: Machine) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment with no more workers, shards, GPUs and replay than the machine holds, and what changed."""
+    changes: list[str] = []
+    for change in (_fewer_gpus, _fewer_cpus, _fewer_shards, _less_replay):
+        keys = {key: value for key, value in change(experiment, machine).items() if _at(experiment, key) != value}
+        changes += [
+            f"{key}: {_shown(value)} instead of {_shown(_at(experiment, key))} (--fit)" for key, value in keys.items()
+        ]
+        experiment = _changed(experiment, keys)
+    return experiment, tuple(changes)
+
+
+def _fewer_gpus(experiment: Experiment, machine: Machine) -> Changes:
+    """Return no more GPUs than the agent can use and the machine has; the learner's go before the workers'."""
+    config = experiment.config
+    learner = min(config.num_gpus, config.MOST_GPUS)
+    share = config.num_gpus_per_worker if config.WORKERS_USE_GPUS else 0.0
+    if learner + share * config.num_workers > machine.gpus:
+        learner = min(learner, float(machine.gpus))
+        share = min(share, _rounded((machine.gpus - learner) / max(config.num_workers, 1)))
+    return {"num_gpus": learner, "num_gpus_per_worker": share}
+
+
+def _fewer_cpus(experiment: Experiment, machine: Machine) -> Changes:
+    config = experiment.config
+    if required_cpus(experiment) <= machine.cpus:
+        return {}
+    driver = min(config.num_cpus_for_driver, machine.cpus if config.num_workers == 0 else machine.cpus / 2)
+    left = machine.cpus - driver
+    fewest = min(config.num_workers, _FEWEST_WORKERS)
+    workers = min(config.num_workers, max(math.floor(left / max(config.num_cpus_per_worker, 0.01)), fewest))
+    share = min(config.num_cpus_per_worker, _rounded(left / max(workers, 1)))
+    return {"num_cpus_for_driver": driver, "num_workers": workers, "num_cpus_per_worker": share}
+
+
+def _fewer_shards(experiment: Experiment, machine: Machine) -> Changes:
+    return experiment.config.with_at_most(machine.cpus)
+
+
+def _less_replay(experiment: Experiment, machine: Machine) -> Changes:
+    replay, each = experiment.config.replay, bytes_per_transition(experiment)
+    if replay is None or each is None:
+        return {}
+    fits = math.floor(machine.memory_available * _SHARE_OF_MEMORY / each)
+    return {replay.capacity_key: max(min(replay.capacity, fits), replay.least_capacity)}
+
+
+def _shown(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def _rounded(share: float) -> float:
+    return math.floor(share * _CPU_SHARES) / _CPU_SHARES
+
+
+def _at(experiment: Experiment, key: str) -> Any:
+    group, _, name = key.rpartition(".")
+    return getattr(getattr(experiment.config, group) if group else experiment.config, name)
+
+
+def _changed(experiment: Experiment, keys: Changes) -> Experiment:
+    """Return the experiment with other values; they need no validation, being smaller than valid ones."""
+    config = experiment.config
+    for group, own in _by_group(keys):
+        below = getattr(config, group).model_copy(update=own) if group else None
+        config = config.model_copy(update={group: below} if group else own)
+    return experiment.model_copy(update={"config": config})
+
+
+def _by_group(keys: Changes) -> Iterator[tuple[str, Changes]]:
+    for key, value in keys.items():
+        group, _, name = key.rpartition(".")
+        yield group, {name: value}
+
+
+def bytes_per_transition(experiment: Experiment) -> int | None:
+    """Return the bytes of one transition of full replay, an upper bound; None where only the env knows it."""
+    config, replay = experiment.config, experiment.config.replay
+    if replay is None or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
+        return None
+    frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
+    if replay.keeps_whole_observations:
+        return _BESIDE_OBSERVATIONS + 2 * stacked * frame
+    packed = _PACKED_SHARE if replay.storage == "compressed_frames" else 1.0
+    return _BESIDE_OBSERVATIONS + math.ceil(
+        frame * packed * frames_per_transition(replay, config.sample_batch_size, stacked)
+    )
+
+
+def frames_per_transition(replay: ReplayNeeds, fragment_length: int, stacked: int) -> float:
+    """Return for how many frames of each transition replay has room.
+
+    It is one, and for each fragment whose predecessor went to another shard those that the two share.
+    """
+    from_elsewhere = 1 - 1 / replay.num_shards
+    return _GROWTH * (1 + from_elsewhere * (replay.n_step + stacked - 1) / fragment_length)
