@@ -107,6 +107,12 @@ def test_load_unknown_agent(write: Write, run: str, message: str, hint: str | No
     assert unknown_key == ("f.yaml:3:3", "unknown key nv", "did you mean env?")
 
 
+def test_load_unknown_agent_with_scheduler_of_tune(write: Write) -> None:
+    search = "search: {scheduler: AsyncHyperBand, asha: {grace_period: 10}}"
+    (found,) = problems(write(f"a: {{run: apexx, env: CartPole-v1, {search}, config: {{lr: {{choice: [1, 2]}}}}}}\n"))
+    assert found[1] == "unknown agent apexx"
+
+
 def test_load_missing_run(write: Write) -> None:
     assert problems(write("a:\n  env: CartPole-v1\n")) == [("f.yaml:1:1", "run is missing", f"write run: {agents()}")]
 
