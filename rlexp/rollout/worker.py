@@ -22,8 +22,7 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import FragmentInfo, SampleTime
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording
-from rlexp.rollout.recording_ahead import RecordingAhead
+from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
 from rlexp.seeding import derive_seed

@@ -36,6 +36,13 @@ NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
 """What keeps Ray from printing to our stdout, where ``--json`` has its events: messages about workers that died."""
 ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
 
+RAY_ADDRESS: Final = "RAY_ADDRESS"
+"""Ray's own variable, which ``ray job submit`` and many clusters set."""
+OWN_ADDRESS: Final = "RLEXP_ADDRESS"
+"""Ours, which wins."""
+LOCAL: Final = "local"
+"""The value of both that asks for a Ray of one's own, on this machine."""
+
 
 def set_ray_environment(debug: bool) -> None:
     """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then.
@@ -55,14 +62,6 @@ def refuse_full_disk() -> None:
             f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
             "free some space there (rlexp doctor shows what killed commands left), or set TMPDIR to another folder",
         )
-
-
-RAY_ADDRESS: Final = "RAY_ADDRESS"
-"""Ray's own variable, which ``ray job submit`` and many clusters set."""
-OWN_ADDRESS: Final = "RLEXP_ADDRESS"
-"""Ours, which wins."""
-LOCAL: Final = "local"
-"""The value of both that asks for a Ray of one's own, on this machine."""
 
 
 def cluster_error(environment: Mapping[str, str]) -> ResourceError | None:

@@ -37,6 +37,10 @@ from rlexp.terminal.log_tables import PointTablePrinter, TablePrinter, printable
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Nobody reads faster, and a look costs little more than finding the files."""
 
+KeptT = TypeVar("KeptT", bound=Gatherer)
+_POINTS_PER_PIECE = 10_000
+"""Points that become text at once."""
+
 
 @dataclass(frozen=True)
 class LogOptions:
@@ -120,9 +124,6 @@ def _notice(text: str) -> None:
     print(f"{painted('notice:', YELLOW, sys.stderr)} {printable(text)}", file=sys.stderr, flush=True)
 
 
-KeptT = TypeVar("KeptT", bound=Gatherer)
-
-
 class LogPrinter(Protocol[KeptT]):
     """Decides what of a tag's points is kept while they are read, and prints it."""
 
@@ -137,10 +138,6 @@ class LogPrinter(Protocol[KeptT]):
 
     def print_news(self, run: Run, tag: str, points: Array) -> None:
         """Print points ``[N]`` of POINT that were written since the last look."""
-
-
-_POINTS_PER_PIECE = 10_000
-"""Points that become text at once."""
 
 
 class PointKeeper(Protocol):

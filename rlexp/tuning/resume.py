@@ -256,7 +256,8 @@ def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manif
     iteration, standing = row["training_iteration"], search.standings.of(trial)
     kept = last_row(folder)
     if kept is None or kept["training_iteration"] < iteration:
-        with closing(TrialRecorder(folder, search.hyperparameters(trial), search.hparams_metrics)) as recorder:
+        values, columns = search.hyperparameters(trial), trial.experiment.config.AGENT_COLUMNS
+        with closing(TrialRecorder(folder, values, search.hparams_metrics, columns)) as recorder:
             recorder.record(row)
         directory.trial_result(trial, row)
         directory.trial_checkpoint(trial, newest, row["episode_reward_mean"])

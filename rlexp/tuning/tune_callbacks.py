@@ -211,9 +211,11 @@ class TrialEvents(tune.Callback):
 
     def _recorder(self, trial: Trial) -> TrialRecorder:
         if trial.name not in self._recorders:
-            directory = self._directory.trial_directory(trial)
             self._recorders[trial.name] = TrialRecorder(
-                directory, self._source.hyperparameters(trial), self._source.hparams_metrics
+                self._directory.trial_directory(trial),
+                self._source.hyperparameters(trial),
+                self._source.hparams_metrics,
+                trial.experiment.config.AGENT_COLUMNS,
             )
         return self._recorders[trial.name]
 

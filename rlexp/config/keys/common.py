@@ -55,6 +55,8 @@ class CommonConfig(KeyGroup):
         | {"observation_filter", "synchronize_filters", "clip_rewards", "gamma", "explore", "seed"}
     )
     """The keys that decide what a worker keeps between two fragments: it continues only with the same values."""
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """Metrics of the agent that ``progress.csv`` has columns for, whether the first row has them or not."""
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
         FactLine(
             "speed",

@@ -1,4 +1,4 @@
-"""The columns of a result row, all of them, before the first row: what recorders write and displays show."""
+"""The columns of a result row that every agent has, and rows as flat names."""
 
 from __future__ import annotations
 
@@ -20,25 +20,12 @@ COLUMNS: Final = (
     *EVALUATION_METRICS,
     "info/num_updates",
     "info/trained_per_sampled",
-    "info/min_exploration",
-    "info/max_exploration",
-    "info/replay_fill",
-    "info/replay_fill_per_shard",
-    "info/learner_queue_size",
-    "info/learner_queue_capacity",
-    "info/weight_age",
-    "info/num_stale_priorities",
     "info/learner_wait_share",
     "info/worker_wait_share",
     "info/worker_time_share/acting",
     "info/worker_time_share/stepping",
     "info/worker_time_share/folding",
     "info/bottleneck",
-    "info/learner/loss",
-    "info/learner/lr",
-    "info/learner/mean_q",
-    "info/learner/mean_td_error",
-    "info/learner/grad_norm",
 )
 """Flat names: ``info/x`` stands for the item ``x`` of the dict ``info``, as RLlib's flat files have it."""
 

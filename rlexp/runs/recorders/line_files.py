@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,9 @@ class CsvRecorder:
     shift cannot be read while it grows.
     """
 
-    def __init__(self, trial_directory: Path) -> None:
+    def __init__(self, trial_directory: Path, agent_columns: Sequence[str] = ()) -> None:
+        """Declare the columns of every agent and ``agent_columns``."""
+        self._declared = [*COLUMNS, *agent_columns]
         self._header: list[str] = []
         self._file = LineFile(trial_directory / "progress.csv", self._iteration_of)
 
@@ -111,7 +113,7 @@ class CsvRecorder:
         """
         cells = flatten(row)
         if not self._header:
-            self._header = [*COLUMNS, *(name for name in cells if name not in COLUMNS)]
+            self._header = [*self._declared, *(name for name in cells if name not in self._declared)]
             self._file.write(None, _line(self._header))
         self._file.write(row[ITERATION], _line(_cell(cells.get(name)) for name in self._header))
 

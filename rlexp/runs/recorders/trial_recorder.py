@@ -25,13 +25,22 @@ class Recorder(Protocol):
 class TrialRecorder:
     """Owns ``result.json``, ``progress.csv`` and the event file of one trial; the runner hands it every row."""
 
-    def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any], metrics: Sequence[str] = ()) -> None:
-        """Open the files, or append to those of a trial that is resumed; see :class:`TensorBoardRecorder`."""
+    def __init__(
+        self,
+        trial_directory: Path,
+        hyperparameters: Mapping[str, Any],
+        metrics: Sequence[str] = (),
+        agent_columns: Sequence[str] = (),
+    ) -> None:
+        """Open the files, or append to those of a trial that is resumed.
+
+        See :class:`TensorBoardRecorder` and :class:`CsvRecorder` for the arguments.
+        """
         self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
         self._json = JsonRecorder(trial_directory)
         self._recorders: list[Recorder] = [
             self._json,
-            CsvRecorder(trial_directory),
+            CsvRecorder(trial_directory, agent_columns),
             self._tensorboard,
         ]
 

@@ -9,8 +9,7 @@ import pytest
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.recorder import Recording
-from rlexp.rollout.recording_ahead import RecordingAhead
+from rlexp.rollout.recorder import Recording, RecordingAhead
 
 
 class FailingRecorder:

@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams import metadata
 
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metric_names import STOP_METRICS
 from rlexp.runs.recorders import COLUMNS, CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder, flatten
 
@@ -88,11 +89,11 @@ def test_missing_reward_is_null_empty_and_no_point(tmp_path: Path, make_row: Mak
 
 
 def test_csv_has_the_declared_columns_then_the_extra_ones_of_the_first_row(tmp_path: Path, make_row: MakeRow) -> None:
-    with closing(CsvRecorder(tmp_path)) as recorder:
+    with closing(CsvRecorder(tmp_path, DQNConfig.AGENT_COLUMNS)) as recorder:
         recorder.record(make_row(1, extra=1))
         recorder.record(make_row(2, extra=2, later=3))
     rows = csv_rows(tmp_path)
-    assert tuple(rows[0]) == (*COLUMNS, "extra")
+    assert tuple(rows[0]) == (*COLUMNS, *DQNConfig.AGENT_COLUMNS, "extra")
     assert [row["extra"] for row in rows] == ["1", "2"]
     assert rows[1]["info/replay_fill_per_shard"] == "[0.25, 0.75]"
     assert rows[1]["info/learner/loss"] == "0.125"

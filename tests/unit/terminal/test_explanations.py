@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metric_names import KNOWN_METRICS
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
@@ -25,7 +26,7 @@ def explained(name: str | None, capsys: pytest.CaptureFixture[str]) -> str:
     return printed
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, *KNOWN_METRICS])
+@pytest.mark.parametrize("name", [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *KNOWN_METRICS])
 def test_every_column_of_a_result_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(name, capsys).splitlines()
     assert lines[0] == f"{name} (metric)"
@@ -40,7 +41,16 @@ def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: py
 
 
 def test_explained_names_exist() -> None:
-    known = {*COLUMNS, *KNOWN_METRICS, GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS}
+    known = {
+        *COLUMNS,
+        *DQNConfig.AGENT_COLUMNS,
+        *KNOWN_METRICS,
+        GRID,
+        PYTHON_KEYS[0],
+        *SAMPLERS,
+        *SEARCHERS,
+        *SCHEDULERS,
+    }
     assert {each.name for each in named_values()} == known
 
 
