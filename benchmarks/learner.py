@@ -26,7 +26,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.models.q_network import QNetwork
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 LR, ADAM_EPSILON, MAX_NORM = 5e-4, 1e-8, 40.0
@@ -97,7 +97,7 @@ def make_batch(case: Case, rng: np.random.Generator) -> SampleBatch:
         REWARDS: rng.standard_normal(size, np.float32),
         DISCOUNTS: np.full(size, 0.97, np.float32),
         NEW_OBS: observations(),
-        WEIGHTS: rng.random(size, np.float32),
+        IMPORTANCE_WEIGHTS: rng.random(size, np.float32),
     }
     assert set(columns) == set(COLUMNS)
     return SampleBatch(columns)
@@ -125,7 +125,7 @@ def plain_update(case: Case, batches: list[SampleBatch]) -> Update:
         rows = all_rows[number]
         losses = row_losses(online, target, rows, double_q=True).losses
         adam.zero_grad()
-        (rows[WEIGHTS] * losses).mean().backward()  # type: ignore[no-untyped-call]
+        (rows[IMPORTANCE_WEIGHTS] * losses).mean().backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
         adam.step()
 

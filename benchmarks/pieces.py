@@ -23,7 +23,7 @@ from rlexp.models.q_network import QNetwork
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 SEED = 0
@@ -95,7 +95,7 @@ class Pieces:
                 REWARDS: rng.random(size, np.float32),
                 DISCOUNTS: np.full(size, self.config.gamma**self.config.n_step, np.float32),
                 NEW_OBS: rng.standard_normal((size, *network.observation_shape), np.float32),
-                WEIGHTS: rng.random(size, np.float32),
+                IMPORTANCE_WEIGHTS: rng.random(size, np.float32),
             }
         )
 

@@ -18,7 +18,7 @@ REWARDS = "rewards"
 DISCOUNTS = "discounts"
 NEW_OBS = "new_obs"
 TD_ERRORS = "td_errors"
-WEIGHTS = "weights"
+IMPORTANCE_WEIGHTS = "weights"
 KEYS = "keys"
 
 FRAME_IDS = "frame_ids"
@@ -114,7 +114,7 @@ def _arrived(columns: Mapping[str, Array], orders: Mapping[str, Array]) -> Sampl
 
 
 class Column(NamedTuple):
-    """What the rows of a column are."""
+    """Name, dtype and row shape of a column."""
 
     name: str
     dtype: str
@@ -174,20 +174,20 @@ class FrameRows:
         )
 
 
-LEAST_BYTES = 1024
+MIN_FRAMED_BYTES = 1024
 """Observations from this size on are made of frames; of small ones, the frames' numbers would be nearly as long."""
-MOST_CHANNELS = 16
+MAX_STACKED_CHANNELS = 16
 """An image with more channels is one frame."""
 
 
 def has_frames(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Return whether observations of ``shape`` are so large that they are sent and kept as frames."""
-    return math.prod(shape) * dtype.itemsize >= LEAST_BYTES
+    return math.prod(shape) * dtype.itemsize >= MIN_FRAMED_BYTES
 
 
 def num_frames(shape: tuple[int, ...]) -> int:
     """Return of how many frames an observation of ``shape`` is made: each channel of an image may be one of a stack."""
-    return shape[2] if len(shape) == 3 and shape[2] <= MOST_CHANNELS else 1
+    return shape[2] if len(shape) == 3 and shape[2] <= MAX_STACKED_CHANNELS else 1
 
 
 def side_by_side(frames: Array) -> Array:

@@ -35,7 +35,7 @@ from rlexp.rollout.evaluation import (
     ignore_progress,
     never,
 )
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
@@ -88,6 +88,7 @@ class Agent(ABC, Generic[ConfigT]):
             load_learner(learner, checkpoint)
         self.source = self.make_source()
         self.optimizer = self.make_optimizer(learner, self.source)
+        self.optimizer.start()
         if checkpoint is not None:
             with errors_of(checkpoint.path):
                 self._restore(join_state(checkpoint.copies(STATE_GROUP), checkpoint.state), checkpoint.arrays)
@@ -155,7 +156,7 @@ class Agent(ABC, Generic[ConfigT]):
         sampled_before = self.optimizer.counters.num_steps_sampled
         trained_before = self.optimizer.counters.num_steps_trained
         self._last_sample_s = self._clock()
-        infos: list[FragmentInfo] = []
+        infos: list[SampleInfo] = []
         while True:
             self.optimizer.step()
             infos += self._take_infos()
@@ -224,7 +225,7 @@ class Agent(ABC, Generic[ConfigT]):
             try:
                 return self._write_checkpoint(directory, metadata)
             except ActorLostError:
-                continue  # a shard failed while it was read; shards that fail too often raise TrialError
+                continue  # an actor failed while its state was read; those that fail too often raise TrialError
 
     def stop(self) -> None:
         """Stop optimizer, workers and shards; idempotent."""
@@ -269,7 +270,7 @@ class Agent(ABC, Generic[ConfigT]):
         steps, seconds = self.config.timesteps_per_iteration or 0, self.config.min_iter_time_s or 0.0
         return sampled + trained > 0 and sampled >= steps and elapsed_s >= seconds
 
-    def _take_infos(self) -> list[FragmentInfo]:
+    def _take_infos(self) -> list[SampleInfo]:
         infos = self.optimizer.drain_infos()
         now = self._clock()
         if infos:
@@ -284,7 +285,7 @@ class Agent(ABC, Generic[ConfigT]):
             self._progress.add(info.episodes)
         return infos
 
-    def _report(self, infos: list[FragmentInfo], elapsed_s: float, sampled: int, trained: int) -> dict[str, Any]:
+    def _report(self, infos: list[SampleInfo], elapsed_s: float, sampled: int, trained: int) -> dict[str, Any]:
         return IterationReport(
             elapsed_s=elapsed_s,
             sampled=sampled,

@@ -12,7 +12,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.filters import Moments, ObservedMoments, StandardisingPolicy
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 
@@ -52,7 +52,7 @@ class ObservationFilters:
         """Return what a worker's filter begins with; None: it has no filter."""
         return None if self._observed is None else self._observed.of_worker(worker_index)
 
-    def add(self, infos: Iterable[FragmentInfo]) -> None:
+    def add(self, infos: Iterable[SampleInfo]) -> None:
         """Count what was observed in new fragments."""
         for info in infos:
             if self._observed is not None and info.observed is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow
 from rlexp.optimizers.policy_optimizer import Counters, Figures
 from rlexp.rollout.episodes import Episodes
-from rlexp.rollout.fragment import FragmentInfo, SampleTime
+from rlexp.rollout.fragment import SampleInfo, SampleTime
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class IterationReport:
     trained: int
     counters: Counters
     num_workers: int
-    infos: Sequence[FragmentInfo]
+    infos: Sequence[SampleInfo]
     figures: Figures
     """Those of the agent and its optimizer."""
 
     def row(self, progress: Progress) -> dict[str, Any]:
         """Return the row of results of the iteration; ``progress`` counts it already."""
-        reported, everybody = progress.summaries()
+        reported, all_episodes = progress.summaries()
         return {
             "training_iteration": progress.iteration,
             "timesteps_total": self.counters.num_steps_sampled,
@@ -40,7 +40,7 @@ class IterationReport:
             "episode_reward_mean": reported.reward_mean,
             "episode_reward_min": reported.reward_min,
             "episode_reward_max": reported.reward_max,
-            "episode_reward_mean_all": everybody.reward_mean,
+            "episode_reward_mean_all": all_episodes.reward_mean,
             "episode_len_mean": reported.len_mean,
             "info": self.info(),
         }
@@ -78,7 +78,7 @@ class Progress:
         """Begin now; results are taken over so many episodes."""
         self.iteration = 0
         self.episodes_total = 0
-        self._everybody, self._reported = EpisodeWindow(smoothing_episodes), EpisodeWindow(smoothing_episodes)
+        self._all, self._reported = EpisodeWindow(smoothing_episodes), EpisodeWindow(smoothing_episodes)
         self._started_s = time.monotonic()
         self._time_before_s = 0.0
 
@@ -91,12 +91,12 @@ class Progress:
         """Count episodes that ended."""
         reported = episodes.reported
         self.episodes_total += len(episodes.returns)
-        self._everybody.extend(episodes.returns, episodes.lengths)
+        self._all.extend(episodes.returns, episodes.lengths)
         self._reported.extend(episodes.returns[reported], episodes.lengths[reported])
 
     def summaries(self) -> tuple[EpisodeSummary, EpisodeSummary]:
         """Return the statistics of the newest episodes that are reported, and of the newest ones of all envs."""
-        return self._reported.summary(), self._everybody.summary()
+        return self._reported.summary(), self._all.summary()
 
     def state(self) -> dict[str, Any]:
         """Return all of it for JSON."""
@@ -104,7 +104,7 @@ class Progress:
             "iteration": self.iteration,
             "time_total_s": self.time_total_s,
             "episodes_total": self.episodes_total,
-            "episodes": {"reported": self._reported.state(), "everybody": self._everybody.state()},
+            "episodes": {"reported": self._reported.state(), "everybody": self._all.state()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -113,4 +113,4 @@ class Progress:
         self._time_before_s = state["time_total_s"]
         if "episodes" in state:
             self._reported.load(state["episodes"]["reported"])
-            self._everybody.load(state["episodes"]["everybody"])
+            self._all.load(state["episodes"]["everybody"])

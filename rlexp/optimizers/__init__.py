@@ -1,1 +1,1 @@
-"""How experience moves: from the workers into replay, from replay to the learner, and weights back."""
+"""How transitions move from the workers into replay and on to the learner, and weights back."""

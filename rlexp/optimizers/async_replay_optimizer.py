@@ -1,4 +1,4 @@
-"""The second hop of the data: Ape-X (Horgan et al. 2018), where sampling, replay and learning run side by side."""
+"""Stage 2 of the data path: Ape-X (Horgan et al. 2018), where sampling, replay and learning run side by side."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_f
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
-from rlexp.sample_batch import SampleBatch
+from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import Actor, ActorLostError, Lane, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, TaskPool
 
-GET_TIMEOUT_S = 60.0
-"""Bound of the wait for a result whose call has already completed."""
 STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""
 QUEUE_SHARE_WAITED = 0.5
-"""Of the time for which the learner has batches, what a step may wait: replay in this process wakes nobody."""
+"""A step waits at most this share of the learner's queued work, since replay in this process ends no wait."""
 
 BUSY_WAIT_SHARE = 0.2
 """A learner that waits for data less than this is busy."""
 
 
 @dataclass(frozen=True)
-class AsyncReplayConfig:
-    """How experience moves; each depth bounds memory and staleness on one edge of the data path."""
+class DataPathConfig:
+    """Settings of the data path; each depth bounds memory and staleness on one edge of the data path."""
 
     replay_depth: int
     """Replay calls in flight per shard."""
@@ -45,15 +43,23 @@ class AsyncReplayConfig:
     beta: LinearSchedule
     """The importance-sampling exponent over trained steps."""
     reports_timing: bool = False
-    """Whether the figures have the seconds of each movement."""
+    """Whether the figures have the seconds of each phase."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfShard:
+    """Where the rows of a replayed batch are."""
+
+    shard: Actor[ReplayShard]
+    keys: Array
 
 
 class AsyncReplayOptimizer:
     """Keeps sample and replay calls in flight between a source, shards and a learner.
 
-    Bulk data does not pass through here: samples go from worker to shard by reference. Nothing is
-    dropped: what has no room in the learner's queue is not asked for. A shard or a worker that is lost
-    is replaced meanwhile. Owned by one agent, in one thread.
+    Samples go from worker to shard by reference; only replayed batches pass through here, to the learner.
+    Nothing is dropped: a batch that has no room in the learner's queue is not requested. A shard or a worker
+    that fails is replaced meanwhile. Owned by one agent, in one thread.
     """
 
     def __init__(
@@ -61,8 +67,8 @@ class AsyncReplayOptimizer:
         pool: TaskPool,
         source: SampleSource,
         shards: ReplayShards,
-        learner_runner: LearnerRunner,
-        config: AsyncReplayConfig,
+        learner_runner: LearnerRunner[RowsOfShard],
+        config: DataPathConfig,
         pacing: Pacing,
         rng: np.random.Generator,
     ) -> None:
@@ -78,7 +84,7 @@ class AsyncReplayOptimizer:
         self._store_calls = Lane(pool)
         self._replay_calls = Lane(pool)
         self._priority_calls = Lane(pool)
-        self._infos: list[FragmentInfo] = []
+        self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
         self._published_version = -1
@@ -90,7 +96,7 @@ class AsyncReplayOptimizer:
         self._learner_runner.start()
 
     def step(self) -> None:
-        """Wait for something to arrive, then move everything on: the four movements of Ape-X."""
+        """Wait for something to arrive, then do the four phases of Ape-X."""
         with self._stopwatch.lap("wait"):
             timeout = self._longest_wait_s()
             if not self._source.wait(timeout):
@@ -104,7 +110,7 @@ class AsyncReplayOptimizer:
         with self._stopwatch.lap("publish_weights"):
             self._publish_weights()
 
-    def drain_infos(self) -> list[FragmentInfo]:
+    def drain_infos(self) -> list[SampleInfo]:
         infos, self._infos = self._infos, []
         return infos
 
@@ -192,7 +198,7 @@ class AsyncReplayOptimizer:
                     self._shards.starve(call.actor)
                 else:
                     self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
-                    self._learner_runner.put(call.actor, batch)
+                    self._learner_runner.put(RowsOfShard(call.actor, batch[KEYS]), batch)
 
     def _ask_for_batches(self) -> None:
         beta = self._config.beta.value(self.counters.num_steps_trained)
@@ -216,9 +222,10 @@ class AsyncReplayOptimizer:
     def _return_priorities(self) -> None:
         self._check(self._priority_calls)
         for output in self._learner_runner.outputs():
-            self.counters.num_steps_trained += len(output.keys)
-            if output.td_errors is not None and output.shard in self._shards:
-                self._priority_calls.submit(output.shard, ReplayShard.update_priorities, output.keys, output.td_errors)
+            self.counters.num_steps_trained += output.num_rows
+            shard, keys = output.origin.shard, output.origin.keys
+            if output.td_errors is not None and shard in self._shards:
+                self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, output.td_errors)
 
     def _publish_weights(self) -> None:
         if self._source.weights_wanted():
@@ -234,14 +241,13 @@ class AsyncReplayOptimizer:
         return {part: min((now_s[part] - seen_s[part]) / max(elapsed_s, 1e-9), 1.0) for part in now_s}
 
     def _bottleneck(self, learner_wait_share: float) -> str:
-        """A learner that hardly waits is the limit itself; else replay, unless workers owe it what it may draw."""
+        """Return ``learner`` if it is busy, ``workers`` if replay or pacing waits for samples, else ``replay``."""
         if learner_wait_share <= BUSY_WAIT_SHARE:
             return "learner"
-        workers_owe = self._shards.all_starved or not self._may_train()
-        return "workers" if workers_owe else "replay"
+        return "workers" if self._shards.all_starved or not self._may_train() else "replay"
 
     def _check(self, lane: Lane) -> None:
-        """Let the error of a call surface whose result nobody needs."""
+        """Raise the errors of calls whose results are not used."""
         for call in lane.completed():
             with self._failures_handled(call.actor):
                 self._pool.get(call.ref, GET_TIMEOUT_S)

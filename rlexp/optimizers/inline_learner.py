@@ -6,16 +6,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic
 
-from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerOutput, WeightsSnapshot, learner_figures
+from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerOutput, OriginT, WeightsSnapshot, learner_figures
 from rlexp.policy import Learner
-from rlexp.replay.shard import ReplayShard
-from rlexp.sample_batch import KEYS, SampleBatch
-from rlexp.task_pool import Actor
+from rlexp.sample_batch import SampleBatch
 
 
-class InlineLearner:
+class InlineLearnerRunner(Generic[OriginT]):
     """A LearnerRunner that learns when its outputs are taken; owned by one optimizer.
 
     One batch may wait: after each step none does, and a checkpoint needs to hold none.
@@ -28,7 +26,7 @@ class InlineLearner:
         self._learner = learner
         self.last_stats: Mapping[str, float] = {}
         self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
-        self._batches: deque[tuple[Actor[ReplayShard], SampleBatch]] = deque()
+        self._batches: deque[tuple[OriginT, SampleBatch]] = deque()
         self._weights_requested = False
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
 
@@ -45,8 +43,8 @@ class InlineLearner:
     def stats(self) -> dict[str, Any]:
         return learner_figures(self, self._learner)
 
-    def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
-        self._batches.append((shard, batch))
+    def put(self, origin: OriginT, batch: SampleBatch) -> None:
+        self._batches.append((origin, batch))
 
     @property
     def queue_size(self) -> int:
@@ -55,15 +53,15 @@ class InlineLearner:
     def wait_for_output(self, timeout: float) -> None:
         return None
 
-    def outputs(self) -> list[LearnerOutput]:
+    def outputs(self) -> list[LearnerOutput[OriginT]]:
         outputs = []
         while self._batches:
-            shard, batch = self._batches.popleft()
+            origin, batch = self._batches.popleft()
             started = time.perf_counter()
             result = self._learner.learn_on_batch(batch)
             self.time_s["learning"] += time.perf_counter() - started
             self.last_stats = result.stats
-            outputs.append(LearnerOutput(shard, batch[KEYS], result.td_errors))
+            outputs.append(LearnerOutput(origin, batch.count, result.td_errors))
         if outputs and self._weights_requested:
             self._weights_requested = False
             self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())

@@ -1,4 +1,4 @@
-"""The fourth hop of the data: a thread that learns on what is queued, so that no SGD step waits for a message."""
+"""Stage 4 of the data path: a thread that learns on what is queued, so that no SGD step waits for a message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from rlexp.policy import Learner, Weights
-from rlexp.replay.shard import ReplayShard
-from rlexp.sample_batch import KEYS, Array, SampleBatch
-from rlexp.task_pool import Actor
+from rlexp.sample_batch import Array, SampleBatch
 
 IDLE_WAIT_S = 0.1
 """How long the thread waits for a batch before it looks whether it shall stop."""
@@ -23,14 +21,18 @@ STOP_TIMEOUT_S = 60.0
 """Bound of the wait for the update in progress when the thread is stopped."""
 
 
-@dataclass(frozen=True, eq=False)
-class LearnerOutput:
-    """What an update reports about its rows, for the shard they came from."""
+OriginT = TypeVar("OriginT")
+"""Says where a batch came from, for whom its results are; a runner only returns it."""
 
-    shard: Actor[ReplayShard]
-    keys: Array
+
+@dataclass(frozen=True, eq=False)
+class LearnerOutput(Generic[OriginT]):
+    """What an update reports about a batch."""
+
+    origin: OriginT
+    num_rows: int
     td_errors: Array | None
-    """Their new priorities; None: they keep the old ones."""
+    """The new priorities of its rows ``[B]``; None: they keep the old ones."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class WeightsSnapshot:
     weights: Weights
 
 
-class LearnerRunner(Protocol):
+class LearnerRunner(Protocol[OriginT]):
     """Owns a learner and learns on batches: in a thread of its own, or in the optimizer's.
 
     Nobody else calls the learner, except in the body of ``paused``.
@@ -71,8 +73,8 @@ class LearnerRunner(Protocol):
         """Return what the learner counts and how the queue is, for the results; ``learner`` has its own figures."""
         ...
 
-    def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
-        """Queue a batch of ``shard``; the caller keeps within ``queue_capacity``."""
+    def put(self, origin: OriginT, batch: SampleBatch) -> None:
+        """Queue a batch from ``origin``; the caller keeps within ``queue_capacity``."""
         ...
 
     @property
@@ -89,7 +91,7 @@ class LearnerRunner(Protocol):
         """Return once an update has ended whose output was not taken yet, or after ``timeout`` seconds."""
         ...
 
-    def outputs(self) -> list[LearnerOutput]:
+    def outputs(self) -> list[LearnerOutput[OriginT]]:
         """Return the reports of the updates since the last call, in order; raises the error that ended learning."""
         ...
 
@@ -113,7 +115,7 @@ class LearnerRunner(Protocol):
         ...
 
 
-def learner_figures(runner: LearnerRunner, learner: Learner) -> dict[str, Any]:
+def learner_figures(runner: LearnerRunner[Any], learner: Learner) -> dict[str, Any]:
     """Return the part of an optimizer's figures that is about its learner."""
     return {
         "num_updates": learner.num_updates,
@@ -124,7 +126,7 @@ def learner_figures(runner: LearnerRunner, learner: Learner) -> dict[str, Any]:
     }
 
 
-class LearnerThread:
+class LearnerThread(Generic[OriginT]):
     """A LearnerRunner with a thread, which owns the learner from ``start`` to ``stop``.
 
     Batches wait in a bounded in-queue; TD errors come back through an out-queue. Weights are copied
@@ -139,8 +141,8 @@ class LearnerThread:
         self.last_stats: Mapping[str, float] = {}
         self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
         self._last_update_s = 0.0
-        self._in_queue: queue.Queue[tuple[Actor[ReplayShard], SampleBatch]] = queue.Queue()
-        self._out_queue: queue.SimpleQueue[LearnerOutput] = queue.SimpleQueue()
+        self._in_queue: queue.Queue[tuple[OriginT, SampleBatch]] = queue.Queue()
+        self._out_queue: queue.SimpleQueue[LearnerOutput[OriginT]] = queue.SimpleQueue()
         self._has_output = threading.Event()
         self._weights_requested = threading.Event()
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
@@ -164,8 +166,8 @@ class LearnerThread:
     def stats(self) -> dict[str, Any]:
         return learner_figures(self, self._learner)
 
-    def put(self, shard: Actor[ReplayShard], batch: SampleBatch) -> None:
-        self._in_queue.put((shard, batch))
+    def put(self, origin: OriginT, batch: SampleBatch) -> None:
+        self._in_queue.put((origin, batch))
 
     @property
     def queue_size(self) -> int:
@@ -178,7 +180,7 @@ class LearnerThread:
     def wait_for_output(self, timeout: float) -> None:
         self._has_output.wait(timeout)
 
-    def outputs(self) -> list[LearnerOutput]:
+    def outputs(self) -> list[LearnerOutput[OriginT]]:
         if self._error is not None:
             raise self._error
         self._has_output.clear()
@@ -195,11 +197,11 @@ class LearnerThread:
 
     @contextmanager
     def paused(self) -> Iterator[Learner]:
-        with self._turnstile:
-            self._pausing = True
-            if not self._turnstile.wait_for(lambda: self._parked or not self._thread.is_alive(), STOP_TIMEOUT_S):
-                raise TimeoutError(f"an update of the learner has not ended within {STOP_TIMEOUT_S:.0f} s")
         try:
+            with self._turnstile:
+                self._pausing = True
+                if not self._turnstile.wait_for(lambda: self._parked or not self._thread.is_alive(), STOP_TIMEOUT_S):
+                    raise TimeoutError(f"an update of the learner has not ended within {STOP_TIMEOUT_S:.0f} s")
             yield self._learner
         finally:
             with self._turnstile:
@@ -235,7 +237,7 @@ class LearnerThread:
     def _learn_once(self) -> None:
         waited_from = time.perf_counter()
         try:
-            shard, batch = self._in_queue.get(timeout=IDLE_WAIT_S)
+            origin, batch = self._in_queue.get(timeout=IDLE_WAIT_S)
         except queue.Empty:
             return
         finally:
@@ -245,7 +247,7 @@ class LearnerThread:
         self._last_update_s = time.perf_counter() - learned_from
         self.time_s["learning"] += self._last_update_s
         self.last_stats = result.stats
-        self._out_queue.put(LearnerOutput(shard, batch[KEYS], result.td_errors))
+        self._out_queue.put(LearnerOutput(origin, batch.count, result.td_errors))
         self._has_output.set()
         self._copy_weights_if_requested()
 

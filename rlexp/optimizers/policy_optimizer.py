@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rlexp.policy import Learner
 from rlexp.replay.shard import ShardStats
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 
 Figures = Mapping[str, Any]
@@ -31,11 +31,15 @@ class PolicyOptimizer(Protocol):
 
     counters: Counters
 
+    def start(self) -> None:
+        """Publish the first weights, and start what runs beside ``step``."""
+        ...
+
     def step(self) -> None:
         """Do one round; returns within a bounded time, also when nothing has arrived."""
         ...
 
-    def drain_infos(self) -> list[FragmentInfo]:
+    def drain_infos(self) -> list[SampleInfo]:
         """Return the reports about the samples since the last call."""
         ...
 
@@ -87,7 +91,7 @@ class ReplayOptimizer(PolicyOptimizer, Protocol):
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Fill the shards with what ``replay_states`` returned; call before the first step.
 
-        Raises CheckpointError, with every shard empty, where the states are of other shards.
+        Raises CheckpointError at the first state that is of another shard.
         """
         ...
 

@@ -105,7 +105,7 @@ class ReplayShards:
         return [self._state_of(shard) for shard in tuple(self._actors)]
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Fill the empty shards with what ``states`` returned; CheckpointError where that is of other shards."""
+        """Fill the empty shards with what ``states`` returned; CheckpointError at the first that does not fit."""
         if len(states) != len(self):
             raise CheckpointError(f"a replay state of {len(states)} shards does not fit {len(self)}")
         for shard, state in zip(self._actors, states, strict=True):  # one after the other: what travels is in memory

@@ -1,4 +1,4 @@
-"""The second hop of the data in DQN (Mnih et al. 2015): one round of samples, then one update, in turn."""
+"""Stage 2 of the data path in DQN (Mnih et al. 2015): one round of samples, then one update, in turn."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, TaskPool
 
-GET_TIMEOUT_S = 60.0
-"""Bound of the wait for a result whose call has already completed."""
 ROUND_TIMEOUT_S = 0.05
 """A step returns after this long even if the round is not complete, so that its caller can look at the clock."""
 
@@ -28,7 +26,7 @@ ROUND_TIMEOUT_S = 0.05
 class SyncReplayOptimizer:
     """Alternates between a round of samples and an update, all in one thread.
 
-    A round is one batch of every worker, so that trained / sampled steps is
+    A round is as many batches as there are workers, so that trained / sampled steps is
     ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``, and a little more
     with short episodes, since the step that resets an env is no env step.
     """
@@ -56,7 +54,7 @@ class SyncReplayOptimizer:
         self._beta = beta
         self._pacing = pacing
         self._due = 0
-        self._infos: list[FragmentInfo] = []
+        self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
         self._last_stats: Mapping[str, float] = {}
@@ -77,7 +75,7 @@ class SyncReplayOptimizer:
         with self._stopwatch.lap("learner"):
             self._learn_when_due()
 
-    def drain_infos(self) -> list[FragmentInfo]:
+    def drain_infos(self) -> list[SampleInfo]:
         infos, self._infos = self._infos, []
         return infos
 
@@ -103,7 +101,7 @@ class SyncReplayOptimizer:
 
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         if len(states) != 1:
-            raise CheckpointError(f"a replay state of {len(states)} shards does not fit DQN, which has one")
+            raise CheckpointError(f"a replay state of {len(states)} shards does not fit one")
         self._shard.load(states[0])
 
     def stats(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import Rows
 from rlexp.replay.sum_tree import SumTree
-from rlexp.sample_batch import WEIGHTS, Array, SampleBatch, SentRows
+from rlexp.sample_batch import IMPORTANCE_WEIGHTS, Array, SampleBatch, SentRows
 
 FIRST_PRIORITY = 1.0
 """The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
@@ -43,10 +43,10 @@ class ReplayBuffer(Protocol):
         ...
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
-        """Return copies of ``size`` rows, drawn independently with replacement, with their KEYS and WEIGHTS.
+        """Return copies of ``size`` rows, drawn independently with replacement, with their KEYS and IMPORTANCE_WEIGHTS.
 
         Their order means nothing: rows may come in that of their memory, which is quicker to read.
-        KEYS ``[size]`` int64 are what :meth:`update_priorities` takes; WEIGHTS ``[size]`` float32, in (0, 1],
+        KEYS ``[size]`` int64 are for :meth:`update_priorities`; IMPORTANCE_WEIGHTS ``[size]`` float32, in (0, 1],
         correct the loss for rows drawn more often than others, fully where ``beta`` is 1.
         Raises ValueError when there is no row to draw.
         """
@@ -86,11 +86,11 @@ class UniformReplayBuffer:
         self.rows.write(batch)
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
-        """Return copies of ``size`` rows with KEYS ``[size]`` int64 and WEIGHTS ``[size]`` float32, all 1."""
+        """Return copies of ``size`` rows with KEYS ``[size]`` and IMPORTANCE_WEIGHTS ``[size]``, all 1."""
         if not self.rows.size:
             raise ValueError("an empty buffer has nothing to sample")
         batch = self.rows.read(self.rows.nth(rng.integers(self.rows.size, size=size)))
-        return batch.with_columns(**{WEIGHTS: np.ones(size, np.float32)})
+        return batch.with_columns(**{IMPORTANCE_WEIGHTS: np.ones(size, np.float32)})
 
     def update_priorities(self, keys: Array, priorities: Array) -> int:
         """Do nothing, and drop nothing: 0."""
@@ -143,7 +143,7 @@ class PrioritizedReplayBuffer:
             self._tree.set_run(run.start, masses[run.rows])
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
-        """Return copies of ``size`` rows, drawn independently with replacement, with KEYS and WEIGHTS ``[size]``.
+        """Return copies of ``size`` rows, drawn with replacement, with KEYS and IMPORTANCE_WEIGHTS ``[size]``.
 
         They come roughly in the order of their slots, not in that of the draws.
 
@@ -153,7 +153,7 @@ class PrioritizedReplayBuffer:
         """
         slots = self._tree.find(rng.random(size) * self._tree.total)
         weights = (self._tree.min / self._tree.get(slots)) ** beta
-        return self.rows.read(slots).with_columns(**{WEIGHTS: weights.astype(np.float32)})
+        return self.rows.read(slots).with_columns(**{IMPORTANCE_WEIGHTS: weights.astype(np.float32)})
 
     def update_priorities(self, keys: Array, priorities: Array) -> int:
         """Give the rows ``keys [B]`` new ``priorities [B]``; of a key named twice the last one counts.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.rows import STORAGE_PREFIX, Run
+from rlexp.replay.rows import STORAGE_PREFIX, SlotRange
 from rlexp.replay.storage import Storage
 from rlexp.sample_batch import KEYS, TD_ERRORS, Array, FrameRows, SampleBatch, SentRows, WrittenRows
 
@@ -49,7 +49,7 @@ class RowRing:
         """Do nothing: new rows are written over the oldest, and no slot stays empty."""
         return []
 
-    def write(self, batch: SentRows, /) -> list[Run]:
+    def write(self, batch: SentRows, /) -> list[SlotRange]:
         """Add the rows of ``batch [B]``; return the one or two runs of slots that they went to.
 
         Of a batch larger than the capacity only the last rows are written, though all are counted.
@@ -60,7 +60,7 @@ class RowRing:
         first = max(count - self.capacity, 0)
         start = (self.num_added + first) % self.capacity
         turn = min(first + self.capacity - start, count)
-        runs = [Run(start, slice(first, turn)), Run(0, slice(turn, count))]
+        runs = [SlotRange(start, slice(first, turn)), SlotRange(0, slice(turn, count))]
         runs = [run for run in runs if run.rows.start < run.rows.stop]
         for run in runs:
             self._storage.write(run.start, batch.slice(run.rows.start, run.rows.stop))

@@ -11,7 +11,7 @@ STORAGE_PREFIX = "storage."
 """Stands before the names of the columns in a state."""
 
 
-class Run(NamedTuple):
+class SlotRange(NamedTuple):
     """Neighbouring slots that one call filled."""
 
     start: int
@@ -57,7 +57,7 @@ class Rows(Protocol):
         """Give up rows that an unpacked ``batch`` leaves no room for; return those of their slots that stay empty."""
         ...
 
-    def write(self, batch: SentRows, /) -> list[Run]:
+    def write(self, batch: SentRows, /) -> list[SlotRange]:
         """Add the rows of an unpacked ``batch``; return the runs of slots of those that are kept."""
         ...
 

@@ -1,4 +1,4 @@
-"""ReplayShard: one share of the replayed experience, hop three on the path from the workers to the learner."""
+"""Stage 3 of the data path: a replay shard, one part of replay."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ShardStats:
 
 
 class ReplayShard:
-    """A replay buffer, the gate that opens when it holds enough, counters, and a random stream of its own.
+    """A replay buffer, the check of ``learning_starts``, counters, and a random stream of its own.
 
     The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
     copies what it is given and returns copies, so neither side can change the other's rows. A batch

@@ -15,11 +15,11 @@ PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
 """Places the worker of an index anew; its attempt, 0 at first, sets its random streams apart."""
 
 FAILURES_IN_A_ROW = 3
-"""An env that raises so often without a fragment in between will go on to: the trial fails with its error."""
+"""After so many errors in a row without a fragment in between, the trial fails with the last one."""
 WINDOW_S, FAILURES_IN_WINDOW = 300.0, 10
 """A worker that fails more often within so long is removed."""
 START_S = 60.0
-"""What a worker has beyond the time for a fragment before its first one: its process starts and makes the envs."""
+"""Extra time for a worker's first fragment, in which its process starts and makes the envs."""
 STEADY_S = 10.0
 """A worker that has delivered for so long was lost by accident: its replacement comes at once."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
@@ -28,7 +28,7 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 
 @dataclass(frozen=True)
 class FleetLimits:
-    """What is borne before a worker, or all of them, are removed."""
+    """Limits on failures, beyond which a worker, or all of them, are removed."""
 
     max_restarts: int
     """Of all workers together, by one process of the trial."""
@@ -61,7 +61,7 @@ class Member:
 
 
 class Fleet:
-    """Owns the workers' places: replaces who dies, hangs or fails, up to a limit; who does so soon, after a delay.
+    """Owns the workers' places: replaces workers that fail, up to a limit, and with a delay if they fail early.
 
     The results of an actor that was removed are never used: the pool forgets its calls, so that no
     step can be counted twice, nor be taken from one that was only asleep. Owned by one thread.
@@ -117,7 +117,7 @@ class Fleet:
             raise error
         self._handle_failure(member, f"failed: {_last_line(error)}")
 
-    def replace_hung_workers(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
+    def remove_hung_workers(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
         """Remove workers that were asked for a fragment too long ago, and return them."""
         now, hanging = self._clock(), []
         for member in self._members:
@@ -129,7 +129,7 @@ class Fleet:
                 self._handle_failure(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)")
         return hanging
 
-    def replace_who_is_due(self) -> list[Actor[RolloutWorker]]:
+    def place_replacements(self) -> list[Actor[RolloutWorker]]:
         """Place anew the workers whose delay is over, and return them."""
         now, placed = self._clock(), []
         for member in self._members:
@@ -175,10 +175,14 @@ class Fleet:
         if not waiting:
             raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
         self._events.append(
-            f"worker {member.index} {why};"
-            f" removed after {len(member.failed_at_s)} failures in {WINDOW_S / 60:g} minutes,"
+            f"worker {member.index} {why}; removed {self._reached_limit(member)},"
             f" {len(waiting)} of {len(self._members)} continue"
         )
+
+    def _reached_limit(self, member: Member) -> str:
+        if len(member.failed_at_s) > FAILURES_IN_WINDOW:
+            return f"after {len(member.failed_at_s)} failures in {WINDOW_S / 60:g} minutes"
+        return f"since all {self._limits.max_restarts} restarts are used (max_num_worker_restarts)"
 
     def _limits_hint(self) -> str:
         return (

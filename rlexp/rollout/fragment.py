@@ -105,7 +105,7 @@ class SampleTime:
 
 
 @dataclass(frozen=True)
-class FragmentInfo:
+class SampleInfo:
     """What a worker reports about a batch; small, and separate from it, so that the batch can be sent by reference."""
 
     worker_index: int
@@ -115,7 +115,7 @@ class FragmentInfo:
     """Env steps taken; differs from ``num_rows`` by what waits for its n-step successors, or for its episode's end."""
     episodes: Episodes
     weights_version: int
-    """Learner updates behind the weights that acted."""
+    """Learner updates behind the weights of its last step."""
     time: SampleTime
     """How long it took to make."""
     observed: Moments | None = None

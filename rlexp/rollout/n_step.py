@@ -1,4 +1,4 @@
-"""n-step transitions: the fold of the DQN family."""
+"""n-step transitions: a fold for agents that bootstrap from Q-values."""
 
 from __future__ import annotations
 

@@ -8,13 +8,10 @@ from typing import Any
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, Completed, Lane, Ref, TaskPool
-
-GET_TIMEOUT_S = 60.0
-"""Bound of the wait for a result whose call has already completed."""
+from rlexp.task_pool import GET_TIMEOUT_S, Actor, Completed, Lane, Ref, TaskPool
 
 
 class RemoteWorkers:
@@ -40,9 +37,9 @@ class RemoteWorkers:
     def poll(self, num_steps_sampled: int) -> list[Sample]:
         samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
         num_steps_sampled += sum(sample.info.num_env_steps for sample in samples)
-        for worker in self._fleet.replace_hung_workers(lambda worker: self._lane.in_flight(worker) > 0):
+        for worker in self._fleet.remove_hung_workers(lambda worker: self._lane.in_flight(worker) > 0):
             self._forget(worker)
-        for worker in self._fleet.replace_who_is_due():
+        for worker in self._fleet.place_replacements():
             self._welcome(worker)
         for worker in self._fleet:
             self._keep_busy(worker, num_steps_sampled)
@@ -77,12 +74,12 @@ class RemoteWorkers:
             self._forget(worker)
         self._fleet.stop()
 
-    def _sample_of(self, call: Completed[RolloutWorker, FragmentInfo]) -> Sample | None:
+    def _sample_of(self, call: Completed[RolloutWorker, SampleInfo]) -> Sample | None:
         """Return what a completed call has brought; None if its worker was lost by it, or before."""
         if call.actor not in self._steps_since_sync:
             return None
         try:
-            info: FragmentInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
+            info: SampleInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
         except Exception as error:  # an env may raise anything
             self._forget(call.actor)
             self._fleet.failed(call.actor, error)

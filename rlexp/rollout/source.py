@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SentRows
 from rlexp.task_pool import Ref, TaskPool
@@ -19,7 +19,7 @@ class Sample:
     """A batch of new transitions, by reference, and the worker's report about it."""
 
     batch: Ref[SentRows]
-    info: FragmentInfo
+    info: SampleInfo
 
 
 class SampleSource(Protocol):

@@ -1,4 +1,4 @@
-"""The first hop of the data: steps envs with a policy and turns the steps into transitions."""
+"""Stage 1 of the data path: steps envs with a policy and turns the steps into transitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlexp.rollout.accumulators import (
 )
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fragment import FragmentInfo, SampleTime
+from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
@@ -58,7 +58,7 @@ class RolloutWorker:
         """Standardise observations by ``moments`` of all workers from the next fragment on."""
         self._recorder.set_filter(moments)
 
-    def sample(self, num_steps_sampled: int) -> tuple[SentRows, FragmentInfo]:
+    def sample(self, num_steps_sampled: int) -> tuple[SentRows, SampleInfo]:
         """Step every env ``fragment_length`` times; return the complete transitions and a report about them.
 
         With ``batch_mode: complete_episodes`` again and again, until as many steps of whole episodes are
@@ -115,9 +115,9 @@ class RolloutWorker:
         rows = self._policy.postprocess(sent.stacks())
         return replace(sent, rows=rows.exchange({obs: (ids, sent.rows[ids]) for obs, ids in FRAME_IDS_OF.items()}))
 
-    def _info(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> FragmentInfo:
+    def _info(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> SampleInfo:
         observed = [recording.observed for recording in recordings if recording.observed is not None]
-        return FragmentInfo(
+        return SampleInfo(
             worker_index=self._spec.index,
             num_rows=sent.count,
             num_env_steps=sum(recording.num_env_steps for recording in recordings),

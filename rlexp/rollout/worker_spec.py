@@ -1,4 +1,4 @@
-"""Everything that a rollout worker is built from, in this process or in any other: it imports neither torch nor Ray."""
+"""Everything that a rollout worker is built from, in any process. This module imports neither torch nor Ray."""
 
 from __future__ import annotations
 

@@ -20,7 +20,16 @@ from rlexp.json_file import replace_json, replace_text
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord, git_commit, now, read_run_record, versions
+from rlexp.runs.run_record import (
+    RecordedError,
+    RunRecord,
+    Status,
+    TrialRecord,
+    git_commit,
+    now,
+    read_run_record,
+    versions,
+)
 from rlexp.runs.secrets import has_secrets, masked, masked_command
 
 RESOLVED_FILE: Final = "resolved.yaml"
@@ -158,7 +167,7 @@ class RunDirectory:
         self.write()
 
     def trial_status(
-        self, trial: Trial, status: Status, error: TrialError | None = None, reason: str | None = None
+        self, trial: Trial, status: Status, error: RecordedError | None = None, reason: str | None = None
     ) -> None:
         """Record that the trial began, ended or failed, and why."""
         record = self.record.trial(trial.name)

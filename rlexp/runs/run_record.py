@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 
 @dataclass
-class TrialError:
+class RecordedError:
     """Why a trial failed."""
 
     summary: str
@@ -65,7 +65,7 @@ class TrialRecord:
     best_episode_reward_mean: float | None = None
     best_checkpoint: str | None = None
     best_checkpoint_reward: float | None = None
-    error: TrialError | None = None
+    error: RecordedError | None = None
     reason: str | None = None
     """Why it ended, where it reached its stop or its sweep ended it."""
     env: str | None = None
@@ -177,7 +177,7 @@ def _record(content: dict[str, Any]) -> RunRecord:
 
 
 def _trial_record(content: dict[str, Any]) -> TrialRecord:
-    error = TrialError(**content["error"]) if content["error"] else None
+    error = RecordedError(**content["error"]) if content["error"] else None
     return TrialRecord(**{**content, "status": Status(content["status"]), "error": error})
 
 

@@ -16,7 +16,7 @@ from rlexp.runs.checkpoints import copied_checkpoint, put_in_place
 from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status, TrialError
+from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
@@ -116,7 +116,7 @@ class Search:
         """Return what is searched, and the seed: with every key, the tab would have a column for each."""
         return {**trial.varied, "seed": trial.experiment.config.seed}
 
-    def on_end(self, trial: Trial, finished: bool, error: TrialError | None) -> Ending:
+    def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         why = self._state.pruned.get(trial.name)
         if error is not None:
             status = Status.ERROR

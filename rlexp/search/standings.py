@@ -12,7 +12,7 @@ from typing import Any
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.recorders import flatten
-from rlexp.runs.run_record import Status, TrialError, known_number
+from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.ranking import Standing, TrialStanding, common_end, ranking, score_of, standing_of
 
 
@@ -80,7 +80,7 @@ class Standings:
         standing.trial = trial
         standing.steps, standing.values = other.steps[:count], other.values[:count]
 
-    def on_end(self, trial: Trial, status: Status, error: TrialError | None) -> None:
+    def on_end(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
         """Record that a trial ended."""
         standing = self._by_name[trial.name]
         standing.status = status

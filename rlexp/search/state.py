@@ -13,7 +13,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
-from rlexp.runs.run_record import Status, TrialError, known_number
+from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.journal import Event, damaged, read_events
 from rlexp.search.searchers import Outcome, OutcomeStatus, Searcher, make_searcher
 from rlexp.search.standings import Standings
@@ -114,7 +114,7 @@ class SearchState:
         self.points[exploit.trial] = exploit.after
         self.standings.on_exploit(changed, exploit.donor, self._steps_at[exploit.checkpoint])
 
-    def ended(self, trial: Trial, status: Status, error: TrialError | None) -> None:
+    def ended(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
         """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left."""
         self._leave_queue(trial)
         self.running.discard(trial.name)
@@ -243,7 +243,7 @@ class _JournalReader:
         self.state.exploited(replace(exploit, after=self._sweep.point_of(changed)), changed)
 
     def _ended(self, name: str, status: Status, error: Mapping[str, Any] | None) -> None:
-        self.state.ended(self._trials[name], status, None if error is None else TrialError(**error))
+        self.state.ended(self._trials[name], status, None if error is None else RecordedError(**error))
 
 
 def _refuse_elsewhere(checkpoint: str) -> None:

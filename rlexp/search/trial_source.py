@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
-from rlexp.runs.run_record import Status, TrialError
+from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 
 
@@ -92,7 +92,7 @@ class TrialSource(Protocol):
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         """Return what TensorBoard's HParams tab is to show of a trial."""
 
-    def on_end(self, trial: Trial, finished: bool, error: TrialError | None) -> Ending:
+    def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         """Record that a trial ended, by its own ``stop`` (``finished``) or not; return how."""
 
     def conclude(self, status: Status) -> Status:
@@ -135,7 +135,7 @@ class FixedTrials:
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         return trial_parameters(trial)
 
-    def on_end(self, trial: Trial, finished: bool, error: TrialError | None) -> Ending:
+    def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         if error is not None:
             return Ending(Status.ERROR)
         return Ending(Status.TERMINATED if finished else Status.STOPPED)

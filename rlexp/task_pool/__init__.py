@@ -1,7 +1,7 @@
 """Calls in flight, and who made them: the one place where a plain object becomes a Ray actor.
 
 Every concurrent thing of the package is a plain class. A pool *places* it (``RayTaskPool``: as an actor
-in a separate process, or beside the caller; ``InlineTaskPool``: beside the caller always, for tests) and
+in a separate process, or in the caller's; ``InlineTaskPool``: always in the caller's, for tests) and
 calls its methods, which are named by the class's own function, so that a reader finds every caller:
 
     shard = pool.place("replay-0", resources, ReplayShard, config, seed)
@@ -11,10 +11,21 @@ Values come back as ``Ref``: they may be in another process until ``get``, and a
 argument travels by reference, not through the caller.
 """
 
-from rlexp.task_pool.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
+from rlexp.task_pool.pool import (
+    GET_TIMEOUT_S,
+    Actor,
+    ActorLostError,
+    Completed,
+    InlineTaskPool,
+    Lane,
+    Ref,
+    Resources,
+    TaskPool,
+)
 from rlexp.task_pool.ray_pool import RayTaskPool
 
 __all__ = [
+    "GET_TIMEOUT_S",
     "Actor",
     "ActorLostError",
     "Completed",

@@ -9,6 +9,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from rlexp.errors import TrialError
 
+GET_TIMEOUT_S = 60.0
+"""Bound of the wait for a result whose call has already completed."""
+
 A = TypeVar("A")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -71,7 +74,7 @@ class TaskPool(Protocol):
         ...
 
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
-        """Start one call in a lane, without waiting for it; calls to one actor run in the order made.
+        """Start one call outside of any lane; calls to one actor run in the order made.
 
         A call that fails raises where its result is asked for, or here if the actor is in this process.
         """

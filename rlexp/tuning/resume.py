@@ -29,7 +29,7 @@ from rlexp.runs.checkpoints import copy_checkpoint
 from rlexp.runs.last_row import checkpoint_row, last_row
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
-from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialError, read_run_record
+from rlexp.runs.run_record import RUN_FILE, RecordedError, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
@@ -228,7 +228,7 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
             search.standings.note(f"{trial.name} has no checkpoint and starts from the beginning")
     for standing in state.standings.trials():
         if standing.status in OVER and directory.record.trial(standing.trial.name).status is not standing.status:
-            failure = None if standing.error is None else TrialError(standing.error)
+            failure = None if standing.error is None else RecordedError(standing.error)
             directory.trial_status(standing.trial, standing.status, failure)
     unfinished = state.unfinished()
     state.requeue()

@@ -72,7 +72,7 @@ class ExperimentTrainable(tune.Trainable):
         self._directory = assignment.directory
         self._assignment = assignment
         self._progress = 0.0
-        self._stop_watch = StopWatch(assignment.directory.parent / STOP_FILE)
+        self._stop_poll = StopFilePoll(assignment.directory.parent / STOP_FILE)
         self._agent: Agent[Any] | None = None
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
@@ -84,7 +84,7 @@ class ExperimentTrainable(tune.Trainable):
         assert self._agent is not None
         with self._errors_kept():
             row = self._agent.train(self._should_stop, self._report_evaluation)
-            stopped, over_time = self._stop_watch.stop_requested(), self._is_over_time()
+            stopped, over_time = self._stop_poll.stop_requested(), self._is_over_time()
             reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
             now = datetime.now().astimezone()
@@ -147,7 +147,7 @@ class ExperimentTrainable(tune.Trainable):
         if events:
             self._events += events
             write_phase(self._directory, events[-1])
-        return self._stop_watch.stop_requested() or self._is_over_time()
+        return self._stop_poll.stop_requested() or self._is_over_time()
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
         wanted = self._experiment.config.evaluation_num_episodes
@@ -210,7 +210,7 @@ class ErrorFile:
             self._path.write_text(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}", encoding="utf-8")
 
 
-class StopWatch:
+class StopFilePoll:
     """Looks for the stop file, but not more often than every STOP_POLL_S; once seen, it stays seen."""
 
     def __init__(self, path: Path) -> None:

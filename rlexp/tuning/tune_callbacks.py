@@ -18,7 +18,7 @@ from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_lock import OpenFolder
-from rlexp.runs.run_record import Status, TrialError
+from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.stop_request import StopRequest
@@ -55,7 +55,7 @@ class TrialEvents(tune.Callback):
         self._recorders: dict[str, TrialRecorder] = {}
         self._started: dict[str, Trial] = {}
         self._stopped: set[str] = set()
-        self._failures: dict[str, TrialError] = {}
+        self._failures: dict[str, RecordedError] = {}
         self._reasons: dict[str, str] = {}
         """Why trials reached their end."""
         self._phases = PhaseWatch()
@@ -123,7 +123,7 @@ class TrialEvents(tune.Callback):
         decision = self._source.on_result(ours, row, Path(result["checkpoint"]) if result["milestone"] else None)
         self.decisions[ours.name] = decision
         if decision.problem is not None:
-            self._failures[ours.name] = TrialError(decision.problem)
+            self._failures[ours.name] = RecordedError(decision.problem)
         if decision.verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
             self.training.discard(ours.name)
         else:
@@ -194,7 +194,7 @@ class TrialEvents(tune.Callback):
                 if phase is not None:
                     self._display.on_phase(ours, phase)
 
-    def _end(self, trial: Trial, finished: bool, error: TrialError | None) -> None:
+    def _end(self, trial: Trial, finished: bool, error: RecordedError | None) -> None:
         self.training.discard(trial.name)
         self._without_result.discard(trial.name)
         ending = self._source.on_end(trial, finished, error)
@@ -219,14 +219,14 @@ class TrialEvents(tune.Callback):
             )
         return self._recorders[trial.name]
 
-    def _error_of(self, trial: Trial) -> TrialError:
+    def _error_of(self, trial: Trial) -> RecordedError:
         if trial.name in self._folders and not self._folders[trial.name].is_in_place:
-            return TrialError(_FOLDER_LOST)
+            return RecordedError(_FOLDER_LOST)
         path = self._directory.trial_directory(trial) / ERROR_FILE
         if not path.exists():
-            return TrialError("the trial's process died (killed, or out of memory)")
+            return RecordedError("the trial's process died (killed, or out of memory)")
         summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
-        return TrialError(summary, str(path.relative_to(self._directory.path)))
+        return RecordedError(summary, str(path.relative_to(self._directory.path)))
 
     def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
         """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
@@ -236,7 +236,7 @@ class TrialEvents(tune.Callback):
         now = self._clock()
         if now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
             what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
-            self._kill(trial, TrialError(f"no result for {timeout_s:g} s: {what}"))
+            self._kill(trial, RecordedError(f"no result for {timeout_s:g} s: {what}"))
 
     def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
         """Kill the process of a trial whose directory was deleted or moved: it cannot write.
@@ -249,9 +249,9 @@ class TrialEvents(tune.Callback):
         missed_s = self._missed_s.setdefault(name, time.monotonic())
         if time.monotonic() - missed_s >= LOST_AFTER_S:
             trial.max_failures = 0
-            self._kill(trial, TrialError(_FOLDER_LOST))
+            self._kill(trial, RecordedError(_FOLDER_LOST))
 
-    def _kill(self, trial: TuneTrial, error: TrialError) -> None:
+    def _kill(self, trial: TuneTrial, error: RecordedError) -> None:
         """Kill the process of a trial that runs, once; ``error`` is reported as its error."""
         actor, name = trial.temporary_state.ray_actor, our_trial(trial).name
         if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:

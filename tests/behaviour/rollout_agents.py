@@ -13,7 +13,7 @@ from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import Weights
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import OBS, Array, SampleBatch, SentRows
 from rlexp.task_pool import Actor, InlineTaskPool, Resources, TaskPool
 from tests.envs import COUNTING_ENV
@@ -57,18 +57,18 @@ def weights_of(agent: Agent[Any]) -> Weights:
         return learner.get_weights()
 
 
-def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, FragmentInfo]]:
+def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, SampleInfo]]:
     """Return the next sample of each of the agent's workers, which send whole observations."""
     return [(whole(sent), info) for sent, info in poll_sent(agent, num_steps_sampled)]
 
 
-def poll_sent(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SentRows, FragmentInfo]]:
+def poll_sent(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SentRows, SampleInfo]]:
     """Return the next sample of each of the agent's workers, in the form in which it was sent."""
     samples = agent.source.poll(num_steps_sampled) or agent.source.poll(num_steps_sampled)
     return [(agent.pool.get(sample.batch, 1.0), sample.info) for sample in samples]
 
 
-def sample(polls: int, env: str = COUNTING_ENV, **changes: Any) -> list[tuple[SampleBatch, FragmentInfo]]:
+def sample(polls: int, env: str = COUNTING_ENV, **changes: Any) -> list[tuple[SampleBatch, SampleInfo]]:
     """Return what the workers of a new agent deliver."""
     agent = make_agent(env, **changes)
     try:
@@ -77,5 +77,5 @@ def sample(polls: int, env: str = COUNTING_ENV, **changes: Any) -> list[tuple[Sa
         agent.stop()
 
 
-def rows(samples: list[tuple[SampleBatch, FragmentInfo]], column: str = OBS) -> Array:
+def rows(samples: list[tuple[SampleBatch, SampleInfo]], column: str = OBS) -> Array:
     return np.concatenate([batch[column] for batch, _ in samples])

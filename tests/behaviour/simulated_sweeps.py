@@ -18,7 +18,7 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.runs.recorders import JsonRecorder
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status, TrialError
+from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher
@@ -131,7 +131,7 @@ class World:
         self._running[trial.name] = trial, steps
         if done or decision.verdict is Verdict.STOP:
             problem = decision.problem
-            self._end(trial, steps, done and not problem and not stopped, TrialError(problem) if problem else None)
+            self._end(trial, steps, done and not problem and not stopped, RecordedError(problem) if problem else None)
         elif decision.verdict is not Verdict.CONTINUE:
             del self._running[trial.name]
             self._paused[trial.name] = decision.changed or trial
@@ -142,7 +142,7 @@ class World:
         recorder.close()
         self._directory.trial_result(trial, row)
 
-    def _end(self, trial: Trial, steps: int, finished: bool, error: TrialError | None) -> None:
+    def _end(self, trial: Trial, steps: int, finished: bool, error: RecordedError | None) -> None:
         del self._running[trial.name]
         ending = self._search.on_end(trial, finished, error)
         self.simulation.ends[trial.name] = ending.status, steps

@@ -12,7 +12,7 @@ import pytest
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
 from rlexp.replay.rows import STORAGE_PREFIX
-from rlexp.sample_batch import OBS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import IMPORTANCE_WEIGHTS, OBS, Array, SampleBatch
 from tests.behaviour.learning_agents import (
     MAKERS,
     STEPS,
@@ -90,7 +90,7 @@ def test_ends_of_the_range_of_alpha_can_be_trained_with(run: str, alpha: float) 
 def test_surprising_rows_are_drawn_more_often(run: str, prioritized: bool) -> None:
     updates = by_surprise(run, prioritized_replay=prioritized, prioritized_replay_alpha=1.0)[30:]
     share = np.mean([(update.batch[OBS][:, 0] == 1).mean() for update in updates])
-    weights = np.concatenate([update.batch[WEIGHTS] for update in updates])
+    weights = np.concatenate([update.batch[IMPORTANCE_WEIGHTS] for update in updates])
     if prioritized:
         assert share > 0.4
         assert weights.min() < 0.5
@@ -148,7 +148,7 @@ def betas(updates: list[Update]) -> list[tuple[int, float]]:
 
     With alpha 1 a surprising row has the weight (DULL / SURPRISING)^beta.
     """
-    lightest = [(update.num_steps_trained, float(update.batch[WEIGHTS].min())) for update in updates]
+    lightest = [(update.num_steps_trained, float(update.batch[IMPORTANCE_WEIGHTS].min())) for update in updates]
     return [(trained, -math.log(weight) / math.log(SURPRISING)) for trained, weight in lightest if weight < 1.0]
 
 

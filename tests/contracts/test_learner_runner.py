@@ -9,15 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from rlexp.optimizers.inline_learner import InlineLearner
+from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import IDLE_WAIT_S, LearnerOutput, LearnerRunner, LearnerThread
 from rlexp.policy import Learner
-from rlexp.replay.shard import ReplayShard
-from rlexp.task_pool import Actor
-from tests.doubles.scripted import TIMEOUT_S, ScriptedLearner, keyed_rows, make_shard
+from tests.doubles.scripted import TIMEOUT_S, ScriptedLearner, keyed_rows
 
-SHARD: Actor[ReplayShard] = Actor("replay-0", make_shard())
-MakeRunner = Callable[[Learner], LearnerRunner]
+ORIGIN = "replay-0"
+MakeRunner = Callable[[Learner], LearnerRunner[str]]
 
 
 @pytest.fixture
@@ -25,22 +23,22 @@ def learner() -> ScriptedLearner:
     return ScriptedLearner()
 
 
-@pytest.fixture(params=[InlineLearner, partial(LearnerThread, queue_capacity=4)], ids=["inline", "thread"])
-def runner(request: pytest.FixtureRequest, learner: ScriptedLearner) -> Iterator[LearnerRunner]:
+@pytest.fixture(params=[InlineLearnerRunner, partial(LearnerThread, queue_capacity=4)], ids=["inline", "thread"])
+def runner(request: pytest.FixtureRequest, learner: ScriptedLearner) -> Iterator[LearnerRunner[str]]:
     make: MakeRunner = request.param
     runner = make(learner)
     yield runner
     runner.stop()
 
 
-def put(runner: LearnerRunner, value: float) -> None:
-    runner.put(SHARD, keyed_rows(value, count=3))
+def put(runner: LearnerRunner[str], value: float) -> None:
+    runner.put(ORIGIN, keyed_rows(value, count=3))
 
 
-def output_of(runner: LearnerRunner) -> LearnerOutput:
+def output_of(runner: LearnerRunner[str]) -> LearnerOutput[str]:
     """Return the next output of a runner that was started and has one batch."""
     deadline = time.monotonic() + TIMEOUT_S
-    outputs: list[LearnerOutput] = []
+    outputs: list[LearnerOutput[str]] = []
     while not outputs:
         assert time.monotonic() < deadline
         runner.wait_for_output(0.1)
@@ -49,7 +47,7 @@ def output_of(runner: LearnerRunner) -> LearnerOutput:
     return output
 
 
-def learn(runner: LearnerRunner, *values: float) -> list[LearnerOutput]:
+def learn(runner: LearnerRunner[str], *values: float) -> list[LearnerOutput[str]]:
     """Let a runner that was started learn on batches of ``values``, one after the other."""
     outputs = []
     for value in values:
@@ -58,24 +56,24 @@ def learn(runner: LearnerRunner, *values: float) -> list[LearnerOutput]:
     return outputs
 
 
-def test_outputs_name_shard_keys_and_td_errors_of_each_batch(runner: LearnerRunner) -> None:
+def test_outputs_have_the_origin_and_td_errors_of_each_batch(runner: LearnerRunner[str]) -> None:
     runner.start()
     outputs = learn(runner, 1.0, 2.0)
-    assert [output.shard for output in outputs] == [SHARD] * 2
-    assert [output.keys.tolist() for output in outputs] == [[0, 1, 2]] * 2
+    assert [output.origin for output in outputs] == [ORIGIN] * 2
+    assert [output.num_rows for output in outputs] == [3] * 2
     assert [np.asarray(output.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3]
     assert runner.outputs() == []
     assert (runner.num_updates, runner.last_stats) == (2, {"loss": 2.0})
 
 
-def test_the_queue_counts_what_waits(runner: LearnerRunner) -> None:
+def test_the_queue_counts_what_waits(runner: LearnerRunner[str]) -> None:
     assert runner.queue_size == 0
     for count in range(1, runner.queue_capacity + 1):
         put(runner, 1.0)
         assert runner.queue_size == count
 
 
-def test_weights_are_those_after_the_update_that_follows_a_request(runner: LearnerRunner) -> None:
+def test_weights_are_those_after_the_update_that_follows_a_request(runner: LearnerRunner[str]) -> None:
     runner.start()
     learn(runner, 1.0)
     assert runner.latest_weights().version == 0
@@ -88,7 +86,7 @@ def test_weights_are_those_after_the_update_that_follows_a_request(runner: Learn
     assert (snapshot.version, snapshot.weights["updates"].tolist()) == (2, [2])
 
 
-def test_stats_are_those_of_learner_and_queue(runner: LearnerRunner, learner: ScriptedLearner) -> None:
+def test_stats_are_those_of_learner_and_queue(runner: LearnerRunner[str], learner: ScriptedLearner) -> None:
     runner.start()
     learn(runner, 1.0)
     assert runner.stats() == {
@@ -100,12 +98,12 @@ def test_stats_are_those_of_learner_and_queue(runner: LearnerRunner, learner: Sc
     }
 
 
-def test_progress_reaches_the_learner(runner: LearnerRunner, learner: ScriptedLearner) -> None:
+def test_progress_reaches_the_learner(runner: LearnerRunner[str], learner: ScriptedLearner) -> None:
     runner.observe_progress(7)
     assert learner.progress == [7]
 
 
-def test_paused_yields_the_learner_and_holds_it(runner: LearnerRunner, learner: ScriptedLearner) -> None:
+def test_paused_yields_the_learner_and_holds_it(runner: LearnerRunner[str], learner: ScriptedLearner) -> None:
     runner.start()
     with runner.paused() as held:
         assert held is learner
@@ -116,7 +114,7 @@ def test_paused_yields_the_learner_and_holds_it(runner: LearnerRunner, learner: 
     assert learner.num_updates == 1
 
 
-def test_a_wait_ends_after_its_time(runner: LearnerRunner) -> None:
+def test_a_wait_ends_after_its_time(runner: LearnerRunner[str]) -> None:
     runner.start()
     started = time.monotonic()
     runner.wait_for_output(0.1)
@@ -124,7 +122,7 @@ def test_a_wait_ends_after_its_time(runner: LearnerRunner) -> None:
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_stops_twice_and_before_its_start(runner: LearnerRunner, learner: ScriptedLearner, started: bool) -> None:
+def test_stops_twice_and_before_its_start(runner: LearnerRunner[str], learner: ScriptedLearner, started: bool) -> None:
     if started:
         runner.start()
     runner.stop()

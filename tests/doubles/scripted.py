@@ -12,7 +12,7 @@ from rlexp.policy import LearnResult, Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fragment import FragmentInfo, SampleTime
+from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
@@ -82,7 +82,7 @@ class ScriptedSource:
         """Let the next poll deliver ``batch``; by default, each row took one env step and may go to any shard."""
         nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
         steps = batch.count if num_env_steps is None else num_env_steps
-        info = FragmentInfo(0, batch.count, steps, nothing, weights_version, SampleTime(0.001), shard=shard)
+        info = SampleInfo(0, batch.count, steps, nothing, weights_version, SampleTime(0.001), shard=shard)
         self._samples.append(Sample(Ref(batch), info))
 
     def poll(self, num_steps_sampled: int) -> list[Sample]:

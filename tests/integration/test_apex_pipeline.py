@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayConfig, AsyncReplayOptimizer
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
@@ -30,7 +30,7 @@ from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, WEIGHTS, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
@@ -81,7 +81,7 @@ class CheckingLearner(ScriptedLearner):
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         check_rows(batch)
-        assert ((batch[WEIGHTS] > 0) & (batch[WEIGHTS] <= 1)).all()
+        assert ((batch[IMPORTANCE_WEIGHTS] > 0) & (batch[IMPORTANCE_WEIGHTS] <= 1)).all()
         assert len(batch[KEYS]) == batch.count
         self.num_updates += 1
         return LearnResult({}, own_number(batch[OBS]) + LEARNT)
@@ -139,7 +139,7 @@ class Pipeline:
             self.workers,
             self.shards,
             LearnerThread(self.learner, 8),
-            AsyncReplayConfig(replay_depth=2, store_depth=6, beta=LinearSchedule(0.4, 0.4, 0)),
+            DataPathConfig(replay_depth=2, store_depth=6, beta=LinearSchedule(0.4, 0.4, 0)),
             Pacing(None, REPLAY.train_batch_size),
             np.random.default_rng(SEED),
         )

@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord
+from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]
@@ -74,7 +74,9 @@ def finished_run() -> RunRecord:
         TrialRecord(
             "00000-APEX-x", "00000-APEX-x", 7, {}, Status.TERMINATED, 12, 12_000, 60.0, 470.0, 475.5, "a/b", 1.0
         ),
-        TrialRecord("00001-APEX-x", "00001-APEX-x", 8, {}, Status.ERROR, error=TrialError("Boom: no\x1b[2J", "e.txt")),
+        TrialRecord(
+            "00001-APEX-x", "00001-APEX-x", 8, {}, Status.ERROR, error=RecordedError("Boom: no\x1b[2J", "e.txt")
+        ),
     ]
     trials[0].reason = "episode_reward_mean 475.5 reached 475"
     return RunRecord("cartpole", [], {}, None, "host", 2, "now", trials=trials)

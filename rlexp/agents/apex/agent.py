@@ -11,8 +11,8 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.machine import available_cpus
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayConfig, AsyncReplayOptimizer
-from rlexp.optimizers.inline_learner import InlineLearner
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
+from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import ReplayOptimizer
@@ -43,13 +43,13 @@ class ApexAgent(DQNAgent[ApexConfig]):
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
         settings = self.config.optimizer
-        config = AsyncReplayConfig(
+        config = DataPathConfig(
             replay_depth=settings.replay_queue_depth,
             store_depth=settings.sample_queue_depth * max(self.config.num_workers, 1),
             beta=self.beta_schedule(),
             reports_timing=settings.debug,
         )
-        optimizer = AsyncReplayOptimizer(
+        return AsyncReplayOptimizer(
             self.pool,
             source,
             ReplayShards(self.pool, self._place_shard, settings.num_replay_buffer_shards),
@@ -58,13 +58,11 @@ class ApexAgent(DQNAgent[ApexConfig]):
             Pacing(self.config.training_intensity, self.config.train_batch_size),
             np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )
-        optimizer.start()
-        return optimizer
 
-    def _make_learner_runner(self, learner: Learner) -> LearnerRunner:
+    def _make_learner_runner(self, learner: Learner) -> LearnerRunner[RowsOfShard]:
         """Return what learns: a thread; with ``num_workers: 0`` the optimizer's own, so that runs are repeatable."""
         if self.config.num_workers == 0:
-            return InlineLearner(learner)
+            return InlineLearnerRunner(learner)
         return LearnerThread(learner, self.config.optimizer.learner_queue_depth)
 
     @cached_property

@@ -78,7 +78,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"))
 
     def make_source(self) -> SampleSource:
-        # The workers overlap with the update but never act with weights older than the last one.
+        # The workers overlap with the update, and get its weights with their next call.
         return self.place_workers(queue_depth=1, max_weight_sync_delay=1)
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
@@ -99,9 +99,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         shard = ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
         round_size = max(self.config.num_workers, 1)
         pacing = Pacing(self.config.training_intensity, self.config.train_batch_size)
-        optimizer = SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
-        optimizer.start()
-        return optimizer
+        return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
 
     def network_config(self) -> QNetworkConfig:
         """Return the shape of the Q-network for this env."""

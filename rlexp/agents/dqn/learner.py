@@ -1,4 +1,4 @@
-"""The fifth hop of the data: one SGD step on a batch, and the target network."""
+"""Stage 5 of the data path: one SGD step on a batch, and the target network."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import LearnResult, Weights
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
-COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, WEIGHTS)
+COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, IMPORTANCE_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DQNLearner:
         self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
-        """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and WEIGHTS.
+        """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and IMPORTANCE_WEIGHTS.
 
         Raises TrialError where the loss or its gradient is not finite: nothing can be learned from there on.
         """
@@ -76,7 +76,7 @@ class DQNLearner:
         for network in self._noisy_networks:
             network.resample_noise(self._noise)
         result = row_losses(self._network, self._target, rows, self._config.double_q)
-        loss = (rows[WEIGHTS] * result.losses).mean()
+        loss = (rows[IMPORTANCE_WEIGHTS] * result.losses).mean()
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         lr = self._config.lr.value(self._num_steps_sampled)

@@ -1,4 +1,4 @@
-"""The Q-learning losses as pure functions on tensors, with the papers' subscripts: t-1 acts, t follows."""
+"""The Q-learning losses as pure functions on tensors: ``_tm1`` is the step that acted, ``_t`` the one after it."""
 
 from __future__ import annotations
 

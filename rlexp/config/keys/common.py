@@ -224,8 +224,9 @@ class CommonConfig(KeyGroup):
         return None
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield each key that has no effect beside the others, and the reason."""
-        yield from ()
+        """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's."""
+        if self.lr_schedule is not None:
+            yield "lr", "lr_schedule is given"
 
     def cautions(self) -> Iterator[Caution]:
         """Yield what a user may not have meant."""

@@ -102,7 +102,8 @@ class DQNConfig(DQNKeys):
         return self.discretize_actions
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield each key that has no effect beside the others, and the reason."""
+        """Yield the parent's, then those of exploration, priorities and network."""
+        yield from super().ineffective_keys()
         yield from _keys_without_effect(self)
 
     def cautions(self) -> Iterator[Caution]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
-from rlexp.replay.rows import STORAGE_PREFIX, Run
+from rlexp.replay.rows import STORAGE_PREFIX, SlotRange
 from rlexp.replay.shared.rings import RingMemory, RingSizes, SharedRowWriter, fence
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import check_lengths
@@ -92,14 +92,14 @@ class SharedRows:
         held_before = self._runs(due.ring, first, min(oldest_kept, due.first))
         return [range(start, start + numbers.stop - numbers.start) for start, numbers in held_before]
 
-    def write(self, due: SentRows, /) -> list[Run]:
+    def write(self, due: SentRows, /) -> list[SlotRange]:
         assert isinstance(due, WrittenRows)
         first, end = int(self._first[due.ring]), due.first + due.count
         fence()
         self._memory.released[due.ring] = first
         self._end[due.ring] = end
         return [
-            Run(start, slice(numbers.start - due.first, numbers.stop - due.first))
+            SlotRange(start, slice(numbers.start - due.first, numbers.stop - due.first))
             for start, numbers in self._runs(due.ring, max(first, due.first), end)
         ]
 

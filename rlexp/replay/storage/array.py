@@ -12,7 +12,7 @@ import numpy as np
 from rlexp.errors import CheckpointError
 from rlexp.sample_batch import Array, SampleBatch
 
-LEAST_BYTES = 1 << 20
+MIN_FRAMED_BYTES = 1 << 20
 """Smaller arrays are plain ones: what the C library keeps free of that size is as quick."""
 MOST_IDLE = 4
 """Pieces of memory kept although they are not used; 4 are four batches of image stacks, 116 MB."""
@@ -154,7 +154,7 @@ class LentArrays:
     def lend(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """Return an array that shares memory with no other one in use; it holds anything."""
         size = math.prod(shape) * dtype.itemsize
-        if size < LEAST_BYTES:
+        if size < MIN_FRAMED_BYTES:
             return np.empty(shape, dtype)
         memory = self._idle_memory(size) or bytearray(size)
         array: Array = np.ndarray(shape, dtype, memory)

@@ -10,7 +10,7 @@ from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 from tests.networks import PLAIN_HEAD
 
@@ -58,7 +58,7 @@ def make_batch(seed: int = 0, count: int = BATCH_SIZE, reward_scale: float = 1.0
             REWARDS: (reward_scale * rng.normal(size=count)).astype(np.float32),
             DISCOUNTS: np.where(rng.random(count) < 0.2, 0.0, 0.9).astype(np.float32),
             NEW_OBS: observations(),
-            WEIGHTS: rng.uniform(0.1, 1.0, size=count).astype(np.float32),
+            IMPORTANCE_WEIGHTS: rng.uniform(0.1, 1.0, size=count).astype(np.float32),
         }
     )
 

@@ -16,7 +16,7 @@ from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import Weights
-from rlexp.sample_batch import NEW_OBS, OBS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import IMPORTANCE_WEIGHTS, NEW_OBS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 from tests.unit.agents.batches import BATCH_SIZE, NETWORK, make_batch
 
@@ -51,7 +51,7 @@ class SingleParameters:
             network.resample_noise(self.noise)
         self.adam.zero_grad()
         losses = row_losses(self.network, self.target, rows, double_q=True).losses
-        (rows[WEIGHTS] * losses).mean().backward()  # type: ignore[no-untyped-call]
+        (rows[IMPORTANCE_WEIGHTS] * losses).mean().backward()  # type: ignore[no-untyped-call]
         self.norms.append(float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), MAX_NORM)))
         self.adam.step()
         if len(self.norms) % TARGET_PERIOD == 0:

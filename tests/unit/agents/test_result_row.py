@@ -7,15 +7,15 @@ import numpy as np
 from rlexp.agents.result_row import IterationReport
 from rlexp.optimizers.policy_optimizer import Counters
 from rlexp.rollout.episodes import Episodes
-from rlexp.rollout.fragment import FragmentInfo, SampleTime
+from rlexp.rollout.fragment import SampleInfo, SampleTime
 
 NO_EPISODES = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
 
 
-def fragment(worker_index: int, seconds: float) -> FragmentInfo:
+def fragment(worker_index: int, seconds: float) -> SampleInfo:
     """What is told about a fragment: 1/2 of its time went into acting, 1/4 into stepping, 1/8 into folding."""
     time = SampleTime(seconds, seconds / 2, seconds / 4, seconds / 8)
-    return FragmentInfo(worker_index, 10, 10, NO_EPISODES, 0, time)
+    return SampleInfo(worker_index, 10, 10, NO_EPISODES, 0, time)
 
 
 def make_report() -> IterationReport:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.display.summary import summary_lines
-from rlexp.runs.run_record import RunRecord, Status, TrialError, TrialRecord
+from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
 
 RUN = Path("results/cartpole")
 
@@ -97,6 +97,6 @@ def test_a_stopped_trial_says_from_where_it_is_resumed(tmp_path: Path) -> None:
 
 
 def test_an_error_of_many_lines_and_control_characters_stays_one_line() -> None:
-    failed = trial(0, status=Status.ERROR, error=TrialError("ValueError: \x1b[31mbad\nsecond", None))
+    failed = trial(0, status=Status.ERROR, error=RecordedError("ValueError: \x1b[31mbad\nsecond", None))
     (line,) = [line for line in summary_lines(record(failed), RUN) if "ValueError" in line]
     assert re.fullmatch(r"failed: ValueError:  \[31mbad", line)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayConfig, AsyncReplayOptimizer
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
@@ -17,10 +17,10 @@ from rlexp.task_pool import Actor, TaskPool
 from tests.doubles.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
 
 BATCH_SIZE = 4
-CONFIG = AsyncReplayConfig(replay_depth=2, store_depth=100, beta=LinearSchedule(0.4, 0.4, 0), reports_timing=True)
+CONFIG = DataPathConfig(replay_depth=2, store_depth=100, beta=LinearSchedule(0.4, 0.4, 0), reports_timing=True)
 
 
-class SteppedLearnerThread(LearnerThread):
+class SteppedLearnerThread(LearnerThread[RowsOfShard]):
     """Learns when a test says so, in the test's thread."""
 
     def start(self) -> None:
@@ -37,7 +37,7 @@ class Bench:
 
     shards: Sequence[Actor[ReplayShard]]
     capacity: int = 8
-    config: AsyncReplayConfig = CONFIG
+    config: DataPathConfig = CONFIG
     pacing: Pacing = field(default_factory=lambda: Pacing(None, BATCH_SIZE))
     learner: ScriptedLearner = field(default_factory=ScriptedLearner)
     source: ScriptedSource = field(default_factory=ScriptedSource)
@@ -47,7 +47,7 @@ class Bench:
         self.thread = SteppedLearnerThread(self.learner, self.capacity)
         self.optimizer = self.optimizer_with(self.thread)
 
-    def optimizer_with(self, learner_runner: LearnerRunner) -> AsyncReplayOptimizer:
+    def optimizer_with(self, learner_runner: LearnerRunner[RowsOfShard]) -> AsyncReplayOptimizer:
         """Return an optimizer with another runner of the learner."""
         return AsyncReplayOptimizer(
             self.pool,

@@ -8,9 +8,7 @@ import pytest
 
 from rlexp.optimizers import learner_thread
 from rlexp.optimizers.learner_thread import LearnerOutput, LearnerThread
-from rlexp.replay.shard import ReplayShard
-from rlexp.task_pool import Actor
-from tests.doubles.scripted import TIMEOUT_S, ScriptedLearner, keyed_rows, make_shard
+from tests.doubles.scripted import TIMEOUT_S, ScriptedLearner, keyed_rows
 
 
 @pytest.fixture
@@ -19,24 +17,19 @@ def learner() -> ScriptedLearner:
 
 
 @pytest.fixture
-def thread(learner: ScriptedLearner) -> Iterator[LearnerThread]:
-    thread = LearnerThread(learner, queue_capacity=8)
+def thread(learner: ScriptedLearner) -> Iterator[LearnerThread[str]]:
+    thread: LearnerThread[str] = LearnerThread(learner, queue_capacity=8)
     yield thread
     learner.may_learn.set()
     thread.stop()
 
 
-@pytest.fixture
-def shards() -> list[Actor[ReplayShard]]:
-    return [Actor(f"replay-{index}", make_shard()) for index in range(2)]
-
-
-def put(thread: LearnerThread, shard: Actor[ReplayShard], *values: float) -> None:
+def put(thread: LearnerThread[str], origin: str, *values: float) -> None:
     for value in values:
-        thread.put(shard, keyed_rows(value, count=3))
+        thread.put(origin, keyed_rows(value, count=3))
 
 
-def learn(thread: LearnerThread, learner: ScriptedLearner, updates: int) -> list[LearnerOutput]:
+def learn(thread: LearnerThread[str], learner: ScriptedLearner, updates: int) -> list[LearnerOutput[str]]:
     """Start, wait until the last of ``updates`` has begun, and stop, which waits for its end."""
     thread.start()
     for _ in range(updates):
@@ -45,24 +38,20 @@ def learn(thread: LearnerThread, learner: ScriptedLearner, updates: int) -> list
     return thread.outputs()
 
 
-def test_tells_each_batchs_td_errors_in_order_and_to_its_shard(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]]
-) -> None:
-    put(thread, shards[0], 1.0)
-    put(thread, shards[1], 2.0)
-    put(thread, shards[0], 3.0)
+def test_outputs_have_origins_and_td_errors_in_order(thread: LearnerThread[str], learner: ScriptedLearner) -> None:
+    put(thread, "a", 1.0)
+    put(thread, "b", 2.0)
+    put(thread, "a", 3.0)
     outputs = learn(thread, learner, updates=3)
-    assert [output.shard for output in outputs] == [shards[0], shards[1], shards[0]]
+    assert [output.origin for output in outputs] == ["a", "b", "a"]
     assert [np.asarray(output.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3, [3.0] * 3]
-    assert [output.keys.tolist() for output in outputs] == [[0, 1, 2]] * 3
+    assert [output.num_rows for output in outputs] == [3] * 3
     assert thread.last_stats == {"loss": 3.0}
     assert thread.outputs() == []
 
 
-def test_its_queue_counts_what_waits(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]]
-) -> None:
-    put(thread, shards[0], 1.0, 2.0, 3.0)
+def test_queue_size_counts_waiting_batches(thread: LearnerThread[str], learner: ScriptedLearner) -> None:
+    put(thread, "a", 1.0, 2.0, 3.0)
     assert (thread.queue_size, thread.queue_capacity) == (3, 8)
     learner.may_learn.clear()
     thread.start()
@@ -70,11 +59,9 @@ def test_its_queue_counts_what_waits(
     assert thread.queue_size == 2
 
 
-def test_an_error_surfaces_in_outputs_and_goes_on_surfacing(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]]
-) -> None:
+def test_outputs_raise_the_error_of_an_update_each_time(thread: LearnerThread[str], learner: ScriptedLearner) -> None:
     learner.fails_at = 1
-    put(thread, shards[0], 1.0, 2.0, 3.0)
+    put(thread, "a", 1.0, 2.0, 3.0)
     for _ in range(2):
         with pytest.raises(FloatingPointError, match="this learner fails"):
             learn(thread, learner, updates=2) if not learner.progress else thread.outputs()
@@ -83,19 +70,17 @@ def test_an_error_surfaces_in_outputs_and_goes_on_surfacing(
     assert thread.queue_size == 1
 
 
-def test_weights_are_copied_only_when_asked_for(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]]
-) -> None:
-    put(thread, shards[0], 1.0, 2.0, 3.0)
+def test_weights_are_copied_only_on_request(thread: LearnerThread[str], learner: ScriptedLearner) -> None:
+    put(thread, "a", 1.0, 2.0, 3.0)
     learn(thread, learner, updates=3)
     assert thread.latest_weights().version == 0
     assert learner.num_snapshots == 1
 
 
-def test_a_request_is_answered_once_after_the_next_update(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]]
+def test_request_copies_weights_once_after_the_next_update(
+    thread: LearnerThread[str], learner: ScriptedLearner
 ) -> None:
-    put(thread, shards[0], 1.0, 2.0, 3.0)
+    put(thread, "a", 1.0, 2.0, 3.0)
     thread.request_weights()
     assert thread.latest_weights().version == 0
     learn(thread, learner, updates=3)
@@ -104,39 +89,48 @@ def test_a_request_is_answered_once_after_the_next_update(
     assert learner.num_snapshots == 2
 
 
-def test_the_time_it_waits_is_counted_and_the_time_it_learns_is_not(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]], monkeypatch: pytest.MonkeyPatch
+def test_time_s_separates_waiting_from_learning(
+    thread: LearnerThread[str], learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    put(thread, shards[0], 1.0, 2.0, 3.0)
+    put(thread, "a", 1.0, 2.0, 3.0)
     learn(thread, learner, updates=3)
     # Readings around each part, one second apart; after the last update it may have waited once more.
     assert thread.time_s["wait"] in (3.0, 4.0)
     assert thread.time_s["learning"] == 3.0
 
 
-def test_after_its_stop_nothing_more_is_learned(
-    thread: LearnerThread, learner: ScriptedLearner, shards: list[Actor[ReplayShard]]
-) -> None:
+def test_stopped_thread_learns_nothing(thread: LearnerThread[str], learner: ScriptedLearner) -> None:
     thread.start()
     thread.stop()
-    put(thread, shards[0], 1.0)
+    put(thread, "a", 1.0)
     assert not learner.learned.acquire(timeout=3 * learner_thread.IDLE_WAIT_S)
 
 
-def test_the_stop_waits_for_the_update_in_progress_but_not_for_ever(
-    thread: LearnerThread,
-    learner: ScriptedLearner,
-    shards: list[Actor[ReplayShard]],
-    monkeypatch: pytest.MonkeyPatch,
+def test_stop_waits_for_the_update_in_progress_within_its_bound(
+    thread: LearnerThread[str], learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_thread, "STOP_TIMEOUT_S", 0.2)
     learner.may_learn.clear()
-    put(thread, shards[0], 1.0)
+    put(thread, "a", 1.0)
     thread.start()
     assert learner.learned.acquire(timeout=TIMEOUT_S)
     started = time.monotonic()
     thread.stop()
     assert 0.2 <= time.monotonic() - started < 5.0
     assert thread.outputs() == []
+
+
+def test_pause_that_times_out_lets_the_thread_learn_again(
+    thread: LearnerThread[str], learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner_thread, "STOP_TIMEOUT_S", 0.2)
+    learner.may_learn.clear()
+    put(thread, "a", 1.0, 2.0)
+    thread.start()
+    assert learner.learned.acquire(timeout=TIMEOUT_S)
+    with pytest.raises(TimeoutError, match="has not ended within"), thread.paused():
+        pass
+    learner.may_learn.set()
+    assert learner.learned.acquire(timeout=TIMEOUT_S)

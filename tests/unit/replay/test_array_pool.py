@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.replay.storage.array import LEAST_BYTES, MOST_IDLE, LentArrays
+from rlexp.replay.storage.array import MIN_FRAMED_BYTES, MOST_IDLE, LentArrays
 from rlexp.sample_batch import Array
 
-SHAPE = (1024, LEAST_BYTES // 1024)
+SHAPE = (1024, MIN_FRAMED_BYTES // 1024)
 BYTE = np.dtype(np.uint8)
 
 
@@ -40,9 +40,9 @@ def test_lent_arrays_reuse_free_memory() -> None:
     again = lent.lend(SHAPE[::-1], BYTE)
     assert again.ctypes.data == address
     assert again.shape == SHAPE[::-1]
-    assert lent.lend((LEAST_BYTES // 4,), np.dtype(np.float32)).ctypes.data != address
+    assert lent.lend((MIN_FRAMED_BYTES // 4,), np.dtype(np.float32)).ctypes.data != address
     del again
-    assert lent.lend((LEAST_BYTES // 4,), np.dtype(np.float32)).ctypes.data == address
+    assert lent.lend((MIN_FRAMED_BYTES // 4,), np.dtype(np.float32)).ctypes.data == address
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_lent_arrays_bound_idle_memory() -> None:
         held = [lent.lend(SHAPE, BYTE) for _ in range(3 * MOST_IDLE)]
         held.clear()
         held.append(lent.lend(SHAPE, BYTE))
-        assert tracemalloc.get_traced_memory()[0] < (MOST_IDLE + 1.5) * LEAST_BYTES
+        assert tracemalloc.get_traced_memory()[0] < (MOST_IDLE + 1.5) * MIN_FRAMED_BYTES
     finally:
         tracemalloc.stop()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.replay.storage.array import LEAST_BYTES, NARROW_BYTES, ArrayStorage
+from rlexp.replay.storage.array import MIN_FRAMED_BYTES, NARROW_BYTES, ArrayStorage
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 
 CAPACITY = 16
@@ -70,7 +70,7 @@ def test_array_storage_read_batches_do_not_change() -> None:
         queued.append(storage.read(rng.integers(0, 200, 300)))
         if len(queued) > 5 or rng.random() < 0.4:
             batch = queued.popleft()
-            assert batch[OBS].nbytes > LEAST_BYTES
+            assert batch[OBS].nbytes > MIN_FRAMED_BYTES
             assert (batch[OBS] == batch[ACTIONS][:, None, None]).all()
 
 

@@ -9,7 +9,7 @@ from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import PrioritizedReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage.frames import FrameStorage
-from rlexp.sample_batch import ACTIONS, KEYS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, Array, SampleBatch
 from tests.replay_states import in_memory
 
 
@@ -22,7 +22,7 @@ def make_buffer(capacity: int, alpha: float) -> PrioritizedReplayBuffer:
 
 
 def weight_of(batch: SampleBatch) -> dict[int, float]:
-    return dict(zip(batch[KEYS].tolist(), batch[WEIGHTS].tolist(), strict=True))
+    return dict(zip(batch[KEYS].tolist(), batch[IMPORTANCE_WEIGHTS].tolist(), strict=True))
 
 
 def follows(counts: Array, chances: Array) -> bool:
@@ -45,11 +45,11 @@ def test_prioritized_weights_match_hand_computation() -> None:
     # p^alpha = 1, 2, 4, 9, so P = 1/16, 2/16, 4/16, 9/16 and N P = 1/4, 1/2, 1, 9/4.
     # (N P)^-0.5 = 2, sqrt 2, 1, 2/3; divided by the largest, 2: 1, 1/sqrt 2, 1/2, 1/3.
     batch = buffer.sample(500, 0.5, np.random.default_rng(0))
-    assert batch[WEIGHTS].dtype == np.float32
+    assert batch[IMPORTANCE_WEIGHTS].dtype == np.float32
     assert weight_of(batch) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5, 3: 1 / 3})
     full = buffer.sample(500, 1.0, np.random.default_rng(0))
     assert weight_of(full) == pytest.approx({0: 1.0, 1: 1 / 2, 2: 1 / 4, 3: 1 / 9})
-    assert set(buffer.sample(500, 0.0, np.random.default_rng(0))[WEIGHTS].tolist()) == {1.0}
+    assert set(buffer.sample(500, 0.0, np.random.default_rng(0))[IMPORTANCE_WEIGHTS].tolist()) == {1.0}
 
 
 def test_prioritized_weights_are_normalized_over_the_buffer() -> None:
@@ -57,7 +57,7 @@ def test_prioritized_weights_are_normalized_over_the_buffer() -> None:
     buffer.add(rows(2), np.array([1e-9, 1.0]))
     batch = buffer.sample(50, 1.0, np.random.default_rng(0))
     assert set(batch[KEYS].tolist()) == {1}
-    assert batch[WEIGHTS].tolist() == pytest.approx([1e-9] * 50)
+    assert batch[IMPORTANCE_WEIGHTS].tolist() == pytest.approx([1e-9] * 50)
     buffer.add(rows(1), np.array([0.5]))  # overwrites the small one
     assert weight_of(buffer.sample(50, 1.0, np.random.default_rng(0))) == pytest.approx({1: 0.5, 2: 1.0})
 
@@ -96,7 +96,7 @@ def test_prioritized_never_draws_priority_zero() -> None:
     buffer.add(rows(600), np.where(np.arange(600) % 3 == 0, 0.0, 2.0))
     drawn = buffer.sample(5000, 1.0, np.random.default_rng(0))
     assert (drawn[KEYS] % 3 != 0).all()
-    assert (drawn[WEIGHTS] == 1).all()
+    assert (drawn[IMPORTANCE_WEIGHTS] == 1).all()
 
 
 @given(

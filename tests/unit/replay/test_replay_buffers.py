@@ -13,7 +13,7 @@ from rlexp.errors import CheckpointError
 from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage.frames import FrameStorage
-from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, WEIGHTS, SampleBatch
+from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, OBS, REWARDS, SampleBatch
 from tests.replay_states import in_memory
 
 MakeBuffer = Callable[[int], ReplayBuffer]
@@ -58,7 +58,7 @@ def test_buffer_holds_newest_rows_by_key(make_buffer: MakeBuffer, capacity: int,
     assert batch[KEYS].dtype == np.int64
     np.testing.assert_array_equal(batch[ACTIONS], batch[KEYS])
     np.testing.assert_array_equal(batch[OBS], np.stack([batch[KEYS], -batch[KEYS]], axis=1))
-    np.testing.assert_array_equal(batch[WEIGHTS], np.ones(len(batch), np.float32))
+    np.testing.assert_array_equal(batch[IMPORTANCE_WEIGHTS], np.ones(len(batch), np.float32))
 
 
 @both

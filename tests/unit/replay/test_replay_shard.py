@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayConfig, ReplayShard, ShardStats, split_evenly
-from rlexp.sample_batch import ACTIONS, KEYS, REWARDS, TD_ERRORS, WEIGHTS, SampleBatch
+from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, REWARDS, TD_ERRORS, SampleBatch
 from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(
@@ -32,7 +32,7 @@ def rows(first: int, count: int, **more: Any) -> SampleBatch:
 def weights(shard: ReplayShard, beta: float | None = None) -> dict[int, float]:
     batch = shard.replay(beta)
     assert batch is not None
-    return dict(zip(batch[KEYS].tolist(), batch[WEIGHTS].tolist(), strict=True))
+    return dict(zip(batch[KEYS].tolist(), batch[IMPORTANCE_WEIGHTS].tolist(), strict=True))
 
 
 def test_shard_replays_after_learning_starts() -> None:
@@ -42,7 +42,7 @@ def test_shard_replays_after_learning_starts() -> None:
     assert shard.add_batch(rows(9, 1)) == 1  # additions count, though only 4 rows are held
     batch = shard.replay()
     assert batch is not None
-    assert list(batch) == [ACTIONS, REWARDS, KEYS, WEIGHTS]
+    assert list(batch) == [ACTIONS, REWARDS, KEYS, IMPORTANCE_WEIGHTS]
     assert len(batch) == 32
     assert set(batch[ACTIONS].tolist()) == {6, 7, 8, 9}
 
@@ -93,7 +93,7 @@ def test_shard_uniform_weights_are_one() -> None:
     shard.add_batch(rows(20, 20))
     batch = shard.replay()
     assert batch is not None
-    assert (batch[WEIGHTS] == 1).all()
+    assert (batch[IMPORTANCE_WEIGHTS] == 1).all()
     assert shard.update_priorities(batch[KEYS], np.ones(32)) == 0
     assert shard.stats().num_stale_priorities == 0
 

@@ -18,7 +18,7 @@ from rlexp.replay.shared.rings import RingMemory, RingWriter, SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import ArrayStorage
-from rlexp.sample_batch import ACTIONS, KEYS, OBS, REWARDS, TD_ERRORS, WEIGHTS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
 from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(
@@ -326,7 +326,7 @@ def test_ring_sizes_with_more_rings_than_rows() -> None:
         assert bench.shard.add_batch(bench.writers[ring].write(numbered(10 * ring, 4))) == 4
     assert bench.rows.size == 2
     assert set(bench.sampled()[ACTIONS].tolist()) == {13, 23}
-    assert bench.sampled()[WEIGHTS].tolist() == [1.0] * 64
+    assert bench.sampled()[IMPORTANCE_WEIGHTS].tolist() == [1.0] * 64
 
 
 def _columns(batch: SampleBatch) -> Any:

@@ -12,7 +12,7 @@ from rlexp.errors import TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
-from rlexp.rollout.fragment import FragmentInfo, SampleTime
+from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref
 
@@ -45,7 +45,7 @@ class FragilePool(InlineTaskPool):
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         worker = actor.handle
         nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
-        info = FragmentInfo(worker.index, STEPS, STEPS, nothing, worker.attempt, SampleTime())
+        info = SampleInfo(worker.index, STEPS, STEPS, nothing, worker.attempt, SampleTime())
         result: Ref[Any] = Ref(worker.fate if isinstance(worker.fate, Exception) else info)
         answer: Completed[Any, Any] = Completed(actor, (Ref("rows"), result))
         if worker.fate == HANGS:

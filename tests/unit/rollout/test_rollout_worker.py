@@ -14,7 +14,7 @@ import pytest
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.errors import EnvError
 from rlexp.policy import Outputs
-from rlexp.rollout.fragment import FragmentInfo
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy
@@ -49,7 +49,7 @@ def make_worker(
     return RolloutWorker(spec_of(env, make_policy, NUM_ENVS, fold, **rollout))
 
 
-def sample(worker: RolloutWorker, calls: int) -> tuple[SampleBatch, list[FragmentInfo]]:
+def sample(worker: RolloutWorker, calls: int) -> tuple[SampleBatch, list[SampleInfo]]:
     """Sample so often; return all rows, and what was told about each fragment."""
     samples = [worker.sample(0) for _ in range(calls)]
     return SampleBatch.concat([whole(batch) for batch, _ in samples]), [info for _, info in samples]

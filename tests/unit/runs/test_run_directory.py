@@ -21,7 +21,7 @@ from rlexp.errors import ResumeError, UsageError
 from rlexp.results.run_listing import found_at
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
-from rlexp.runs.run_record import Status, TrialError, read_run_record
+from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.run import run_in_session
 from rlexp.tuning.stop_request import StopRequest
@@ -236,7 +236,7 @@ def test_run_json_records_trial_status(tmp_path: Path, make_trial: MakeTrial, ma
         for iteration, reward in enumerate([-5.0, 0.0, -2.0, None, float("nan")], start=1):
             run.trial_result(trial, make_row(iteration, reward))
             run.trial_checkpoint(trial, run.trial_directory(trial) / f"checkpoint_{iteration:06d}", reward)
-        run.trial_status(trial, Status.ERROR, TrialError("ValueError: boom", f"{trial.name}/error.txt"))
+        run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom", f"{trial.name}/error.txt"))
         run.finish(Status.ERROR)
         said = content(run.path)
     told = said["trials"][0]
@@ -287,7 +287,7 @@ def test_open_reads_the_record(tmp_path: Path, make_trial: MakeTrial, make_row: 
     with created(tmp_path) as run:
         run.start([trial])
         run.trial_result(trial, make_row(3))
-        run.trial_status(trial, Status.ERROR, TrialError("ValueError: boom"))
+        run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom"))
         run.finish(Status.STOPPED)
     with RunDirectory.open(run.path) as opened:
         assert opened.record == run.record

@@ -12,7 +12,7 @@ from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.metrics.statistics import bootstrap_interval
-from rlexp.runs.run_record import Status, TrialError
+from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.standings import Standings
 
 MakeTrial = Callable[..., Trial]
@@ -61,7 +61,7 @@ def test_seeds_give_a_mean_with_its_interval(make_trial: MakeTrial, make_row: Ma
 
 def test_failed_trials_rank_last_and_pruned_ones_before_them(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[99.0], [90.0], [10.0], [20.0]])
-    endings = [(Status.ERROR, TrialError("x")), (Status.PRUNED, None), (Status.TERMINATED, None)]
+    endings = [(Status.ERROR, RecordedError("x")), (Status.PRUNED, None), (Status.TERMINATED, None)]
     for trial, (status, error) in zip(trials, [*endings, endings[-1]], strict=True):
         standings.on_end(trial, status, error)
     assert [standing.configuration for standing in standings.ranked()] == [3, 2, 1, 0]
@@ -72,7 +72,7 @@ def test_failed_trials_rank_last_and_pruned_ones_before_them(make_trial: MakeTri
 
 def test_one_failed_seed_fails_its_configuration(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[99.0, 98.0], [1.0, 2.0]])
-    standings.on_end(trials[1], Status.ERROR, TrialError("x"))
+    standings.on_end(trials[1], Status.ERROR, RecordedError("x"))
     assert [standing.configuration for standing in standings.ranked()] == [1, 0]
 
 
@@ -107,7 +107,7 @@ def test_leaderboard_shows_the_best_first_and_running_trials(make_trial: MakeTri
 
 def test_summary_has_ranking_and_failures(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
-    standings.on_end(trials[0], Status.ERROR, TrialError("ValueError: no\x1b[2J"))
+    standings.on_end(trials[0], Status.ERROR, RecordedError("ValueError: no\x1b[2J"))
     standings.on_end(trials[1], Status.TERMINATED, None)
     lines = leaderboard_lines(standings)
     assert lines[1].split() == ["1", "20.0", "-", "10,000", "TERMINATED", "lr=0.001"]
