@@ -90,10 +90,6 @@ class SampleBatch:
             return self
         return SampleBatch({name: column[start:stop] for name, column in self.columns.items()})
 
-    def take(self, rows: Array) -> SampleBatch:
-        """Return copies of the rows whose indices ``rows [B']`` holds."""
-        return SampleBatch({name: column[rows] for name, column in self.columns.items()})
-
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""

@@ -21,7 +21,7 @@ from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
-from rlexp.envs import env_config_of, make_vector_env
+from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError
 from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
@@ -79,9 +79,7 @@ class Agent(ABC, Generic[ConfigT]):
         self._progress = Progress(config.metrics_smoothing_episodes)
         self._clock = RunningClock()
         self._last_sample_s = math.inf
-        probe = make_vector_env(self.env_config, 1)
-        self.observation_space, self.action_space = probe.single_observation_space, probe.single_action_space
-        probe.close()
+        self.observation_space, self.action_space = spaces_of(self.env_config)
         self.filters = ObservationFilters(config, self.observation_space, checkpoint.arrays if checkpoint else {})
         learner = self.make_learner()
         if checkpoint is not None:

@@ -22,7 +22,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules, modules_of, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
-from rlexp.envs import EnvConfig, env_config_of, make_vector_env
+from rlexp.envs import EnvConfig, env_config_of, spaces_of
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
@@ -156,9 +156,7 @@ class _Player:
         """Return what plays with the checkpoint's policy as ``evaluation_config`` says."""
         agent, config, arrays = agent_class(self.experiment), self.experiment.config, self.checkpoint.arrays
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
-        probe = make_vector_env(self.env_config, 1)
-        observation_space, action_space = probe.single_observation_space, probe.single_action_space
-        probe.close()
+        observation_space, action_space = spaces_of(self.env_config)
         policy = agent.make_policy(config, observation_space, action_space)
         try:
             with np.errstate(over="ignore", invalid="ignore"):

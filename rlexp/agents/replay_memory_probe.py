@@ -12,7 +12,7 @@ from gymnasium import Space
 
 from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
-from rlexp.envs import EnvConfig, make_vector_env
+from rlexp.envs import EnvConfig, make_vector_env, spaces_of
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine
 from rlexp.machine.fit import frames_per_transition
@@ -97,9 +97,7 @@ def measured_bytes_per_transition(env_config: EnvConfig, replay: ReplayNeeds, fr
 
 
 def _first_batch(env_config: EnvConfig, n_step: int) -> SampleBatch | FrameRows:
-    probe = make_vector_env(env_config, 1)
-    action_space = probe.single_action_space
-    probe.close()
+    _, action_space = spaces_of(env_config)
     rollout = RolloutConfig(
         fragment_length=NUM_STEPS, clip_rewards=False, batch_mode="truncate_episodes", sample_async=False
     )

@@ -5,7 +5,7 @@ from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.checked_env import check_first_steps, given_env
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.frames import is_image
-from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env
+from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env, spaces_of
 from rlexp.envs.spaces import (
     check_spaces,
     is_byte_vector,
@@ -32,4 +32,5 @@ __all__ = [
     "make_vector_env",
     "observation_bytes",
     "observation_shape",
+    "spaces_of",
 ]

@@ -79,6 +79,13 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     return flatten_observations(vector)
 
 
+def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Return the observation and the action space of one env, as agents see them."""
+    vector = make_vector_env(config, 1)
+    vector.close()
+    return vector.single_observation_space, vector.single_action_space
+
+
 def make_filmed_env(config: EnvConfig) -> Vector:
     """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError where it cannot render.
 

@@ -58,14 +58,6 @@ def test_a_slice_is_a_view_of_the_rows() -> None:
     assert np.shares_memory(part[OBS], batch[OBS])
 
 
-def test_taken_rows_are_copies_in_the_order_asked_for() -> None:
-    batch = make_batch()
-    taken = batch.take(np.array([3, 0, 3]))
-    assert taken[ACTIONS].tolist() == [3, 0, 3]
-    assert taken[OBS].tolist() == [[3, -3], [0, 0], [3, -3]]
-    assert not np.shares_memory(taken[OBS], batch[OBS])
-
-
 def test_concat_joins_rows_in_order() -> None:
     joined = SampleBatch.concat(make_batch(start, count) for start, count in ((0, 2), (2, 0), (2, 3)))
     assert joined[ACTIONS].tolist() == [0, 1, 2, 3, 4]
@@ -82,7 +74,7 @@ def test_read_only_columns_are_accepted() -> None:
     batch = make_batch()
     for column in batch.columns.values():
         column.setflags(write=False)
-    batch.slice(0, 2).take(np.array([1])).with_columns(**{REWARDS: np.ones(1)})
+    batch.slice(0, 1).with_columns(**{REWARDS: np.ones(1)})
     assert SampleBatch.concat([batch, batch]).count == 8
 
 

@@ -94,8 +94,6 @@ class RingWriter:
     def __init__(self, memory: RingMemory, sizes: RingSizes, ring: int, full_timeout_s: float = FULL_TIMEOUT_S) -> None:
         self.num_written = int(memory.written[ring])
         """Rows written into this ring, ever."""
-        self.waited_s = 0.0
-        """Seconds spent waiting for room."""
         self._memory = memory
         self._ring = ring
         self._slots = sizes.slots_per_ring
@@ -136,7 +134,6 @@ class RingWriter:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             room = self._room()
-        self.waited_s += time.monotonic() - started
         return room
 
     def _room(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -133,6 +133,7 @@ courses = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 scripts = st.lists(st.lists(courses, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
+@settings(deadline=None)
 @given(scripts, st.one_of(st.none(), st.integers(1, 9)), st.booleans(), st.integers(0, 2**32 - 1))
 def test_native_atari_matches_wrappers_in_scripted_games(
     games: list[list[list[int]]], max_steps: int | None, framestack: bool, seed: int
