@@ -25,6 +25,7 @@ class RemoteWorkers:
         self._queue_depth = queue_depth
         self._max_weight_sync_delay = max_weight_sync_delay
         self._lane = Lane(pool, num_returns=2)
+        self._updates = Lane(pool)
         self._published: tuple[int, Ref[Weights]] | None = None
         self._filter: Ref[Moments] | None = None
         self._version_of: dict[Actor[RolloutWorker], int] = {}
@@ -37,6 +38,7 @@ class RemoteWorkers:
     def poll(self, num_steps_sampled: int) -> list[Sample]:
         samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
         num_steps_sampled += sum(sample.info.num_env_steps for sample in samples)
+        self._check_updates()
         for worker in self._fleet.remove_hung_workers(lambda worker: self._lane.in_flight(worker) > 0):
             self._forget(worker)
         for worker in self._fleet.place_replacements():
@@ -57,7 +59,7 @@ class RemoteWorkers:
     def set_filter(self, moments: Moments) -> None:
         self._filter = self._pool.put(moments)
         for worker in self._fleet:
-            self._pool.call(worker, RolloutWorker.set_filter, self._filter)
+            self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
 
     def state(self) -> dict[str, Any]:
         """Return the count of weight syncs: workers in other processes begin new episodes."""
@@ -81,28 +83,41 @@ class RemoteWorkers:
         try:
             info: SampleInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
         except Exception as error:  # an env may raise anything
-            self._forget(call.actor)
-            self._fleet.failed(call.actor, error)
+            self._replace(call.actor, error)
             return None
         self._fleet.delivered(call.actor)
         self._steps_since_sync[call.actor] += info.num_env_steps
         return Sample(call.refs[0], info)
 
+    def _check_updates(self) -> None:
+        """Replace workers that could not take their weights or filter: they would act with old ones."""
+        for call in self._updates.completed():
+            if call.actor in self._steps_since_sync:
+                try:
+                    self._pool.get(call.ref, GET_TIMEOUT_S)
+                except Exception as error:
+                    self._replace(call.actor, error)
+
+    def _replace(self, worker: Actor[RolloutWorker], error: Exception) -> None:
+        self._forget(worker)
+        self._fleet.failed(worker, error)
+
     def _welcome(self, worker: Actor[RolloutWorker]) -> None:
         """Count what ``worker`` samples from now on; as a new one it gets its weights with its first call."""
         self._steps_since_sync[worker] = 0
         if self._filter is not None:
-            self._pool.call(worker, RolloutWorker.set_filter, self._filter)
+            self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
 
     def _forget(self, worker: Actor[RolloutWorker]) -> None:
         self._lane.forget(worker)
+        self._updates.forget(worker)
         self._steps_since_sync.pop(worker, None)
         self._version_of.pop(worker, None)
 
     def _keep_busy(self, worker: Actor[RolloutWorker], num_steps_sampled: int) -> None:
         if self._published is not None and self._is_due(worker):
             version, weights = self._published
-            self._pool.call(worker, RolloutWorker.set_weights, version, weights)
+            self._updates.submit(worker, RolloutWorker.set_weights, version, weights)
             self._version_of[worker] = version
             self._steps_since_sync[worker] = 0
             self.num_weight_syncs += 1

@@ -14,6 +14,7 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref
 
 TIMEOUT_S = 30.0
@@ -32,7 +33,7 @@ class FakeWorker:
         self.index = index
         self.attempt = attempt
         self.fate = fate
-        self.told: list[tuple[str, Any]] = []
+        self.updates: list[tuple[str, Any]] = []
 
 
 class FragilePool(InlineTaskPool):
@@ -44,6 +45,10 @@ class FragilePool(InlineTaskPool):
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         worker = actor.handle
+        if method is not RolloutWorker.sample:
+            worker.updates.append((method.__name__, args[0].handle if isinstance(args[0], Ref) else args[0]))
+            lane.deliver(Completed(actor, (Ref(None),)))
+            return
         nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
         info = SampleInfo(worker.index, STEPS, STEPS, nothing, worker.attempt, SampleTime())
         result: Ref[Any] = Ref(worker.fate if isinstance(worker.fate, Exception) else info)
@@ -52,10 +57,6 @@ class FragilePool(InlineTaskPool):
             self._late.append(lambda: lane.deliver(answer))
         else:
             lane.deliver(answer)
-
-    def call(self, actor: Actor[Any], method: Callable[..., Any], *args: object) -> Ref[Any]:
-        actor.handle.told.append((method.__name__, args[0].handle if isinstance(args[0], Ref) else args[0]))
-        return Ref(None)
 
     def get(self, ref: Ref[Any], timeout: float) -> Any:
         if isinstance(ref.handle, Exception):
@@ -118,14 +119,13 @@ def test_a_lost_worker_is_replaced_at_once_while_the_others_go_on(fate: Exceptio
 def test_a_replacement_gets_the_newest_weights_and_the_filter_before_it_samples() -> None:
     bench = Bench(num_workers=1)
     bench.source.publish(7, {"layer": np.zeros(1)})
-    moments = Moments.none((2,)) if hasattr(Moments, "none") else object()
     moments = Moments.none((2,))
     bench.source.set_filter(moments)
     bench.workers[0].fate = DIES
     for _ in range(3):
         bench.poll()
     assert bench.workers[0].attempt == 1
-    assert bench.workers[0].told == [("set_filter", moments), ("set_weights", 7)]
+    assert bench.workers[0].updates == [("set_filter", moments), ("set_weights", 7)]
 
 
 def test_a_worker_that_hangs_is_removed_and_what_it_says_later_is_not_heard() -> None:

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from rlexp.errors import TrialError
 from rlexp.policy import Weights
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
+from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from tests.doubles.policies import StepPolicy
 from tests.doubles.scripted import HeldPool
 from tests.envs import ENDLESS_ENV
@@ -36,15 +37,29 @@ class RecordingPool(InlineTaskPool):
         self.values_put.append(value)
         return super().put(value)
 
-    def call(self, actor: Actor[Any], method: Callable[..., R], *args: object) -> Ref[R]:
-        assert method is RolloutWorker.set_weights
-        self.versions.append((actor, args[0]))
-        return super().call(actor, method, *args)
+    def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
+        if method is RolloutWorker.set_weights:
+            self.versions.append((actor, args[0]))
+        else:
+            assert method is RolloutWorker.sample
+            self.clocks.append(args[0])
+        super().start(lane, actor, method, args)
+
+
+class FailingUpdatesPool(InlineTaskPool):
+    """An inline pool whose workers fail to take weights, which shows where the result is asked for."""
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
-        assert method is RolloutWorker.sample
-        self.clocks.append(args[0])
-        super().start(lane, actor, method, args)
+        if method is RolloutWorker.set_weights:
+            lane.deliver(Completed(actor, (Ref(MemoryError("no room for weights")),)))
+        else:
+            super().start(lane, actor, method, args)
+
+    def get(self, ref: Ref[R], timeout: float) -> R:
+        value = super().get(ref, timeout)
+        if isinstance(value, Exception):
+            raise value
+        return value
 
 
 def make_worker(index: int) -> RolloutWorker:
@@ -161,6 +176,14 @@ def test_newer_weights_wait_until_a_worker_has_sampled_its_delay(pool: Recording
         source.publish(version, weights(version))
     # The first weights at once; then, each time, the newest after three fragments.
     assert given == [1, 1, 1, 4, 4, 4, 7, 7]
+
+
+def test_worker_that_fails_to_take_weights_is_replaced() -> None:
+    source = remote(FailingUpdatesPool(), num_workers=1)
+    source.publish(1, weights(1))
+    source.poll(0)
+    with pytest.raises(TrialError, match="every rollout worker was removed; the last one failed: no room for weights"):
+        source.poll(0)
 
 
 def test_the_delay_counts_for_each_worker_by_itself(pool: RecordingPool) -> None:
