@@ -34,7 +34,7 @@ class DQNPolicy:
         self._network = make_acting_network(network, exploration, num_threads)
         self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
         self._worker_side_prioritization = worker_side_prioritization
-        # The values that perturbed weights acted on are no ground for priorities: they are computed anew.
+        # Priorities are computed with the learner's weights, so not from values of perturbed ones.
         self._returns_outputs = worker_side_prioritization and not self._network.is_perturbed
         self.postprocess_reads_obs = worker_side_prioritization and not self._returns_outputs
 
