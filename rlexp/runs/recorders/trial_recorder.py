@@ -38,11 +38,8 @@ class TrialRecorder:
         """
         self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
         self._json = JsonRecorder(trial_directory)
-        self._recorders: list[Recorder] = [
-            self._json,
-            CsvRecorder(trial_directory, agent_columns),
-            self._tensorboard,
-        ]
+        # result.json last: a row that a kill kept from it is recorded again, and the others take back what they have.
+        self._recorders: list[Recorder] = [CsvRecorder(trial_directory, agent_columns), self._tensorboard, self._json]
 
     def record_missing(self, row: Mapping[str, Any]) -> None:
         """Hand on the row of a checkpoint that a kill kept from being recorded; not one that has been."""

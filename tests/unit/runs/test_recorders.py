@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -145,6 +146,25 @@ def test_missing_row_of_a_checkpoint_is_recorded(tmp_path: Path, make_row: MakeR
     assert [row["episode_reward_mean"] for row in csv_rows(tmp_path)] == ["20.0", "20.0", "20.0"]
     assert [step for step, _ in points(tmp_path, "ray/tune/done")] == []
     assert [step for step, _ in points(tmp_path, "ray/tune/time_total_s")] == [1_000, 2_000, 3_000]
+
+
+def test_row_cut_off_by_a_kill_is_recorded_once_in_every_file(
+    tmp_path: Path, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(TrialRecorder(tmp_path, {})) as recorder:
+        recorder.record(make_row(1))
+        for killed_in in (TensorBoardRecorder, JsonRecorder):
+            with monkeypatch.context() as patch:
+                patch.setattr(killed_in, "record", Mock(side_effect=KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    recorder.record(make_row(2))
+    with closing(TrialRecorder(tmp_path, {})) as recorder:
+        recorder.record_missing(make_row(2))
+    board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+    board.Reload()
+    assert [row["training_iteration"] for row in json_rows(tmp_path)] == [1, 2]
+    assert [row["training_iteration"] for row in csv_rows(tmp_path)] == ["1", "2"]
+    assert [event.step for event in board.Scalars("ray/tune/episode_reward_mean")] == [1_000, 2_000]
 
 
 def test_unknown_lines_are_kept(tmp_path: Path, make_row: MakeRow) -> None:
