@@ -55,7 +55,7 @@ class Asha(TrialScheduler):
                 rung.ended.append(report.trial)
                 continuing = "1 trial continues" if count == 1 else f"{count} trials continue"
                 reason = f"rank {rank} of {len(rung.values)} at rung {rung.at:,.0f}; {continuing}"
-                return Judgement(Verdict.STOP, reason)
+                return Judgement(Verdict.STOP, reason, at=rung.at, value=report.value)
         return CONTINUE
 
     def state(self) -> Mapping[str, Any]:
@@ -96,7 +96,7 @@ class MedianStopping(TrialScheduler):
         if time < self._grace or len(others) < self._min_others or self._best[trial] >= median(others):
             return CONTINUE
         self._ended[trial] = f"below the median of {len(others)} others at {time:,.0f}"
-        return Judgement(Verdict.STOP, self._ended[trial])
+        return Judgement(Verdict.STOP, self._ended[trial], at=time, value=value)
 
     def state(self) -> Mapping[str, Any]:
         return {"early_stopping": [{"trial": trial, "why": why} for trial, why in self._ended.items()]}

@@ -8,7 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from rlexp.config.variants.sweep import Point, Sweep
-from rlexp.search.trial_scheduler import CONTINUE, PAUSE, Exploit, Judgement, Report, TrialScheduler, Verdict
+from rlexp.search.trial_scheduler import (
+    CONTINUE,
+    PAUSE,
+    Exploit,
+    Judgement,
+    Milestones,
+    Report,
+    TrialScheduler,
+    Verdict,
+)
 
 
 class Population(TrialScheduler):
@@ -19,9 +28,8 @@ class Population(TrialScheduler):
     a milestone if others wait.
     """
 
-    needs_checkpoints = True
-
     def __init__(self, sweep: Sweep) -> None:
+        self.milestones = Milestones(sweep.search.time_attr, sweep.stop_interval, writes_checkpoint=True)
         self._sweep = sweep
         self._size = sweep.number_of_configurations
         self._members: dict[str, Report] = {}

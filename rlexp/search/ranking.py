@@ -31,6 +31,16 @@ _SEED: Final = 0
 _ENDED_EARLY: Final = (Status.PRUNED, Status.STOPPED)
 
 
+@dataclass(frozen=True)
+class EndedEarly:
+    """How far a configuration came that the scheduler ended: its seeds end together."""
+
+    at: float
+    """The rung, in the unit of the scheduler's ``time_attr``."""
+    value: float
+    """The mean of the metric over its seeds there."""
+
+
 @dataclass
 class TrialStanding:
     """What is known of one trial."""
@@ -44,6 +54,8 @@ class TrialStanding:
     timesteps_total: int = 0
     time_total_s: float = 0.0
     error: str | None = None
+    ended_early: EndedEarly | None = None
+    """Where its configuration ended early."""
 
     @property
     def progress(self) -> dict[TimeAttribute, float]:

@@ -20,8 +20,8 @@ from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
-from rlexp.search.trial_scheduler import Exploit, Judgement, Verdict
-from rlexp.search.trial_source import CONTINUE, Decision, Ending, Milestones
+from rlexp.search.trial_scheduler import Exploit, Judgement, Milestones, Verdict
+from rlexp.search.trial_source import CONTINUE, Decision, Ending
 
 _LOSS = "info/learner/loss"
 
@@ -42,9 +42,7 @@ class Search:
         if search.time_budget_s is not None:
             self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
         self.hang_timeout_s: float | None = search.hang_timeout_s
-        self.milestones: Milestones | None = None
-        if state.scheduler.needs_checkpoints:
-            self.milestones = Milestones(search.time_attr, state.sweep.stop_interval)
+        self.milestones: Milestones | None = state.scheduler.milestones
         self._state = state
         self._sweep = state.sweep
         self._directory = directory

@@ -13,7 +13,7 @@ from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
-from rlexp.search.ranking import Standing, TrialStanding, common_end, ranking, score_of, standing_of
+from rlexp.search.ranking import EndedEarly, Standing, TrialStanding, common_end, ranking, score_of, standing_of
 
 
 class Standings:
@@ -79,6 +79,11 @@ class Standings:
         count = sum(step <= steps for step in other.steps)
         standing.trial = trial
         standing.steps, standing.values = other.steps[:count], other.values[:count]
+
+    def on_early_end(self, configuration: int, ended: EndedEarly) -> None:
+        """Record where the scheduler ended a configuration."""
+        for standing in self._configurations[configuration]:
+            standing.ended_early = ended
 
     def on_end(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
         """Record that a trial ended."""

@@ -15,6 +15,7 @@ from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.journal import Event, damaged, read_events
+from rlexp.search.ranking import EndedEarly
 from rlexp.search.searchers import Outcome, OutcomeStatus, Searcher, make_searcher
 from rlexp.search.standings import Standings
 from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
@@ -48,6 +49,8 @@ class SearchState:
         """The current point of each trial."""
         self.pruned: dict[str, str] = {}
         """The trials that the scheduler stopped, and why."""
+        self._configurations: dict[str, int] = {}
+        """The number of each trial's configuration."""
         self._steps_at: dict[str, int] = {}
         """Env steps at each checkpoint of a milestone."""
 
@@ -56,6 +59,7 @@ class SearchState:
         self.configurations += 1
         self.waiting.extend(trials)
         self.points |= {trial.name: point for trial in trials}
+        self._configurations |= {trial.name: self._configuration(trial) for trial in trials}
 
     def refused(self, why: str) -> None:
         """Record that the point of the next configuration is invalid, which counts as a failure."""
@@ -144,6 +148,9 @@ class SearchState:
     def _noted(self, name: str, judgement: Judgement) -> Judgement:
         if judgement.verdict is Verdict.STOP:
             self.pruned[name] = judgement.reason or self.sweep.search.scheduler
+            if not math.isnan(judgement.value):
+                ended = EndedEarly(judgement.at, self.sign * judgement.value)
+                self.standings.on_early_end(self._configurations[name], ended)
         return judgement
 
     def _leave_queue(self, trial: Trial) -> None:

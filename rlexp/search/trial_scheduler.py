@@ -6,12 +6,14 @@ names, times and values, of which more is better; it touches no file and no proc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.variants.sweep import Point, Sweep
 
 
@@ -25,6 +27,47 @@ class Verdict(Enum):
     """Its process ends; later it continues from its newest checkpoint."""
     EXPLOIT = "exploit"
     """It pauses, and continues from a copy of another trial's checkpoint with other keys."""
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Times at which trials are compared: an iteration that passes one ends there.
+
+    They are the multiples of ``first``; with a ``factor``, ``first * factor ** n``.
+    """
+
+    metric: TimeAttribute
+    """The unit of time."""
+    first: float
+    factor: float | None = None
+    writes_checkpoint: bool = False
+    """Whether a trial writes a checkpoint at each: to be paused or copied."""
+
+    def passed_by(self, time: float) -> float:
+        """Return the highest milestone that is not beyond ``time``; 0 before the first."""
+        if time < self.first:
+            return 0.0
+        if self.factor is None:
+            return time // self.first * self.first
+        number = math.floor(math.log(time / self.first, self.factor) + 0.5)  # exact to 1, whatever is rounded
+        return max(at for at in map(self._at, range(max(number - 1, 0), number + 2)) if at <= time)
+
+    def after(self, time: float) -> float:
+        """Return the lowest milestone beyond ``time``."""
+        passed = self.passed_by(time)
+        if passed == 0.0:
+            return self.first
+        if self.factor is None:
+            return passed + self.first
+        return self._at(round(math.log(passed / self.first, self.factor)) + 1)
+
+    def passed(self, before: float, time: float) -> bool:
+        """Return whether there is one beyond ``before`` and not beyond ``time``."""
+        return self.passed_by(time) > self.passed_by(before)
+
+    def _at(self, number: int) -> float:
+        assert self.factor is not None
+        return self.first * self.factor**number
 
 
 @dataclass(frozen=True)
@@ -74,6 +117,10 @@ class Judgement:
     verdict: Verdict
     reason: str | None = None
     """With STOP."""
+    at: float = math.nan
+    """With STOP: the time at which it was compared with others."""
+    value: float = math.nan
+    """With STOP: what it was compared by; more is better."""
     exploit: Exploit | None = None
     """With EXPLOIT."""
 
@@ -89,8 +136,8 @@ class TrialScheduler:
     it was, and what it reported there still counts. A sweep that is resumed calls the rule again with all reports.
     """
 
-    needs_checkpoints: ClassVar[bool] = False
-    """Whether trials write a checkpoint at every multiple of the scheduler's interval: to be paused or copied."""
+    milestones: Milestones | None = None
+    """When trials are compared; None: after each row, or never."""
 
     @classmethod
     def of(cls, sweep: Sweep) -> Self:

@@ -8,23 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import RecordedError, Status
-from rlexp.search.trial_scheduler import Verdict
-
-
-@dataclass(frozen=True)
-class Milestones:
-    """When trials write a checkpoint to be paused or copied: at the multiples of ``interval`` in a growing metric."""
-
-    metric: TimeAttribute
-    interval: float
-
-    def passed(self, before: float, row: Mapping[str, Any]) -> bool:
-        """Return whether the metric has passed one, from ``before`` to its value in ``row``."""
-        return bool(row[self.metric] // self.interval > before // self.interval)
+from rlexp.search.trial_scheduler import Milestones, Verdict
 
 
 @dataclass(frozen=True)
@@ -56,7 +43,7 @@ class TrialSource(Protocol):
     """Gives trials and decides on their results; called in one thread."""
 
     milestones: Milestones | None
-    """When trials write a checkpoint beside those that their experiments ask for, to be paused or copied."""
+    """When trials are compared: iterations end there, with a checkpoint where trials are paused or copied."""
     deadline_s: float | None
     """Time of day at which all trials end."""
     hparams_metrics: Sequence[str]

@@ -264,7 +264,9 @@ def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manif
     if standing.iterations >= iteration:
         return
     milestones = search.milestones
-    is_milestone = milestones is not None and milestones.passed(standing.progress[milestones.metric], row)
+    is_milestone = milestones is not None and milestones.passed(
+        standing.progress[milestones.metric], row[milestones.metric]
+    )
     decision = search.on_result(trial, row, newest if is_milestone else None)
     if decision.changed is not None:
         directory.change(decision.changed)

@@ -24,7 +24,7 @@ from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
 from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER, write_video
-from rlexp.search.trial_source import Milestones
+from rlexp.search.trial_scheduler import Milestones
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.stop_condition import reached
 
@@ -55,7 +55,7 @@ class Assignment:
     deadline_s: float | None
     """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
     milestones: Milestones | None = None
-    """Where it writes a checkpoint for others to continue from."""
+    """When it is compared with others."""
 
 
 class ExperimentTrainable(tune.Trainable):
@@ -156,10 +156,10 @@ class ExperimentTrainable(tune.Trainable):
 
     def _passes_milestone(self, row: dict[str, Any]) -> bool:
         milestones = self._assignment.milestones
-        if milestones is None:
+        if milestones is None or not milestones.writes_checkpoint:
             return False
         before, self._progress = self._progress, row[milestones.metric]
-        return milestones.passed(before, row)
+        return milestones.passed(before, self._progress)
 
     def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: bool, milestone: bool) -> str | None:
         """Write a checkpoint at its period, at the end where asked for, and always where a person or time ends it."""

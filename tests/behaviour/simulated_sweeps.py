@@ -165,7 +165,9 @@ class World:
     def _saved(self, trial: Trial, before: int, row: dict[str, Any], stopped: bool) -> tuple[Path | None, bool]:
         """Write a checkpoint at a milestone and every ``checkpoint_freq`` rows; return whether there is one for pbt."""
         milestones, period = self._search.milestones, trial.experiment.checkpoint_freq
-        is_milestone = milestones is not None and milestones.passed(_row(before, 0.0)[milestones.metric], row)
+        is_milestone = False
+        if milestones is not None and milestones.writes_checkpoint:
+            is_milestone = milestones.passed(_row(before, 0.0)[milestones.metric], row[milestones.metric])
         if not is_milestone and not stopped and (not period or row["training_iteration"] % period):
             return None, False
         directory = checkpoint_directory(self._directory.trial_directory(trial), row["training_iteration"])

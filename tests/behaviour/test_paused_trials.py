@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -12,7 +11,7 @@ from rlexp.config.keys.search import AshaConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.sweep import Sweep
 from rlexp.runs.run_record import Status
-from rlexp.search.trial_scheduler import CONTINUE, PAUSE, Judgement, Report, TrialScheduler, Verdict
+from rlexp.search.trial_scheduler import CONTINUE, PAUSE, Judgement, Milestones, Report, TrialScheduler, Verdict
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, rows, text_of
 from tests.behaviour.simulated_sweeps import simulated, sweep_of
 
@@ -23,9 +22,8 @@ SEARCH = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor":
 class SynchronousHalving(TrialScheduler):
     """Pauses each trial at a rung until all have come; then the better half continues and the others stop."""
 
-    needs_checkpoints: ClassVar[bool] = True
-
     def __init__(self, first: float, size: int) -> None:
+        self.milestones = Milestones("timesteps_total", first, writes_checkpoint=True)
         self._first = first
         self._size = size
         self._rungs: list[dict[str, float]] = []
