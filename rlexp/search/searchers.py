@@ -32,8 +32,8 @@ class Outcome:
     status: OutcomeStatus
     value: float | None
     """Of which more is better; None for one that failed."""
-    time: int = 0
-    """Env steps that it was trained for."""
+    time: float = 0.0
+    """Of one that ended early: the rung at which it has that value, in the unit of the scheduler's ``time_attr``."""
 
 
 class Searcher(Protocol):
@@ -106,7 +106,7 @@ class OptunaSearcher:
             self._study.tell(trial, outcome.value)
             return
         if outcome.status is OutcomeStatus.PRUNED and outcome.value is not None:
-            trial.report(outcome.value, outcome.time)
+            trial.report(outcome.value, int(outcome.time))
         self._study.tell(trial, state=TrialState.PRUNED)
 
     def _ask(self, configuration: int) -> Point:

@@ -57,6 +57,7 @@ class SearchState:
     def configured(self, point: Point, trials: Sequence[Trial]) -> None:
         """Record the next configuration and its trials."""
         self.configurations += 1
+        self.scheduler.configured([trial.name for trial in trials])
         self.waiting.extend(trials)
         self.points |= {trial.name: point for trial in trials}
         self._configurations |= {trial.name: self._configuration(trial) for trial in trials}
@@ -66,6 +67,7 @@ class SearchState:
         self.standings.refused[self.configurations] = why
         self.searcher.record(self.configurations, Outcome(OutcomeStatus.FAILED, None))
         self.configurations += 1
+        self.scheduler.configured([])
 
     def begun(self, trial: Trial) -> None:
         """Record that a trial begins, or continues."""
@@ -100,12 +102,13 @@ class SearchState:
             point=self.points[trial.name],
             checkpoint=checkpoint,
             others_wait=others_wait,
+            is_running=lambda name: name in self.running,
         )
         return self._noted(trial.name, self.scheduler.judge(report))
 
-    def judge_waiting(self, name: str) -> Verdict:
+    def judge_waiting(self, name: str) -> Judgement:
         """Return what the scheduler says about a trial that is paused or has not begun."""
-        return self._noted(name, self.scheduler.judge_paused(name)).verdict
+        return self._noted(name, self.scheduler.judge_paused(name))
 
     def paused_by_scheduler(self, trial: Trial) -> None:
         """Record that a trial's process ends for a while."""
@@ -166,6 +169,10 @@ class SearchState:
             return
         if standing.score is None:
             self.searcher.record(configuration, Outcome(OutcomeStatus.FAILED, None))
+            return
+        ended = standing.trials[0].ended_early
+        if ended is not None:
+            self.searcher.record(configuration, Outcome(OutcomeStatus.PRUNED, self.sign * ended.value, ended.at))
             return
         status = OutcomeStatus.FINISHED if standing.status is Status.TERMINATED else OutcomeStatus.PRUNED
         steps = min(trial.timesteps_total for trial in standing.trials)

@@ -140,8 +140,12 @@ class Sweep:
     @property
     def stop_interval(self) -> float:
         """The first rung, grace period or perturbation interval of the scheduler; 0 where it has none."""
-        stop = self.variants[0].stop.get(self.search.time_attr)
-        return self.search.scheduler_options.interval(stop) or 0.0
+        return self.search.scheduler_options.interval(self.stop_limit) or 0.0
+
+    @property
+    def stop_limit(self) -> float | None:
+        """The limit in ``stop`` for the time that the scheduler counts; None where there is none."""
+        return self.variants[0].stop.get(self.search.time_attr)
 
     def with_axes_in_order(self, keys: Sequence[str]) -> Sweep:
         """Return the sweep with its axes in the order of ``keys``: by it points are counted, drawn and named.
