@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.tuning.stop_condition import iteration_bounds
 from tests.behaviour.inline_trials import assigned, rows_of
+from tests.behaviour.simulated_sweeps import simulated, sweep_of
 
 LONG = {"timesteps_per_iteration": 1000, "min_iter_time_s": 5.0}
 """Iterations of the defaults, but for their length in seconds: nothing here may take so long."""
@@ -110,3 +112,14 @@ def test_bound_is_the_first_of_stop_and_milestone(
 def test_stop_and_milestone_of_different_counters_are_both_bounds() -> None:
     bounds = iteration_bounds({"timesteps_total": 500}, Milestones("time_total_s", 10), {"time_total_s": 12.0})
     assert bounds.values == {"timesteps_total": 500, "time_total_s": 20}
+
+
+def test_simulated_trials_end_their_rows_at_milestones_too(tmp_path: Path) -> None:
+    search = {"scheduler": "pbt", "pbt": {"perturbation_interval": 150}}
+    sweep = sweep_of(tmp_path, {"lr": {"grid_search": [0.1, 0.2]}}, search, stop={"timesteps_total": 420})
+    simulation = simulated(sweep, tmp_path, lambda trial, steps: 1.0)
+    for file in simulation.path.glob("*/result.json"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        assert steps_of(rows) == [100, 150, 250, 300, 400, 420]
+        assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [steps for _, steps in simulation.ends.values()] == [420, 420]
