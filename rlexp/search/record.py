@@ -70,13 +70,13 @@ class SearchRecord:
         }
 
     def _table(self, ranked: list[Standing]) -> str:
-        keys = self._sweep.space.keys
+        keys = self._sweep.space.columns
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_COLUMNS, *keys])
         for rank, standing in enumerate(ranked, start=1):
             for each, score in zip(standing.trials, standing.scores, strict=True):
-                cells = [_cell(each.trial.varied[key]) for key in keys]
+                cells = [_cell(each.trial.varied.get(key)) for key in keys]
                 writer.writerow([rank, standing.configuration, standing.score, *_facts(each, score), *cells])
         return file.getvalue()
 
