@@ -121,7 +121,7 @@ class Search:
 
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         """Return what is searched, and the seed: with every key, the tab would have a column for each."""
-        return {**trial.varied, "seed": trial.experiment.config.seed}
+        return {**dict.fromkeys(self._sweep.space.columns), **trial.varied, "seed": trial.experiment.config.seed}
 
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         why = self._state.pruned.get(trial.name)
@@ -211,7 +211,7 @@ class Search:
             self._write_configured(number, point, why)
             self._state.refused(why)
         else:
-            self._write_configured(number, self._sweep.point_of(trials[0]), None)
+            self._write_configured(number, self._sweep.current_point(trials[0], point), None)
             self._state.configured(point, trials)
 
     def _write_configured(self, number: int, point: Point, refused: str | None) -> None:

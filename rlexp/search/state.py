@@ -242,7 +242,7 @@ class _JournalReader:
             return
         trials = self._sweep.trials(number, point)
         self._trials |= {trial.name: trial for trial in trials}
-        self.state.configured(self._sweep.point_of(trials[0]), trials)
+        self.state.configured(self._sweep.current_point(trials[0], point), trials)
 
     def _reported(self, name: str, row: Mapping[str, Any], is_last: bool, checkpoint: str | None) -> None:
         if checkpoint is not None:
@@ -254,7 +254,7 @@ class _JournalReader:
         changed = self._sweep.changed(self._trials[exploit.trial], exploit.after)
         self._trials[exploit.trial] = changed
         self.exploited[exploit.trial] = changed, exploit.checkpoint
-        self.state.exploited(replace(exploit, after=self._sweep.point_of(changed)), changed)
+        self.state.exploited(replace(exploit, after=self._sweep.current_point(changed, exploit.after)), changed)
 
     def _ended(self, name: str, status: Status, error: Mapping[str, Any] | None) -> None:
         self.state.ended(self._trials[name], status, None if error is None else RecordedError(**error))
