@@ -15,8 +15,9 @@ from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.journal import Event, damaged, read_events
+from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.ranking import EndedEarly
-from rlexp.search.searchers import Outcome, OutcomeStatus, Searcher, make_searcher
+from rlexp.search.searchers import Searcher, make_searcher
 from rlexp.search.standings import Standings
 from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 

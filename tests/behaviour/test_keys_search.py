@@ -12,8 +12,9 @@ from rlexp.checkpoint import list_checkpoints, read_checkpoint
 from rlexp.config.keys.trial import Trial
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.run_record import Status
+from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.search import Search
-from rlexp.search.searchers import OptunaSearcher, PlannedSearcher, make_searcher
+from rlexp.search.searchers import PlannedSearcher, make_searcher
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.1, 0.2, 0.3, 0.4]}}

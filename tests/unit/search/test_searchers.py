@@ -9,7 +9,9 @@ import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
-from rlexp.search.searchers import OptunaSearcher, Outcome, OutcomeStatus, make_searcher, require_sweep_extra
+from rlexp.search.optuna_searcher import OptunaSearcher, require_sweep_extra
+from rlexp.search.outcome import Outcome, OutcomeStatus
+from rlexp.search.searchers import make_searcher
 from tests.behaviour.simulated_sweeps import sweep_of
 
 SPACE = {
