@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from rlexp.config.space.distinct import identity
 from rlexp.config.space.domains import Domain, Listed, Range
 from rlexp.config.variants.sweep import Point, Sweep
+from rlexp.config.variants.tried_points import TriedPoints
 from rlexp.errors import UsageError
 from rlexp.search.outcome import Outcome, OutcomeStatus
 
@@ -15,11 +16,16 @@ if TYPE_CHECKING:
     import optuna
 
 
+_MOST_REPETITIONS: Final = 10
+"""Suggestions in a row that were tried before; then a new point is drawn at random."""
+
+
 class OptunaSearcher:
     """``optuna``: tree-structured Parzen estimators, seeded; points being tried count as bad ones meanwhile.
 
-    The study is in memory. That of a resumed sweep has the same points and values, but not the state of the sampler's
-    generator: what it suggests next is as good as what would have come, and not the same.
+    No point is tried twice: one that is suggested again gets the outcome that it has, or will have. The study is in
+    memory. That of a resumed sweep has the same points and values, but not the state of the sampler's generator: what
+    it suggests next is as good as what would have come, and not the same.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -28,19 +34,39 @@ class OptunaSearcher:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sweep = sweep
         self._study = optuna.create_study(sampler=self._sampler(), direction="maximize")
-        self._domains: Mapping[str, Domain] = {
-            key: axis.domain for axis, key in zip(sweep.space.axes, sweep.space.keys, strict=True)
-        }
-        self._left = sweep.search.num_samples
+        self._domains = sweep.space.domains
+        self._tried = TriedPoints(self._domains)
+        self._numbers: dict[str, int] = {}
+        """The configuration of each point that was tried, by the point's identity."""
         self._asked: dict[int, optuna.Trial] = {}
+        """The configurations without an outcome."""
+        self._repeated: dict[int, list[optuna.Trial]] = {}
+        """Suggestions of the points of those, from after the first one."""
+        self._outcomes: dict[int, Outcome] = {}
+        self._notes: list[str] = []
 
     def suggest(self, configuration: int) -> Point | None:
-        return self._ask(configuration) if self._left else None
+        repetitions = 0
+        while True:
+            if repetitions >= _MOST_REPETITIONS:
+                point = self._tried.new(self._sweep.rng("new point", configuration), {})
+                if point is None:
+                    return None
+                self._study.enqueue_trial(self._parameters(point))
+            trial, point = self._ask()
+            if point not in self._tried:
+                break
+            self._repeat(trial, point)
+            repetitions += 1
+        if repetitions:
+            times = "a point that was tried before" if repetitions == 1 else f"{repetitions} points again"
+            self._notes.append(f"Optuna suggested {times}: nothing was run, and the known outcome was used")
+        return self._accept(configuration, trial, point)
 
     def restore(self, configuration: int, point: Point) -> None:
         """Add a point to the study as one that is being tried; raises KeyError or ValueError where it does not fit."""
-        self._study.enqueue_trial({key: _parameter(domain, point[key]) for key, domain in self._domains.items()})
-        self._ask(configuration)  # gets the point that was enqueued
+        self._study.enqueue_trial(self._parameters(point))
+        self._accept(configuration, *self._ask())  # gets the point that was enqueued
         # With the first seed of the study, the next draws would repeat its first points.
         self._study.sampler = self._sampler("resumed", configuration + 1)
 
@@ -49,9 +75,35 @@ class OptunaSearcher:
 
         Optuna ignores failures and NaN: it would continue to suggest points that diverge.
         """
+        self._outcomes[configuration] = outcome
+        for trial in (self._asked.pop(configuration), *self._repeated.pop(configuration, ())):
+            self._tell(trial, outcome)
+
+    def drain_notes(self) -> list[str]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _ask(self) -> tuple[optuna.Trial, Point]:
+        trial = self._study.ask()
+        return trial, {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+
+    def _accept(self, configuration: int, trial: optuna.Trial, point: Point) -> Point:
+        self._tried.add(point)
+        self._numbers[identity(point)] = configuration
+        self._asked[configuration] = trial
+        return point
+
+    def _repeat(self, trial: optuna.Trial, point: Point) -> None:
+        """Give a suggestion the outcome of its point, at once or when there is one."""
+        configuration = self._numbers[identity(point)]
+        if configuration in self._outcomes:
+            self._tell(trial, self._outcomes[configuration])
+        else:
+            self._repeated.setdefault(configuration, []).append(trial)
+
+    def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
         from optuna.trial import TrialState
 
-        trial = self._asked.pop(configuration)
         if outcome.status is OutcomeStatus.FINISHED and outcome.value is not None:
             self._study.tell(trial, outcome.value)
             return
@@ -59,11 +111,8 @@ class OptunaSearcher:
             trial.report(outcome.value, outcome.time)
         self._study.tell(trial, state=TrialState.PRUNED)
 
-    def _ask(self, configuration: int) -> Point:
-        self._left -= 1
-        trial = self._study.ask()
-        self._asked[configuration] = trial
-        return {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+    def _parameters(self, point: Point) -> dict[str, Any]:
+        return {key: _parameter(domain, point[key]) for key, domain in self._domains.items()}
 
     def _sampler(self, *stream: str | int) -> optuna.samplers.BaseSampler:
         import optuna

@@ -15,13 +15,16 @@ class Searcher(Protocol):
     """Chooses points, one configuration after the other."""
 
     def suggest(self, configuration: int) -> Point | None:
-        """Return the point of a configuration, the next one each time, or None when all are tried."""
+        """Return the point of a configuration, the next one each time; None when every point was tried."""
 
     def restore(self, configuration: int, point: Point) -> None:
         """Record that a point was suggested before the sweep was resumed; called in place of ``suggest``."""
 
     def record(self, configuration: int, outcome: Outcome) -> None:
         """Record the outcome of a configuration."""
+
+    def drain_notes(self) -> list[str]:
+        """Return what happened since the last call and a user should know, a sentence each."""
 
 
 class PlannedSearcher:
@@ -38,6 +41,9 @@ class PlannedSearcher:
 
     def record(self, configuration: int, outcome: Outcome) -> None:
         return None
+
+    def drain_notes(self) -> list[str]:
+        return []
 
 
 def make_searcher(sweep: Sweep) -> Searcher:

@@ -68,6 +68,15 @@ class SearchState:
         self.searcher.record(self.configurations, Outcome(OutcomeStatus.FAILED, None))
         self.configurations += 1
 
+    def exhausted(self) -> None:
+        """Record that the searcher has no other point: there are as many configurations as there are now."""
+        self.standings.number_of_configurations = self.configurations
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the searcher has suggested all configurations."""
+        return self.configurations >= self.standings.number_of_configurations
+
     def begun(self, trial: Trial) -> None:
         """Record that a trial begins, or continues."""
         self._leave_queue(trial)
@@ -214,6 +223,8 @@ class _JournalReader:
         match event["event"]:
             case Event.CONFIGURED:
                 self._configured(event["number"], event["point"], event["refused"])
+            case Event.EXHAUSTED:
+                self.state.exhausted()
             case Event.BEGUN:
                 self.exploited.pop(event["trial"], None)
                 self.state.begun(self._trials[event["trial"]])
