@@ -63,6 +63,7 @@ class SearchRecord:
             "searcher": self._sweep.searcher,
             "search": self._sweep.search.model_dump(mode="json"),
             "seed": self._sweep.seed,
+            "space": self._sweep.space.column_data(),
             "number_of_configurations": self._sweep.number_of_configurations,
             "configurations": [_as_json(standing) for standing in ranked],
             "refused": {str(number): why for number, why in standings.refused.items()},

@@ -86,6 +86,11 @@ def test_files_have_a_column_for_each_key_inside(optuna_sweep: Simulation) -> No
         assert row["lr"]
     text = "\n".join(leaderboard_lines(optuna_sweep.search.standings))
     assert f"{KEY}.type=SoftQ {KEY}.temperature={float(rows[0][f'{KEY}.temperature']):.3g}" in text
+    assert optuna_sweep.saved["space"] == {
+        f"{KEY}.type": {"choice": ["EpsilonGreedy", "SoftQ"]},
+        f"{KEY}.final_epsilon": {"uniform": [0.01, 0.2]},
+        f"{KEY}.temperature": {"loguniform": [0.1, 10]},
+    }
     configuration = optuna_sweep.saved["configurations"][0]["point"]
     assert configuration[f"{KEY}.temperature"] == float(rows[0][f"{KEY}.temperature"])
 

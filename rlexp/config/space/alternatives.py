@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from rlexp.config.space.domains import Domain
+from rlexp.config.space.domains import Domain, Listed, Normal, Range
 from rlexp.config.yaml.nodes import MISSING, KeyPath, at
 
 
@@ -87,6 +87,48 @@ def columns_of(key: str, value: Any) -> dict[str, Any]:
     return {
         column: item for name, inside in value.items() for column, item in columns_of(f"{key}.{name}", inside).items()
     }
+
+
+def column_domains(key: str, domain: Domain) -> dict[str, Domain]:
+    """Return what each column of a key can be: a sampler, or the values of a list.
+
+    A column that is a value in one alternative and a sampler in another, or a list with samplers, is left out.
+    """
+    if not isinstance(domain, Alternatives):
+        return {key: domain}
+    found: dict[str, list[Any]] = {}
+    for column, item in _column_items(key, domain):
+        found.setdefault(column, []).append(item)
+    domains = {column: _common_domain(items) for column, items in found.items()}
+    return {column: common for column, common in domains.items() if common is not None}
+
+
+def _column_items(key: str, domain: Alternatives) -> Iterator[tuple[str, Any]]:
+    """Yield what each alternative, at any depth, has in each of its columns: a value or a sampler."""
+    for alternative in domain.alternatives:
+        for column, item in columns_of(key, alternative.filled(lambda path, inside: inside)).items():
+            if isinstance(item, Alternatives):
+                yield from _column_items(column, item)
+            else:
+                yield column, item
+
+
+def _common_domain(items: Sequence[Any]) -> Domain | None:
+    first = items[0]
+    if isinstance(first, Listed | Range | Normal):
+        return first if all(item == first for item in items) else None
+    return Listed("choice", [*_distinct(items)]) if all(map(_is_value, items)) else None
+
+
+def _distinct(values: Sequence[Any]) -> Iterator[Any]:
+    yield from (value for place, value in enumerate(values) if value not in values[:place])
+
+
+def _is_value(item: Any) -> bool:
+    """Return whether an item has no sampler."""
+    if isinstance(item, list):
+        return all(map(_is_value, item))
+    return not isinstance(item, Listed | Range | Normal | Alternatives)
 
 
 def _replaced(data: Any, path: KeyPath, value: Any) -> Any:

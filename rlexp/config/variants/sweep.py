@@ -15,7 +15,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.rllib_compat.ages import Age
-from rlexp.config.space.alternatives import domains_in
+from rlexp.config.space.alternatives import column_domains, domains_in
 from rlexp.config.space.distinct import every_value, is_continuous, number_of_values
 from rlexp.config.space.domains import Domain, Normal
 from rlexp.config.space.grid import SEARCH, Axis, replaced
@@ -59,6 +59,11 @@ class Space:
     def columns(self) -> tuple[str, ...]:
         """The keys as tables show them: for values that hold samplers, those inside these too."""
         return tuple(column for axis in self.located for column in axis.columns)
+
+    def column_data(self) -> dict[str, Any]:
+        """Return what the columns can be, as a file has it: ``{"lr": {"uniform": [0, 1]}}``; see ``column_domains``."""
+        found = (column_domains(axis.key, axis.domain) for axis in self.located)
+        return {column: domain.data() for domains in found for column, domain in domains.items()}
 
     def searcher(self, search: SearchConfig) -> str:
         """Return the searcher, also where the section leaves it open."""

@@ -218,7 +218,28 @@ def test_taken_refuses_values_outside_the_samplers() -> None:
             NESTED.taken(value)
 
 
-def test_moved_value_keeps_its_alternative(sweep: Sweep) -> None:
-    assert NESTED.moved([64, 100], 1.2, Random(0)) == [64, 120]
-    assert NESTED.moved({"a": True, "b": 0.5}, 1.2, Random(0)) == {"a": True, "b": 0.6}
+def test_columns_have_the_domains_inside(sweep: Sweep) -> None:
+    lines = """
+    lr: {choice: [1e-3, {loguniform: [1e-5, 1e-4]}]}
+    gamma: {choice: [0.9, 0.99]}
+    hiddens: {choice: [[64], [{randint: [32, 256]}]]}
+    env_config:
+      game: {choice: [{speed: {choice: [1, {uniform: [2, 3]}]}, wind: {choice: [{uniform: [0, 1]}]}}, {speed: 4}]}"""
+    assert sweep(EXPLORATION + lines).sweeps[0].space.column_data() == {
+        "exploration_config.type": {"choice": ["EpsilonGreedy", "SoftQ"]},
+        "exploration_config.final_epsilon": {"uniform": [0.01, 0.1]},
+        "exploration_config.temperature": {"loguniform": [0.1, 10]},
+        "gamma": {"choice": [0.9, 0.99]},
+        "env_config.game.wind": {"uniform": [0, 1]},
+    }
+
+
+def test_moved_value_keeps_its_alternative() -> None:
+    first, second = NESTED.moved([64, 100], 1.2, Random(0))
+    assert first == 64
+    assert second in set(range(32, 256)) - {100}
+    group = NESTED.moved({"a": True, "b": 0.5}, 1.2, Random(0))
+    assert set(group) == {"a", "b"}
+    assert group["a"] is True
+    assert 0.5 != group["b"] != pytest.approx(0.5, abs=0.05)
     assert NESTED.moved(None, 1.2, Random(0)) is None
