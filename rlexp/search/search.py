@@ -172,7 +172,7 @@ class Search:
         return self._is_exhausted() and not self._state.waiting and not self._state.unfinished()
 
     def _is_exhausted(self) -> bool:
-        return self._state.configurations >= self._sweep.number_of_configurations
+        return self._state.is_exhausted
 
     def _is_full(self) -> bool:
         return len(self._state.running) >= self._capacity
@@ -203,7 +203,13 @@ class Search:
         """Ask for the next configuration; an invalid one counts as a failure."""
         number = self._state.configurations
         point = self._state.searcher.suggest(number)
-        assert point is not None  # a searcher has as many as the sweep
+        for note in self._state.searcher.drain_notes():
+            self.standings.note(note)
+        if point is None:
+            self._journal.write(Event.EXHAUSTED)
+            self._state.exhausted()
+            self.standings.note(f"every point of the space was tried: the sweep ends after {number} configurations")
+            return
         try:
             trials = self._sweep.trials(number, point)
         except ConfigError as error:
