@@ -86,8 +86,10 @@ class MedianStopping(TrialScheduler):
 
     def judge(self, report: Report) -> Judgement:
         trial, time, value = report.trial, report.time, report.value
+        if math.isnan(value):
+            return CONTINUE
         sums, times = self._sums[trial], self._times[trial]
-        if math.isnan(value) or (times and time <= times[-1]):
+        if times and time <= times[-1]:
             return CONTINUE
         times.append(time)
         sums.append(value + (sums[-1] if sums else 0.0))
