@@ -13,7 +13,7 @@ from rlexp.results.curve import Curve, number
 from rlexp.results.group import Group
 from rlexp.results.trial_folder import TrialFolder, read_mapping
 from rlexp.runs.run_record import Status
-from rlexp.search.ranking import RULE, SWEEP_FILE
+from rlexp.search.ranking import RULE, SCORE_RULE, SWEEP_FILE
 
 Curves = Mapping[TrialFolder, Curve]
 
@@ -131,7 +131,8 @@ def _sweep_scoring(content: Mapping[str, Any], metric: str) -> SweepScoring | No
     scores = {str(trial.get("name")): number(trial.get("score")) for _, trial in trials}
     known = {name: score for name, score in scores.items() if score is not None}
     ranks = {str(trial.get("name")): rank for rank, trial in trials}
-    return SweepScoring(RULE.format(metric=metric), search.get("mode") == "min", known, ranks)
+    rule = f"{SCORE_RULE.format(metric=metric)} {RULE}"
+    return SweepScoring(rule, search.get("mode") == "min", known, ranks)
 
 
 def _trials(configuration: Any) -> list[dict[str, Any]]:
