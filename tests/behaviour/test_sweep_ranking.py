@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from itertools import count, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
@@ -28,6 +30,7 @@ from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, read_run_record
 from rlexp.search.ranking import RULE
+from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search
 from rlexp.search.trial_source import Ending
 from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World, simulated, sweep_of
@@ -232,6 +235,35 @@ def test_comparison_at_equal_budgets_says_that_it_is_not_the_ranking(tmp_path: P
     means = [group.mean for group in comparison.groups]
     assert means == sorted(means, reverse=True)
     assert comparison.scoring.endswith("ordered by these scores; the sweep's ranking is by all steps: trials.csv.")
+
+
+def test_files_of_a_sweep_are_written_every_few_seconds_and_at_its_end(tmp_path: Path) -> None:
+    """12 trials end, of 10 rows each: all within the first seconds of the sweep."""
+    written: list[str] = []
+    write = SearchRecord.write
+
+    def counted(record: SearchRecord, *arguments: Any) -> None:
+        write(record, *arguments)
+        written.append(str(len(table(tmp_path / "out" / "sweep"))))
+
+    with patch.object(SearchRecord, "write", counted), patch("rlexp.search.record.time.monotonic", lambda: 1e6):
+        swept(tmp_path)
+    assert written == ["2", "12"], "after the first row, when two trials run, and at the end"
+
+
+def test_larger_files_of_a_sweep_are_written_less_often(tmp_path: Path) -> None:
+    """A write takes a second here; it may take a twentieth of the time."""
+    clock, times = count(0, 0.5), []
+    write = SearchRecord.write
+
+    def timed(record: SearchRecord, *arguments: Any) -> None:
+        times.append(next(clock))
+        write(record, *arguments)
+
+    with patch.object(SearchRecord, "write", timed), patch("rlexp.search.record.time.monotonic", lambda: next(clock)):
+        swept(tmp_path)
+    assert len(times) > 3
+    assert all(later - earlier >= 10.0 for earlier, later in pairwise(times[:-1]))
 
 
 def test_another_metric_or_axis_is_scored_as_for_any_run(tmp_path: Path) -> None:
