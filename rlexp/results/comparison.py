@@ -127,7 +127,8 @@ def compare_groups(
     groups, metric = groups_of(arguments, reader), current_metric(metric)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
     _refuse_without_rows(groups, curves, metric)
-    scoring = scoring_of(Request(arguments, metric, axis, at), groups, curves)
+    request = Request(arguments, metric, axis, at)
+    scoring = scoring_of(request, groups, curves)
     scored = scoring.in_order([group for group in (_scored(group, scoring) for group in groups) if group.trials])
     compared: list[ComparedGroup] = []
     for index, group in enumerate(scored):
@@ -146,7 +147,7 @@ def compare_groups(
         groups=tuple(compared),
         ended_early=tuple(unscored_groups(groups, scored, curves, axis, scoring)),
         differences=tuple(differing([group.settings for group in compared])),
-        notices=tuple(warnings_of(groups, scored, curves, axis, reader)),
+        notices=tuple(warnings_of(groups, scored, curves, reader, request)),
     )
 
 

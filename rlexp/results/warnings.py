@@ -9,7 +9,7 @@ from rlexp.errors import Notice
 from rlexp.results.axis import Axis, amount
 from rlexp.results.curve import RESULT_FILE
 from rlexp.results.group import Group, SettingsReader, differing
-from rlexp.results.scoring import Curves, failed
+from rlexp.results.scoring import Curves, Request, failed
 from rlexp.runs.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8
@@ -18,14 +18,15 @@ _NAMES_SHOWN: Final = 4
 
 
 def warnings_of(
-    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader
+    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, reader: SettingsReader, request: Request
 ) -> Iterator[Notice]:
     """Yield what cannot be read, what ends early, which groups mix different settings, and which have a single seed.
 
     ``scored`` are the groups with the trials that have scores.
     """
     yield from _unreadable(groups, curves)
-    yield from _short(scored, curves, axis)
+    if request.at is None:
+        yield from _short(scored, curves, request.axis)
     yield from _mixed(scored, reader)
     yield from _single(scored)
 

@@ -236,7 +236,7 @@ def _ended_early(trials: Sequence[TrialStanding]) -> EndedEarly | None:
     judged = next((trial.ended_early for trial in trials if trial.ended_early is not None), None)
     if judged is not None:
         return judged
-    at = min((trial.times[-1] if trial.times else 0.0) for trial in trials)
+    at = float(min((trial.times[-1] if trial.times else 0.0) for trial in trials))
     value = _mean([trial.value_at(at) for trial in trials])
     return None if value is None else EndedEarly(at, value)
 

@@ -117,7 +117,7 @@ def test_hparams_tab_has_the_final_scores_of_completed_trials(tmp_path: Path) ->
     lengths = {rate: 1_000 - 100 * number for number, rate in enumerate(sorted(RATES["lr"]["grid_search"]))}
 
     class UnequalWorld(RecordedWorld):
-        def _report(self, trial: Trial, before: int) -> None:
+        def _report(self, trial: Trial, before: Any) -> None:
             stop = {"timesteps_total": lengths[trial.experiment.config.lr]}
             super()._report(replace(trial, experiment=trial.experiment.model_copy(update={"stop": stop})), before)
 

@@ -87,6 +87,7 @@ def test_at_compares_all_at_equal_steps(tmp_path: Path) -> None:
     assert comparison.window == Window(270.0, 300.0)
     assert {group.name: group.mean for group in comparison.groups} == {"lr=0.1": 30.0, "lr=0.2": 85.0}
     assert [each.where for each in comparison.ended_early] == ["90.0 @ 200"]
+    assert not any("ends at" in notice.message for notice in comparison.notices), "scores are taken before all ends"
     assert comparison.scoring == "Scores are means over env steps 270 to 300, the last tenth before --at."
     assert [group.mean for group in compared(run, at=6, axis=Axis.TIME).groups] == [30.0, 85.0], "2 s a row"
 
