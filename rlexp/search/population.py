@@ -91,6 +91,7 @@ class Population(TrialScheduler):
         explored = {}
         for axis, key in zip(self._sweep.space.axes, self._sweep.space.keys, strict=True):
             draws_anew = rng.random() < pbt.resample_probability
-            factor = pbt.perturbation_factor if rng.random() < 0.5 else 1 / pbt.perturbation_factor
-            explored[key] = axis.domain.draw(rng) if draws_anew else axis.domain.moved(point[key], factor, rng)
+            explored[key] = (
+                axis.domain.draw(rng) if draws_anew else axis.domain.moved(point[key], pbt.perturbation_factor, rng)
+            )
         return explored

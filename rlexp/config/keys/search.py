@@ -139,7 +139,12 @@ class PbtConfig(SchedulerConfig):
     """Probability that a key gets a new random value instead of a perturbed one."""
 
     perturbation_factor: Annotated[float, Field(gt=1)] = 1.2
-    """A number is multiplied or divided by this factor. A value of a list is replaced by the next or previous one."""
+    """How far a key moves that is not drawn again: up or down at random, and inwards at an end of its range.
+
+    A number moves by ``perturbation_factor - 1`` of the width of its range, a fifth with 1.2, at most by a half; the
+    width of ``randn`` counts as four standard deviations. In a logarithmic range a number is multiplied or divided by
+    the factor where that is less. A value of a list is replaced by the next or previous one.
+    """
 
     def describe(self, interval: str) -> str:
         return f"pbt every {interval} {self.time_attr}"
