@@ -130,19 +130,23 @@ def test_moved_value_of_a_list_is_a_neighbour() -> None:
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> Domain:
+def ranges(draw: st.DrawFn) -> Range | Normal:
     sampler = draw(st.sampled_from(["uniform", "loguniform", "quniform", "randint", "lograndint", "randn"]))
-    if sampler in ("randint", "lograndint"):
-        low = draw(st.integers(1, 1000))
-        return domain(sampler, low, low + draw(st.integers(2, 1000)))
-    low, width = draw(st.floats(0.001, 100)), draw(st.floats(0.01, 100))
-    if sampler == "randn":
-        return domain(sampler, low, width)
-    return domain(sampler, low, low + width, *([width / 8] if sampler == "quniform" else []))
+    start, width = draw(st.integers(1, 1000)), draw(st.integers(2, 1000))
+    low, length = draw(st.floats(0.001, 100)), draw(st.floats(0.01, 100))
+    arguments = {
+        "randint": (start, start + width),
+        "lograndint": (start, start + width),
+        "randn": (low, length),
+        "quniform": (low, low + length, length / 8),
+    }
+    made = domain(sampler, *arguments.get(sampler, (low, low + length)))
+    assert isinstance(made, Range | Normal)
+    return made
 
 
 @given(ranges(), st.floats(1.01, 5.0), st.integers(0, 2**32))
-def test_moved_number_is_another_one_inside(numbers: Domain, factor: float, seed: int) -> None:
+def test_moved_number_is_another_one_inside(numbers: Range | Normal, factor: float, seed: int) -> None:
     rng = Random(seed)
     value = numbers.draw(rng)
     low, high = numbers.ends if isinstance(numbers, Normal) else (numbers.low, numbers.high)
