@@ -11,9 +11,9 @@ from typing import Any
 
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.search.trial_scheduler import (
-    CONTINUE,
     EXPLOIT,
     PAUSE,
+    YIELD,
     Exploit,
     Judgement,
     Milestones,
@@ -63,7 +63,7 @@ class Population(TrialScheduler):
 
     def judge_paused(self, trial: str) -> Judgement:
         waits = self._sweep.search.pbt.synch and self._reached.get(trial, 0.0) > self._reached_by_all
-        return PAUSE if waits else CONTINUE
+        return PAUSE if waits else YIELD
 
     def due(self) -> Collection[str]:
         return tuple(self._due)
@@ -106,9 +106,10 @@ class Population(TrialScheduler):
             self._forget(trial, 0.0)
         self._compare()
 
-    def refused(self) -> None:
-        self._size -= 1
-        self._compare()
+    def configured(self, trials: Sequence[str]) -> None:
+        if not trials:
+            self._size -= 1
+            self._compare()
 
     def state(self) -> Mapping[str, Any]:
         return {"exploits": [asdict(exploit) for exploit in self._exploits]}

@@ -7,7 +7,7 @@ names, times and values, of which more is better; it touches no file and no proc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
@@ -84,6 +84,8 @@ class Report:
     """The checkpoint written at this report, relative to the run; None where none was written for the scheduler."""
     others_wait: Callable[[], bool]
     """Return whether other trials wait for a place to run."""
+    is_running: Callable[[str], bool]
+    """Return whether a trial runs."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,12 @@ class Judgement:
     """With STOP: the time at which it was compared with others."""
     value: float = math.nan
     """With STOP: what it was compared by; more is better."""
+    yields: bool = False
+    """With CONTINUE, of a paused trial: trials that have not begun go first."""
 
 
 CONTINUE = Judgement(Verdict.CONTINUE)
+YIELD = Judgement(Verdict.CONTINUE, yields=True)
 PAUSE = Judgement(Verdict.PAUSE)
 EXPLOIT = Judgement(Verdict.EXPLOIT)
 """It is among those that ``TrialScheduler.due`` names."""
@@ -145,13 +150,19 @@ class TrialScheduler:
         """Return the rule for a sweep."""
         return cls()
 
+    def configured(self, trials: Sequence[str]) -> None:
+        """Record the trials of the next configuration, one a seed; none where its point is invalid."""
+
+    def exhausted(self) -> None:
+        """Record that no further configurations will come; may be called again."""
+
     def judge(self, report: Report) -> Judgement:
         """Record a report and return what its trial does; not called for the last row of a trial."""
         return CONTINUE
 
     def judge_paused(self, trial: str) -> Judgement:
         """Return what a trial does that is paused, or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
-        return CONTINUE
+        return YIELD
 
     def due(self) -> Collection[str]:
         """Return the trials that are to exploit: at once where they are paused, a running one after its next row."""
@@ -167,9 +178,6 @@ class TrialScheduler:
     def not_exploited(self, trial: str) -> None:
         """Record that no exploit of a trial that was due is possible."""
 
-    def refused(self) -> None:
-        """Record that a configuration is invalid: none of its trials will begin."""
-
     def ended(self, trial: str, failed: bool) -> None:
         """Record that a trial has ended and will report no more."""
 
@@ -182,4 +190,9 @@ def make_trial_scheduler(sweep: Sweep) -> TrialScheduler:
     """Return the trial scheduler that a sweep asks for."""
     module, _, name = sweep.search.scheduler_options.RULE.partition(":")
     rule: type[TrialScheduler] = getattr(import_module(module), name)
-    return rule.of(sweep)
+    scheduler = rule.of(sweep)
+    if sweep.search.num_seeds == 1 or scheduler.milestones is None:
+        return scheduler
+    from rlexp.search.seed_groups import SeedGroups
+
+    return SeedGroups(scheduler, scheduler.milestones)

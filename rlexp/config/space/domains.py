@@ -24,6 +24,9 @@ class Domain(Protocol):
     def data(self) -> dict[str, Any]:
         """Return the domain as a file has it: ``{"uniform": [0, 1]}``."""
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value can be drawn."""
+
     def draw(self, rng: Random) -> Any:
         """Return one value."""
 
@@ -44,6 +47,9 @@ class Listed:
 
     def data(self) -> dict[str, Any]:
         return {self.sampler: list(self.values)}
+
+    def holds(self, value: Any) -> bool:
+        return value in self.values
 
     def draw(self, rng: Random) -> Any:
         return self.values[rng.randrange(len(self.values))]
@@ -72,6 +78,10 @@ class Range:
 
     def data(self) -> dict[str, Any]:
         return {self.sampler: list(self.arguments)}
+
+    def holds(self, value: Any) -> bool:
+        is_between = _is_number(value) and self.low <= value <= self.high
+        return is_between and (self.step is None or self.limited(value) == value)
 
     def draw(self, rng: Random) -> Number:
         if self.step is None:
@@ -105,6 +115,9 @@ class Normal:
 
     def data(self) -> dict[str, Any]:
         return {"randn": [self.mean, self.deviation]}
+
+    def holds(self, value: Any) -> bool:
+        return _is_number(value) and self.ends[0] <= value <= self.ends[1]
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -146,6 +159,10 @@ def _moved(
             return target
         distance *= 2
     return value_at(max(ends, key=lambda end: abs(end - place)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _short(value: Number) -> float:
