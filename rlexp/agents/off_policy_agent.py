@@ -64,6 +64,7 @@ class OffPolicyAgent(Agent[OffPolicyConfigT]):
     def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
         """Fill replay; without it, the rest of the optimizer's state starts anew as well."""
         if "replay" not in state:
+            self.add_event("replay starts empty: the checkpoint has none; checkpoint_replay: true stores it")
             return
         try:
             self.optimizer.load_replay_states(join_shard_states(arrays, state["replay"]))

@@ -69,16 +69,25 @@ def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation
     Raises UsageError where it cannot be made.
     """
     replay, memory = experiment.config.replay, machine.memory_total
-    if replay is None or replay.capacity * (2 * observation_bytes + BYTES_BESIDE) <= memory:
-        return
-    each = measured_bytes_per_transition(env_config, replay, experiment.config.sample_batch_size)
-    if each * replay.capacity <= memory:
+    each = bytes_per_transition_above(memory, experiment, env_config, observation_bytes)
+    if replay is None or each is None:
         return
     needed, has = (f"{number / 2**30:.1f} GiB" for number in (each * replay.capacity, memory))
     raise ResourceError(
         f"{experiment.name} would need {needed} for replay, {each:,} bytes a transition, this machine has {has}",
         f"-o config.{replay.capacity_key}={memory // each}",
     )
+
+
+def bytes_per_transition_above(
+    limit: int, experiment: Experiment, env_config: EnvConfig, observation_bytes: int
+) -> int | None:
+    """Return the bytes of a transition where full replay takes more than ``limit`` bytes, else None."""
+    replay = experiment.config.replay
+    if replay is None or replay.capacity * (2 * observation_bytes + BYTES_BESIDE) <= limit:
+        return None
+    each = measured_bytes_per_transition(env_config, replay, experiment.config.sample_batch_size)
+    return each if each * replay.capacity > limit else None
 
 
 def measured_bytes_per_transition(env_config: EnvConfig, replay: ReplayNeeds, fragment_length: int) -> int:

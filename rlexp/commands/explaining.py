@@ -86,7 +86,7 @@ def check_files(
 def _made_envs(plan: Plan) -> list[EnvReport]:
     from rlexp.tuning.preflight import try_envs
 
-    return try_envs(plan.everything, plan.modules, this_machine(), plan.env_places)
+    return try_envs(plan.everything, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
 
 
 def explain(

@@ -93,6 +93,7 @@ def _located(
     wrong = (*unplaced, *(space.findings(valid[0]) if valid[0].is_sweep else ()))
     of_variants = (notice for variant in made for notice in variant.notices)
     notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
+    notices += tuple(space.notices(valid[0]))
     written = tuple(variant.written for variant in made)
     return ParsedExperiment(
         name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))

@@ -51,6 +51,11 @@ class Plan:
     """Where the files name an env, by the experiment's name and the env's."""
 
     @property
+    def copies_trials(self) -> bool:
+        """Whether trials copy each other's checkpoints."""
+        return any(sweep.search.scheduler_options.COPIES_TRIALS for sweep in self.sweeps)
+
+    @property
     def everything(self) -> tuple[Trial, ...]:
         """The trials, and for a sweep that decides on its way, one at each end of its space."""
         ends = (

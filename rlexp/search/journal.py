@@ -37,6 +37,8 @@ class Event(StrEnum):
     """A trial had a row, of which JOURNALED and the metric are kept."""
     EXPLOITED = "took_over"
     """A trial continues from a copy of another one's checkpoint."""
+    NOT_EXPLOITED = "not_exploited"
+    """A trial that was to do so does not: none can be copied."""
     ENDED = "ended"
 
 

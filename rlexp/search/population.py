@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import PurePath
+from random import Random
 from typing import Any
 
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.search.trial_scheduler import (
-    CONTINUE,
+    EXPLOIT,
     PAUSE,
+    YIELD,
     Exploit,
     Judgement,
     Milestones,
     Report,
     TrialScheduler,
-    Verdict,
 )
 
 
 class Population(TrialScheduler):
-    """Owns the last milestone of each trial (Jaderberg et al., "Population Based Training of Neural Networks", 2017).
+    """Owns what trials report at each milestone (Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846).
 
-    Truncation selection: a trial in the worst quantile copies a random one of the best quantile, weights and keys, and
-    each key is changed by a factor or drawn again. Where not all fit on the machine, trials take turns: one pauses at
-    a milestone if others wait.
+    Truncation selection: once all trials have reached a milestone, each of the worst quantile there copies a random one
+    of the best quantile there, weights and keys, and each key is moved or drawn again. What is random depends on the
+    trial and the milestone only, not on the order of reports.
+
+    A trial pauses at a milestone until all have reached it, with ``synch``; else where others wait for a place to run.
     """
 
     def __init__(self, sweep: Sweep) -> None:
-        self.milestones = Milestones(sweep.search.time_attr, sweep.stop_interval, writes_checkpoint=True)
+        self._milestones = Milestones(sweep.search.time_attr, sweep.stop_interval, writes_checkpoint=True)
+        self.milestones = self._milestones
         self._sweep = sweep
         self._size = sweep.number_of_configurations
-        self._members: dict[str, Report] = {}
+        self._reached: dict[str, float] = {}
+        """The highest milestone of each trial that reported at one; infinite once it is complete."""
+        self._reached_by_all = 0.0
+        self._reports: dict[float, dict[str, Report]] = {}
+        """By milestone and trial, where not all have reached it; without reports that have no value."""
+        self._checkpoints: dict[str, dict[str, Report]] = {}
+        """By trial and path of the checkpoint: reports at milestones, the newest last."""
+        self._due: dict[str, tuple[Report, Sequence[Report]]] = {}
+        """The report of each trial that is to exploit, and those of the donors, at the same milestone."""
         self._exploits: list[Exploit] = []
 
     @classmethod
@@ -40,57 +53,135 @@ class Population(TrialScheduler):
         return cls(sweep)
 
     def judge(self, report: Report) -> Judgement:
-        if report.checkpoint is None:
-            return CONTINUE
-        if not math.isnan(report.value):
-            self._members[report.trial] = report
-            exploit = self._exploit_of(report)
-            if exploit is not None:
-                return Judgement(Verdict.EXPLOIT, exploit=exploit)
-        return PAUSE if report.others_wait() else CONTINUE
+        if report.trial not in self._due and report.checkpoint is not None:
+            self._record(report, report.checkpoint)
+        if report.trial in self._due:
+            return EXPLOIT
+        if report.checkpoint is not None and report.others_wait():
+            return PAUSE
+        return self.judge_paused(report.trial)
+
+    def judge_paused(self, trial: str) -> Judgement:
+        waits = self._sweep.search.pbt.synch and self._reached.get(trial, 0.0) > self._reached_by_all
+        return PAUSE if waits else YIELD
+
+    def due(self) -> Collection[str]:
+        return tuple(self._due)
+
+    def exploits(self, trial: str) -> Iterator[Exploit]:
+        """Yield the exploits of the checkpoints of the milestone, then of the donors' newest ones.
+
+        A donor's checkpoint may be gone: ``keep_checkpoints_num`` deletes it, and its own exploits replace it.
+        """
+        report, donors = self._due[trial]
+        donors = self._rng("exploit", report).sample(donors, len(donors))
+        for donor in donors:
+            if donor.checkpoint in self._checkpoints.get(donor.trial, {}):
+                yield self._exploit(report, donor, donor)
+        for donor in donors:
+            newest = next(reversed(self._checkpoints.get(donor.trial, {}).values()), donor)
+            if newest is not donor:
+                yield self._exploit(report, donor, newest)
 
     def exploited(self, exploit: Exploit) -> None:
-        """Record an exploit; the trial keeps its own value here until it reaches its next milestone."""
+        """Record that a trial continues from a copy, which replaces its own checkpoints that have gone as far."""
         self._exploits.append(exploit)
+        self._due.pop(exploit.trial, None)
+        self._reached[exploit.trial] = self._milestone(self._checkpoints[exploit.donor][exploit.checkpoint])
+        copy, own = PurePath(exploit.checkpoint).name, self._checkpoints.get(exploit.trial, {})
+        self._checkpoints[exploit.trial] = {path: own[path] for path in own if PurePath(path).name < copy}
+        self._compare()
+
+    def not_exploited(self, trial: str) -> None:
+        self._due.pop(trial, None)
 
     def ended(self, trial: str, failed: bool) -> None:
-        """Drop a trial that failed: no other waits for it or copies it."""
+        """Record that a trial has ended; no other waits for it. One that failed is not copied any more."""
+        self._due.pop(trial, None)
+        self._reached[trial] = math.inf
         if failed:
-            self._members.pop(trial, None)
+            del self._reached[trial]
             self._size -= 1
+            self._checkpoints.pop(trial, None)
+            self._forget(trial, 0.0)
+        self._compare()
+
+    def configured(self, trials: Sequence[str]) -> None:
+        if not trials:
+            self._size -= 1
+            self._compare()
 
     def state(self) -> Mapping[str, Any]:
         return {"exploits": [asdict(exploit) for exploit in self._exploits]}
 
-    def _exploit_of(self, report: Report) -> Exploit | None:
-        """Return the exploit that a trial is due for at a milestone, after all trials have reached a first one."""
-        if len(self._members) < self._size or self._size < 2:
-            return None
-        ranked = sorted(self._members, key=lambda name: self._members[name].value)
-        count = max(round(self._size * self._sweep.search.pbt.quantile_fraction), 1)
-        worst, best = ranked[:count], ranked[-count:]
-        if report.trial not in worst or self._members[best[0]].value <= report.value:
-            return None
-        rng = self._sweep.rng("exploit", len(self._exploits))
-        donor = self._members[best[rng.randrange(len(best))]]
-        assert donor.checkpoint is not None
+    def _record(self, report: Report, checkpoint: str) -> None:
+        at = self._milestone(report)
+        if at <= self._reached.get(report.trial, 0.0):
+            return
+        self._reached[report.trial] = at
+        self._checkpoints.setdefault(report.trial, {})[checkpoint] = report
+        if not math.isnan(report.value):
+            self._reports.setdefault(at, {})[report.trial] = report
+        self._compare()
+
+    def _compare(self) -> None:
+        """Compare trials at each milestone that all have reached since."""
+        while True:
+            reached = self._reached.values() if len(self._reached) >= self._size else ()
+            self._reached_by_all = min(reached, default=0.0)
+            first = min(self._reports, default=math.inf)
+            if first > self._reached_by_all or math.isinf(first):
+                return
+            self._select(first, list(self._reports.pop(first).values()))
+
+    def _select(self, at: float, reports: Sequence[Report]) -> None:
+        """Let the worst quantile exploit: what they have done since that milestone does not count."""
+        ranked = sorted(reports, key=lambda report: (report.value, report.trial))
+        count = quantile_size(len(ranked), self._sweep.search.pbt.quantile_fraction)
+        for report in ranked[:count]:
+            donors = [donor for donor in ranked[-count:] if donor.value > report.value]
+            if donors and not math.isinf(self._reached[report.trial]):
+                self._due[report.trial] = report, donors
+                self._reached[report.trial] = at
+                self._forget(report.trial, at)
+
+    def _forget(self, trial: str, after: float) -> None:
+        """Drop a trial's reports at milestones beyond ``after``."""
+        for at, reports in list(self._reports.items()):
+            if at > after:
+                reports.pop(trial, None)
+            if not reports:
+                del self._reports[at]
+
+    def _exploit(self, report: Report, donor: Report, copied: Report) -> Exploit:
         return Exploit(
             trial=report.trial,
             donor=donor.trial,
             time=report.time,
             value=report.value,
             donor_value=donor.value,
-            checkpoint=donor.checkpoint,
+            checkpoint=str(copied.checkpoint),
             before=report.point,
-            after=self._explored(donor.point),
+            after=self._explored(copied.point, self._rng("explore", report)),
         )
 
-    def _explored(self, point: Point) -> Point:
+    def _explored(self, point: Point, rng: Random) -> Point:
         pbt = self._sweep.search.pbt
-        rng = self._sweep.rng("explore", len(self._exploits))
         explored = {}
         for axis, key in zip(self._sweep.space.axes, self._sweep.space.keys, strict=True):
             draws_anew = rng.random() < pbt.resample_probability
-            factor = pbt.perturbation_factor if rng.random() < 0.5 else 1 / pbt.perturbation_factor
-            explored[key] = axis.domain.draw(rng) if draws_anew else axis.domain.moved(point[key], factor, rng)
+            explored[key] = (
+                axis.domain.draw(rng) if draws_anew else axis.domain.moved(point[key], pbt.perturbation_factor, rng)
+            )
         return explored
+
+    def _milestone(self, report: Report) -> float:
+        return self._milestones.passed_by(report.time)
+
+    def _rng(self, stream: str, report: Report) -> Random:
+        return self._sweep.rng(stream, report.trial, repr(self._milestone(report)))
+
+
+def quantile_size(number: int, fraction: float) -> int:
+    """Return how many of ``number`` trials are the worst, or the best: rounded up, as Tune counts, at most a half."""
+    return min(math.ceil(number * fraction), number // 2)

@@ -11,16 +11,16 @@ from typing import Any
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.sweep import Point
-from rlexp.errors import CheckpointError, ConfigError
-from rlexp.runs.checkpoints import copied_checkpoint, put_in_place
+from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status
+from rlexp.search.exploits import Exploits
 from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
-from rlexp.search.trial_scheduler import Exploit, Judgement, Milestones, Verdict
+from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
 from rlexp.search.trial_source import CONTINUE, Decision, Ending
 
 _LOSS = "info/learner/loss"
@@ -48,6 +48,7 @@ class Search:
         self._directory = directory
         self._journal = journal
         self._record = SearchRecord(state.sweep, directory.path)
+        self._exploits = Exploits(state, directory, journal)
         self._capacity = capacity
         self._allow_failures = allow_failures
         self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
@@ -57,6 +58,7 @@ class Search:
         """What trials scored when they ended: it may change as others end."""
 
     def next(self) -> Trial | None:
+        self._exploits.carry_out_idle()
         trial = None if self._is_full() or self._is_over_time() or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
@@ -82,10 +84,9 @@ class Search:
 
     def _decide(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
         milestone = None if checkpoint is None else f"{checkpoint.parent.name}/{checkpoint.name}"
-        judgement = self._report(trial, row, False, milestone)
-        verdict, changed = judgement.verdict, None
-        if judgement.exploit is not None:
-            changed = self._exploit(trial, judgement.exploit)
+        verdict, changed = self._report(trial, row, False, milestone).verdict, None
+        if verdict is Verdict.EXPLOIT:
+            changed = self._exploits.carry_out(trial)
             if changed is None:
                 verdict = Verdict.PAUSE if self._others_wait() else Verdict.CONTINUE
         if verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
@@ -93,7 +94,11 @@ class Search:
         return Decision(verdict, changed)
 
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
-        """Return the one with the fewest env steps, where there is room for it and no other one goes first."""
+        """Return the one with the fewest env steps, where there is room for it and no other one goes first.
+
+        Its keys may have changed while it was paused.
+        """
+        self._exploits.carry_out_idle()
         if self._is_full():
             return None
         is_any_left = not self._is_over_time() and self._next_waiting() is not None
@@ -101,8 +106,10 @@ class Search:
         if self._is_over_time() or not (self._state.running or is_any_left):
             free = free or list(paused)  # nothing runs that the scheduler could wait for
         trial = min(free, key=lambda each: self.standings.of(each).timesteps_total, default=None)
-        if trial is not None:
-            self._begin(trial)
+        if trial is None:
+            return None
+        trial = self.standings.trial(trial.name)
+        self._begin(trial)
         return trial
 
     def _paused_goes_first(self) -> bool:
@@ -238,25 +245,6 @@ class Search:
         kept = {column: flat.get(column) for column in dict.fromkeys(columns)}
         self._journal.write(Event.REPORTED, trial=trial.name, row=kept, is_last=is_last, checkpoint=milestone)
         return self._state.reported(trial, row, is_last, milestone, self._others_wait)
-
-    def _exploit(self, trial: Trial, exploit: Exploit) -> Trial | None:
-        """Copy another trial's checkpoint; return the trial with its new keys, None where either is impossible."""
-        donor, directory = self._directory.path / exploit.checkpoint, self._directory.trial_directory(trial)
-        try:
-            changed = self._sweep.changed(trial, exploit.after)
-            copy = copied_checkpoint(donor, directory)
-        except (CheckpointError, ConfigError, OSError) as error:
-            self.standings.note(f"{trial.name[:5]} cannot copy {exploit.donor[:5]}: {error}")
-            return None
-        self._journal.write(Event.EXPLOITED, exploit=asdict(exploit))
-        put_in_place(copy, directory / donor.name)
-        self._state.exploited(exploit, changed)
-        self.standings.note(self._described(exploit))
-        return changed
-
-    def _described(self, exploit: Exploit) -> str:
-        values = f"{self._state.sign * exploit.value:.4g} against {self._state.sign * exploit.donor_value:.4g}"
-        return f"{exploit.trial[:5]} copies {exploit.donor[:5]}, {values}: {exploit.changes}"
 
     def _others_wait(self) -> bool:
         return self._is_full() and (bool(self._state.paused) or self._next_waiting() is not None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.config.keys.search import SearchConfig
+from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
@@ -84,6 +84,10 @@ class Standings:
         """Return what is known of a trial."""
         return self._by_name[trial.name]
 
+    def trial(self, name: str) -> Trial:
+        """Return a trial that has begun, with its current keys."""
+        return self._by_name[name].trial
+
     def of_configuration(self, configuration: int) -> Standing:
         """Return how a configuration stands."""
         return standing_of(configuration, self._configurations[configuration], self._end, self.search)
@@ -127,11 +131,16 @@ class Standings:
         notes, self.notes = self.notes, []
         return notes
 
-    def on_exploit(self, trial: Trial, donor: str, steps: float) -> None:
-        """Record that a trial continues from another one, where that one had taken ``steps``, with other keys."""
+    def on_exploit(self, trial: Trial, donor: str, progress: Mapping[TimeAttribute, float]) -> None:
+        """Record that a trial continues with other keys from another one, as far as that one had come."""
         standing, other = self._by_name[trial.name], self._by_name[donor]
-        count = sum(step <= steps for step in other.steps)
         standing.trial = trial
+        standing.timesteps_total, standing.iterations = (
+            int(progress["timesteps_total"]),
+            int(progress["training_iteration"]),
+        )
+        standing.time_total_s = progress["time_total_s"]
+        count = sum(step <= standing.timesteps_total for step in other.steps)
         standing.steps, standing.values = other.steps[:count], other.values[:count]
         standing.times = other.times[:count]
         self._changed.add(self._numbers[trial.name])

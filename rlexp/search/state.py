@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import ConfigError
@@ -52,8 +53,8 @@ class SearchState:
         """The trials that the scheduler stopped, and why."""
         self._configurations: dict[str, int] = {}
         """The number of each trial's configuration."""
-        self._steps_at: dict[str, int] = {}
-        """Env steps at each checkpoint of a milestone."""
+        self._progress_at: dict[str, dict[TimeAttribute, float]] = {}
+        """How far its trial had come at each checkpoint of a milestone."""
 
     def configured(self, point: Point, trials: Sequence[Trial]) -> None:
         """Record the next configuration and its trials."""
@@ -103,7 +104,7 @@ class SearchState:
             return CONTINUE
         flat = flatten(row)
         if checkpoint is not None:
-            self._steps_at[checkpoint] = flat["timesteps_total"]
+            self._progress_at[checkpoint] = self.standings.of(trial).progress
         value = known_number(flat.get(self.sweep.search.metric))
         report = Report(
             trial=trial.name,
@@ -129,7 +130,8 @@ class SearchState:
         """Record that a trial continues as ``changed`` from another one's checkpoint."""
         self.scheduler.exploited(exploit)
         self.points[exploit.trial] = exploit.after
-        self.standings.on_exploit(changed, exploit.donor, self._steps_at[exploit.checkpoint])
+        self.waiting = deque(changed if each.name == changed.name else each for each in self.waiting)
+        self.standings.on_exploit(changed, exploit.donor, self._progress_at[exploit.checkpoint])
 
     def ended(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
         """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left."""
@@ -239,6 +241,8 @@ class _JournalReader:
                 self._reported(event["trial"], event["row"], event["is_last"], event["checkpoint"])
             case Event.EXPLOITED:
                 self._exploited(Exploit(**event["exploit"]))
+            case Event.NOT_EXPLOITED:
+                self.state.scheduler.not_exploited(event["trial"])
             case Event.ENDED:
                 self.state.standings.elapsed_s = float(event["elapsed_s"])
                 self._ended(event["trial"], Status(event["status"]), event["error"])

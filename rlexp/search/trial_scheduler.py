@@ -7,7 +7,7 @@ names, times and values, of which more is better; it touches no file and no proc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
@@ -26,7 +26,7 @@ class Verdict(Enum):
     PAUSE = "pause"
     """Its process ends; later it continues from its newest checkpoint."""
     EXPLOIT = "exploit"
-    """It pauses, and continues from a copy of another trial's checkpoint with other keys."""
+    """It pauses, and continues from a copy of another trial's checkpoint with other keys, if one can be copied."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,9 @@ class Exploit:
     trial: str
     donor: str
     time: float
-    """Of the trial, when it gave up its own training."""
+    """Of the trial, when it reached the milestone at which both were compared."""
     value: float
+    """The trial's there; more is better."""
     donor_value: float
     checkpoint: str
     """The donor's, relative to the run."""
@@ -123,8 +124,6 @@ class Judgement:
     """With STOP: the time at which it was compared with others."""
     value: float = math.nan
     """With STOP: what it was compared by; more is better."""
-    exploit: Exploit | None = None
-    """With EXPLOIT."""
     yields: bool = False
     """With CONTINUE, of a paused trial: trials that have not begun go first."""
 
@@ -132,6 +131,8 @@ class Judgement:
 CONTINUE = Judgement(Verdict.CONTINUE)
 YIELD = Judgement(Verdict.CONTINUE, yields=True)
 PAUSE = Judgement(Verdict.PAUSE)
+EXPLOIT = Judgement(Verdict.EXPLOIT)
+"""It is among those that ``TrialScheduler.due`` names."""
 
 
 class TrialScheduler:
@@ -163,8 +164,19 @@ class TrialScheduler:
         """Return what a trial does that is paused, or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
         return YIELD
 
+    def due(self) -> Collection[str]:
+        """Return the trials that are to exploit: at once where they are paused, a running one after its next row."""
+        return ()
+
+    def exploits(self, trial: str) -> Iterable[Exploit]:
+        """Return the exploits of which a trial that is due carries out the first that is possible."""
+        return ()
+
     def exploited(self, exploit: Exploit) -> None:
-        """Record that an exploit of ``judge`` was carried out: it may be impossible."""
+        """Record that an exploit was carried out."""
+
+    def not_exploited(self, trial: str) -> None:
+        """Record that no exploit of a trial that was due is possible."""
 
     def ended(self, trial: str, failed: bool) -> None:
         """Record that a trial has ended and will report no more."""

@@ -53,9 +53,12 @@ class EnvReport:
     notices: tuple[str, ...]
 
 
-def try_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine, places: Places) -> list[EnvReport]:
+def try_envs(
+    trials: Sequence[Trial], modules: UserModules, machine: Machine, places: Places, copies_trials: bool = False
+) -> list[EnvReport]:
     """Make, reset, step and close the envs of ``trials``, and measure what their replay takes.
 
+    ``copies_trials``: the trials copy each other's checkpoints; a notice says where these leave replay out.
     Raises ConfigError, with the env's place, where that fails, takes too long or ends the process, and ResourceError
     where the ``machine`` has too little memory.
     """
@@ -64,6 +67,7 @@ def try_envs(trials: Sequence[Trial], modules: UserModules, machine: Machine, pl
         "experiments": [experiment.model_dump(mode="json", by_alias=True) for experiment in experiments],
         "modules": asdict(modules),
         "machine": asdict(machine),
+        "copies_trials": copies_trials,
     }
     timeout_s = max((experiment.config.sample_timeout_s for experiment in experiments), default=0.0)
     reports: list[EnvReport] = []

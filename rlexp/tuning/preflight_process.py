@@ -15,11 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
-from rlexp.agents.replay_memory_probe import NUM_STEPS, check_replay_fits
+from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.dqn import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
@@ -65,6 +66,8 @@ def try_experiments(request: dict[str, Any], send: Send) -> None:
         if size is None:
             report, size = try_env(experiment, env_config, begin)
             sizes.append((env_config, size))
+            if request["copies_trials"]:
+                report = replace(report, notices=(*report.notices, *_replay_notices(experiment, env_config, size)))
             send("report", **asdict(report))
         begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
         check_replay_fits(experiment, env_config, size, machine)
@@ -91,6 +94,17 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
         begin("rendering a picture")
         make_filmed_env(env_config).close()
     return report, size
+
+
+def _replay_notices(experiment: Experiment, env_config: EnvConfig, size: int) -> Iterator[str]:
+    """Yield that checkpoints leave replay out, which trials of a population copy; ``size``: bytes of an observation."""
+    is_open = getattr(experiment.config, "checkpoint_replay", False) is None
+    if is_open and bytes_per_transition_above(MOST_CHECKPOINTED_BYTES, experiment, env_config, size) is not None:
+        most = f"{MOST_CHECKPOINTED_BYTES // 10**6} MB"
+        yield (
+            f"full replay takes more than {most}, so checkpoints leave it out, and a trial that copies another one "
+            "starts with an empty replay: set config.checkpoint_replay: true, or a smaller config.buffer_size"
+        )
 
 
 def _on_one_line(space: object) -> str:

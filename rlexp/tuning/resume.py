@@ -241,6 +241,13 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
 
 
 def _copy_exploited(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
+    """Copy the checkpoint that a trial is to continue from, unless that was done and only its start was not."""
+    newest = newest_manifest(directory.trial_directory(trial))
+    if newest is not None and newest[0].name == Path(checkpoint).name:
+        row = checkpoint_row(newest[0], newest[1].metadata)
+        if row is not None and row["trial_name"] != trial.name:
+            directory.change(trial)
+            return
     try:
         copy_checkpoint(directory.path / checkpoint, directory.trial_directory(trial))
     except (CheckpointError, OSError) as error:
@@ -255,7 +262,7 @@ def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manif
         return
     iteration, standing = row["training_iteration"], search.standings.of(trial)
     kept = last_row(folder)
-    if kept is None or kept["training_iteration"] < iteration:
+    if kept is None or min(kept["training_iteration"], standing.iterations) < iteration:
         values, columns = search.hyperparameters(trial), trial.experiment.config.AGENT_COLUMNS
         with closing(TrialRecorder(folder, values, search.hparams_metrics, columns)) as recorder:
             recorder.record(row)
@@ -264,9 +271,7 @@ def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manif
     if standing.iterations >= iteration:
         return
     is_milestone = writes_checkpoint(search.milestones, standing.progress, row)
-    decision = search.on_result(trial, row, newest if is_milestone else None)
-    if decision.changed is not None:
-        directory.change(decision.changed)
+    search.on_result(trial, row, newest if is_milestone else None)
 
 
 def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:

@@ -75,7 +75,7 @@ def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bo
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):
         require_video_extra()
-    for report in try_envs(trials, plan.modules, machine, plan.env_places):
+    for report in try_envs(trials, plan.modules, machine, plan.env_places, plan.copies_trials):
         for notice in report.notices:
             display.on_note(None, f"env {report.env}: {notice}")
     return machine

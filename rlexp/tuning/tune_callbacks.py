@@ -128,8 +128,6 @@ class TrialEvents(tune.Callback):
             self.training.discard(ours.name)
         else:
             self.training.add(ours.name)
-        if decision.changed is not None:
-            self._directory.change(decision.changed)
         self._record(ours, result)
         self._display.on_result(ours, row)
         return decision

@@ -178,11 +178,17 @@ class PausingScheduler(FIFOScheduler):
         if self._events.request.requested:
             return None
         trials = tune_controller.get_trials()
-        paused = {our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED}
+        paused: dict[str, TuneTrial] = {
+            our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED
+        }
         for trial in self._source.stopped([our_trial(trial) for trial in paused.values()]):
             tune_controller.stop_trial(paused.pop(trial.name))
         chosen = self._source.next_paused([our_trial(trial) for trial in paused.values()])
-        return None if chosen is None else paused[chosen.name]
+        if chosen is None:
+            return None
+        if chosen != our_trial(paused[chosen.name]):  # its keys have changed
+            paused[chosen.name].set_config(self._make_config(chosen))  # type: ignore[no-untyped-call]
+        return paused[chosen.name]
 
     def save(self, checkpoint_path: str) -> None:
         """Write nothing: the state is never restored."""

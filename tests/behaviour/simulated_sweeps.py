@@ -130,8 +130,6 @@ class World:
         row |= _rewards(self._reward(trial, steps)) | {"done": done, "trial_name": trial.name}
         checkpoint, is_milestone = self._saved(trial, before, row, stopped)
         decision = self._search.on_result(trial, row, checkpoint if is_milestone else None)
-        if decision.changed:
-            self._directory.change(decision.changed)
         self._record(trial, row)
         self._running[trial.name] = trial, row
         if done or decision.verdict is Verdict.STOP:
@@ -174,8 +172,7 @@ class World:
             self._end(stopped, self._search.standings.of(stopped).timesteps_total, False, None)
         paused = list(self._paused.values())
         while (trial := self._search.next_paused(paused)) is not None:
-            paused.remove(trial)
-            del self._paused[trial.name]
+            paused.remove(self._paused.pop(trial.name))
             self._start(trial)
 
     def _saved(

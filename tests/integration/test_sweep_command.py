@@ -93,8 +93,9 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert f"every trial of {path} has ended" in refused.stderr
 
 
-def test_pbt_copies_weights_and_keys(tmp_path: Path) -> None:
-    done, path = swept(tmp_path, POPULATION, "--json")
+@pytest.mark.parametrize("options", [(), ("-o", "search.pbt.synch=true", "--max-concurrent", "1")])
+def test_pbt_copies_weights_and_keys(options: tuple[str, ...], tmp_path: Path) -> None:
+    done, path = swept(tmp_path, POPULATION, "--json", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     exploits = json.loads((path / "sweep.json").read_text())["exploits"]
     assert exploits

@@ -74,8 +74,9 @@ class CommonConfig(KeyGroup):
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
         *("env_config", "model", "observation_filter", "preprocessor_pref", "optimizer"),
         *("num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
+        *("num_gpus_per_worker", "custom_resources_per_worker"),
     )
-    """Keys that pbt cannot change: a trial that copies another's weights keeps its own network and processes."""
+    """Keys that pbt cannot change: a trial that copies another one keeps its own network and processes."""
 
     num_workers: CountOrZero
     """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""

@@ -72,7 +72,12 @@ class DQNConfig(DQNKeys):
         "train_batch_size",
         "clip_rewards",
     )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "hiddens", "dueling", "noisy", "num_atoms")
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *CommonConfig.KEPT_BY_PBT,
+        *("hiddens", "dueling", "noisy", "num_atoms", "v_min", "v_max", "discretize_actions"),
+        *("buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay", "replay_storage"),
+    )
+    """And those of replay that does not fit into another one: the trial would continue with an empty replay."""
 
     @property
     def replay(self) -> ReplayNeeds:

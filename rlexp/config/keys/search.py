@@ -184,16 +184,29 @@ class PbtConfig(SchedulerConfig):
     ``time_attr``."""
 
     quantile_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.25
-    """Part of the population that copies from an equal part of the best trials."""
+    """Part of the trials at a milestone, rounded up, that copies from an equally large part of the best ones there; at
+    most a half."""
+
+    synch: bool = False
+    """Whether trials wait for each other: each pauses at every milestone until all have reached it.
+
+    False: trials continue meanwhile, and one of the worst copies a better one after its next row; what it did since the
+    milestone is lost.
+    """
 
     resample_probability: Fraction = 0.25
     """Probability that a key gets a new random value instead of a perturbed one."""
 
     perturbation_factor: Annotated[float, Field(gt=1)] = 1.2
-    """A number is multiplied or divided by this factor. A value of a list is replaced by the next or previous one."""
+    """How far a key moves that is not drawn again: up or down at random, and inwards at an end of its range.
+
+    A number moves by ``perturbation_factor - 1`` of the width of its range, a fifth with 1.2, at most by a half; the
+    width of ``randn`` counts as four standard deviations. In a logarithmic range a number is multiplied or divided by
+    the factor where that is less. A value of a list is replaced by the next or previous one.
+    """
 
     def describe(self, interval: str) -> str:
-        return f"pbt every {interval} {self.time_attr}"
+        return f"{'synchronous ' if self.synch else ''}pbt every {interval} {self.time_attr}"
 
 
 class OptunaConfig(KeyGroup):

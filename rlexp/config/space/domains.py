@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
@@ -31,7 +31,11 @@ class Domain(Protocol):
         """Return one value."""
 
     def moved(self, value: Any, factor: float, rng: Random) -> Any:
-        """Return a value near ``value``: a number ``factor`` times it, one of a list its neighbour."""
+        """Return another value near ``value``, up or down at random; at an end, towards the inside.
+
+        A number moves by ``factor - 1`` of the width of its range, at most by a half; in a logarithmic range it is
+        multiplied or divided by ``factor`` where that is less. A value of a list is replaced by a neighbour.
+        """
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,12 @@ class Listed:
         return self.values[rng.randrange(len(self.values))]
 
     def moved(self, value: Any, factor: float, rng: Random) -> Any:
-        """Return the next value in the list for a factor above 1, else the one before; at an end, the end."""
-        index = self.values.index(value) + (1 if factor > 1 else -1)
-        return self.values[min(max(index, 0), len(self.values) - 1)]
+        """Return the next or previous other value in the list; the same only where there is no other one."""
+        index = self.values.index(value)
+        above = [each for each in self.values[index:] if each != value][:1]
+        below = [each for each in self.values[:index] if each != value][-1:]
+        either = above + below
+        return either[rng.randrange(len(either))] if either else value
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,12 @@ class Range:
         return self.limited(self.low + rng.randrange(round((self.high - self.low) / self.step) + 1) * self.step)
 
     def moved(self, value: Number, factor: float, rng: Random) -> Number:
-        target = self.limited(value * factor)
-        if target != value or self.step is None:
-            return target
-        up = (factor > 1) == (value >= 0)
-        return self.limited(value + self.step if up else value - self.step)
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            distance = min(_share(factor) * (high - low), math.log(factor))
+            return _moved(value, (low, high), distance, rng, math.log, lambda place: self.limited(math.exp(place)))
+        distance = max(_share(factor) * (self.high - self.low), self.step or 0)
+        return _moved(value, (self.low, self.high), distance, rng, float, self.limited)
 
     def limited(self, value: Number) -> Number:
         """Return the value of the range that is nearest to ``value``, with few enough digits to be read and retyped."""
@@ -123,7 +131,34 @@ class Normal:
                 return value
 
     def moved(self, value: float, factor: float, rng: Random) -> float:
-        return min(max(_short(value * factor), self.ends[0]), self.ends[1])
+        """Return another value; two standard deviations on each side count as the width of the range."""
+        low, high = self.ends
+        distance = _share(factor) * 4 * self.deviation
+        return _moved(value, (low, high), distance, rng, float, lambda place: min(max(_short(place), low), high))
+
+
+def _share(factor: float) -> float:
+    """Return the part of its range by which a number moves: a half at most, so that there is room on one side."""
+    return min(factor - 1, 0.5)
+
+
+def _moved(
+    value: Number,
+    ends: tuple[float, float],
+    distance: float,
+    rng: Random,
+    place_of: Callable[[Number], float],
+    value_at: Callable[[float], Number],
+) -> Number:
+    """Return another value, ``distance`` away in the units of ``ends``, or farther where rounding brings it back."""
+    place, sign = place_of(value), 1 if rng.random() < 0.5 else -1
+    while distance <= ends[1] - ends[0]:
+        inside = [at for at in (place + sign * distance, place - sign * distance) if ends[0] <= at <= ends[1]]
+        target = value_at(inside[0]) if inside else value
+        if target != value:
+            return target
+        distance *= 2
+    return value_at(max(ends, key=lambda end: abs(end - place)))
 
 
 def _is_number(value: Any) -> bool:

@@ -127,9 +127,17 @@ class Space:
                 yield Finding(place, message, "write uniform: [low, high]")
             set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
             if search.scheduler_options.COPIES_TRIALS and any(f"{path}.".startswith(fixed) for path in set_by_it):
-                why = "whose trials copy each other's weights"
+                why = "whose trials copy each other's weights and replay"
                 message = f"{axis.key} cannot be searched with scheduler: {search.scheduler}, {why}"
                 yield Finding(place, message, "use another scheduler, or write one value")
+
+    def notices(self, experiment: Experiment) -> Iterator[Finding]:
+        """Yield what the scheduler can do with an experiment's checkpoints, but with a loss."""
+        replay = self.node.find(("config", "checkpoint_replay"))
+        is_left_out = getattr(experiment.config, "checkpoint_replay", None) is False
+        if experiment.search.scheduler_options.COPIES_TRIALS and is_left_out and replay is not None:
+            message = f"with scheduler: {experiment.search.scheduler} a trial that copies another one starts with an"
+            yield Finding(replay.place, f"checkpoint_replay is false: {message} empty replay; write true")
 
     def grid(self) -> list[Point]:
         """Return the points of the grid axes alone, the last axis fastest; one empty point where there are none."""

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.config.load import LoadOptions, Plan, load_plan
@@ -91,15 +93,94 @@ def test_randn_has_its_mean_and_deviation_and_no_far_tails() -> None:
     assert max(draws) <= normal.ends[1] == 4.0
 
 
-def test_moved_values_stay_inside_and_do_move() -> None:
-    rates, steps = domain("loguniform", 1e-4, 1e-2), domain("randint", 1, 6)
-    assert rates.moved(1e-3, 1.2, Random(0)) == pytest.approx(1.2e-3)
-    assert rates.moved(9e-3, 1.2, Random(0)) == 1e-2
-    assert [steps.moved(value, 1.2, Random(0)) for value in (1, 2, 5)] == [2, 3, 5]
-    assert [steps.moved(value, 1 / 1.2, Random(0)) for value in (1, 2, 5)] == [1, 1, 4]
-    listed = Listed("choice", [8, 16, 32])
-    assert [listed.moved(16, factor, Random(0)) for factor in (1.2, 0.8)] == [32, 8]
-    assert listed.moved(32, 1.2, Random(0)) == 32
+def moves(moved: Domain, value: Any, factor: float = 1.2) -> set[Any]:
+    """Return where a value can be moved to."""
+    return {moved.moved(value, factor, Random(seed)) for seed in range(20)}
+
+
+def test_moved_number_changes_by_a_share_of_its_range() -> None:
+    assert moves(domain("uniform", 0.9, 0.999), 0.95) == {0.9302, 0.9698}
+    assert moves(domain("uniform", 0.9, 0.999), 0.999) == {0.9792}
+    assert moves(domain("uniform", 0.0, 10.0), 0.0) == {2.0}
+    assert moves(domain("uniform", -1.0, 1.0), 0.0, 1.05) == {-0.1, 0.1}
+    assert moves(domain("quniform", 0.0, 1.0, 0.25), 0.5) == {0.25, 0.75}
+    assert moves(domain("randint", 1, 6), 1) == {2}
+    assert moves(domain("randint", 1, 6), 3) == {2, 4}
+    assert moves(domain("randint", 0, 101), 50) == {30, 70}
+    assert moves(domain("randn", 2.0, 0.5), 2.0) == {1.6, 2.4}
+
+
+def test_moved_logarithmic_number_is_multiplied_or_divided() -> None:
+    rates = domain("loguniform", 1e-4, 1e-2)
+    assert moves(rates, 1.2e-3) == {1e-3, 1.44e-3}
+    assert moves(rates, 1e-2) == {8.333e-3}
+    assert moves(rates, 9e-3) == {7.5e-3}
+    assert moves(domain("lograndint", 1, 1001), 1) == {2}
+    assert moves(domain("lograndint", 1, 1001), 100) == {83, 120}
+
+
+def test_moved_logarithmic_number_lands_inside_narrow_ranges() -> None:
+    assert moves(domain("loguniform", 0.9, 0.999), 0.95) == {0.9304, 0.97}
+
+
+def test_moved_value_of_a_list_is_a_neighbour() -> None:
+    listed = Listed("choice", [8, 16, 16, 32])
+    assert [moves(listed, value) for value in (8, 16, 32)] == [{16}, {8, 32}, {16}]
+    assert moves(Listed("choice", [8]), 8) == {8}
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> Range | Normal:
+    sampler = draw(st.sampled_from(["uniform", "loguniform", "quniform", "randint", "lograndint", "randn"]))
+    start, width = draw(st.integers(1, 1000)), draw(st.integers(2, 1000))
+    low, length = draw(st.floats(0.001, 100)), draw(st.floats(0.01, 100))
+    arguments = {
+        "randint": (start, start + width),
+        "lograndint": (start, start + width),
+        "randn": (low, length),
+        "quniform": (low, low + length, length / 8),
+    }
+    made = domain(sampler, *arguments.get(sampler, (low, low + length)))
+    assert isinstance(made, Range | Normal)
+    return made
+
+
+@given(ranges(), st.floats(1.01, 5.0), st.integers(0, 2**32))
+def test_moved_number_is_another_one_inside(numbers: Range | Normal, factor: float, seed: int) -> None:
+    rng = Random(seed)
+    value = numbers.draw(rng)
+    low, high = numbers.ends if isinstance(numbers, Normal) else (numbers.low, numbers.high)
+    for _ in range(20):
+        moved = numbers.moved(value, factor, rng)
+        assert moved != value
+        assert low <= moved <= high
+        value = moved
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["uniform", "loguniform"]), st.floats(1, 100), st.floats(0.01, 10), st.integers(0, 2**32))
+def test_repeated_moves_come_within_one_move_of_every_value(name: str, low: float, width: float, seed: int) -> None:
+    rng, numbers = Random(seed), domain(name, low, low + width)
+    place = math.log if name == "loguniform" else float
+    values = [numbers.draw(rng)]
+    for _ in range(1000):
+        values.append(numbers.moved(values[-1], 1.2, rng))
+    ends = place(low), place(low + width)
+    move = 0.2 * (ends[1] - ends[0]) if name == "uniform" else min(0.2 * (ends[1] - ends[0]), math.log(1.2))
+    rounding = 1e-3 * (1 if name == "loguniform" else low + width)
+    reached = sorted({*ends, *map(place, values)})
+    assert max(after - before for before, after in pairwise(reached)) < 1.1 * move + rounding
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(), min_size=2, unique=True, max_size=8), st.integers(0, 2**32))
+def test_repeated_moves_reach_every_value_of_a_list(values: list[int], seed: int) -> None:
+    rng, listed = Random(seed), Listed("choice", values)
+    value, reached = values[0], set()
+    for _ in range(2000):
+        reached.add(value)
+        value = listed.moved(value, 1.2, rng)
+    assert reached == set(values)
 
 
 def test_drawn_numbers_can_be_typed_again() -> None:

@@ -83,6 +83,28 @@ def tried(
     return try_envs(plan.trials, plan.modules, machine, plan.env_places), file
 
 
+@pytest.mark.parametrize(
+    ("config", "copies_trials", "is_noticed"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"checkpoint_replay": True}, True, False),
+        ({"buffer_size": 1000}, True, False),
+    ],
+)
+def test_replay_too_large_for_checkpoints_has_a_notice_where_trials_copy_them(
+    config: dict[str, Any], copies_trials: bool, is_noticed: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "large.yaml"
+    keys = {"buffer_size": 200_000, "compress_observations": False, "env_config": {"size": 32}, **config}
+    file.write_text(to_yaml({"large": {"run": "DQN", "env": PIXEL_ENV, "config": keys}}), encoding="utf-8")
+    plan = load_plan([file])
+    (report,) = try_envs(plan.trials, plan.modules, ROOMY, plan.env_places, copies_trials)
+    found = [notice for notice in report.notices if "starts with an empty replay" in notice]
+    assert len(found) == is_noticed
+    assert all("set config.checkpoint_replay: true, or a smaller config.buffer_size" in notice for notice in found)
+
+
 def wild(habit: str, **arguments: Any) -> dict[str, Any]:
     return {"env": WILD_ENV, "config": {"env_config": {"habit": habit, **arguments}}}
 

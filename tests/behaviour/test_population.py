@@ -1,0 +1,277 @@
+"""Population based training: trials are compared at equal milestones, as a slow reference does it afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint
+from rlexp.config.keys.trial import Trial
+from rlexp.runs.checkpoints import keep_best
+from rlexp.runs.run_record import Status
+from rlexp.search.population import quantile_size
+from rlexp.seeding import derive_seed
+from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, journal, rows, saved, text_of
+from tests.behaviour.simulated_sweeps import ROW_STEPS, Reward, Simulation, World, simulated, sweep_of
+
+DRAWN = {"lr": {"loguniform": [0.01, 1.0]}}
+INTERVAL = 300
+STOP = 3000
+
+
+@dataclass
+class Diary:
+    """What trials reported: the place in the order of all reports, and the value, by trial and step."""
+
+    reward: Reward
+    entries: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    count: int = 0
+
+    def __call__(self, trial: Trial, steps: int) -> float | None:
+        """Report; what a trial does again replaces what it did before."""
+        value = self.reward(trial, steps)
+        self.count += 1
+        self.entries[trial.name, steps] = self.count, math.nan if value is None else value
+        return value
+
+    def at(self, steps: int) -> dict[str, tuple[int, float]]:
+        return {name: entry for (name, step), entry in self.entries.items() if step == steps}
+
+
+def rising(trial: Trial, steps: int) -> float:
+    """Return a reward that rises with time by far more than trials differ."""
+    return steps / 10 + 20 * trial.experiment.config.lr + derive_seed(7, trial.name, steps) % 1000 / 1000
+
+
+def noisy(trial: Trial, steps: int) -> float:
+    return derive_seed(9, trial.name, steps) % 7
+
+
+def failing(trial: Trial, steps: int) -> float:
+    return math.nan if trial.index in (1, 4) and steps >= 700 * trial.index else rising(trial, steps)
+
+
+class Uneven(World):
+    """Some trials are slower than others."""
+
+    rounds = 0
+
+    def _report(self, trial: Trial, before: dict[str, Any]) -> None:
+        self.rounds += 1
+        if derive_seed(3, self.rounds, trial.name) % 100 >= trial.index * 4:
+            super()._report(trial, before)
+
+
+class Pruning(World):
+    """Trials keep the best of their checkpoints, and the newest."""
+
+    def _saved(self, *arguments: Any) -> tuple[Path | None, bool]:
+        saved, is_milestone = super()._saved(*arguments)
+        if saved is not None:
+            keep_best(saved.parent, 1, "episode_reward_mean")
+        return saved, is_milestone
+
+
+def population(
+    folder: Path, reward: Reward, capacity: int, world: type[World] = World, size: int = 10, **pbt: Any
+) -> Simulation:
+    search = {"scheduler": "pbt", "num_samples": size, "pbt": {"perturbation_interval": INTERVAL, **pbt}}
+    sweep = sweep_of(folder, DRAWN, search, stop={"timesteps_total": STOP})
+    return simulated(sweep, folder, reward, capacity, world)
+
+
+def expected(values: dict[str, float], fraction: float) -> Iterator[tuple[str, set[str]]]:
+    """Yield each trial that exploits, and those that it may copy, by the values of one milestone.
+
+    The quantile is that of Tune: the number of trials times the fraction, rounded up; half of them at most.
+    """
+    known = {name: value for name, value in values.items() if not math.isnan(value)}
+    size = math.ceil(len(known) * fraction)
+    if size > len(known) / 2:
+        size = len(known) // 2
+
+    def place(name: str) -> int:
+        return sum((value, other) < (known[name], name) for other, value in known.items())
+
+    for name in known:
+        better = {other for other in known if place(other) >= len(known) - size and known[other] > known[name]}
+        if place(name) < size and better:
+            yield name, better
+
+
+def assert_is_as_expected(simulation: Simulation, diary: Diary, fraction: float) -> tuple[int, int]:
+    """Compare all exploits with the reference; return how many happened, and how many could have."""
+    exploits = {(each["trial"], int(each["time"])): each for each in simulation.saved["exploits"]}
+    assert len(exploits) == len(simulation.saved["exploits"])
+    possible = set()
+    for steps in range(INTERVAL, STOP, INTERVAL):
+        entries = diary.at(steps)
+        all_there = max(place for place, _ in entries.values())
+        for name, donors in expected({name: value for name, (_, value) in entries.items()}, fraction):
+            possible.add((name, steps))
+            if (name, steps) not in exploits:
+                before_last, _ = diary.entries[name, STOP - ROW_STEPS]
+                assert before_last < all_there, "only one whose next row is its last does not exploit"
+                continue
+            exploit = exploits[name, steps]
+            assert exploit["donor"] in donors
+            assert exploit["value"] == entries[name][1]
+            assert exploit["donor_value"] == entries[exploit["donor"]][1]
+    assert exploits.keys() <= possible
+    return len(exploits), len(possible)
+
+
+@pytest.mark.key("search.pbt.synch", "search.pbt.quantile_fraction")
+@pytest.mark.parametrize("capacity", [1, 2, 4, 10])
+@pytest.mark.parametrize("synch", [True, False])
+@pytest.mark.parametrize("world", [World, Uneven])
+@pytest.mark.parametrize(("reward", "fraction"), [(rising, 0.25), (noisy, 0.5)])
+def test_population_exploits_as_a_reference_at_equal_milestones(
+    capacity: int, synch: bool, world: type[World], reward: Reward, fraction: float, tmp_path: Path
+) -> None:
+    diary = Diary(reward)
+    simulation = population(tmp_path, diary, capacity, world, quantile_fraction=fraction, synch=synch)
+    assert set(simulation.ends.values()) == {(Status.TERMINATED, STOP)}
+    happened, possible = assert_is_as_expected(simulation, diary, fraction)
+    if reward is rising:
+        assert possible == 27
+    if synch or capacity == 1:
+        assert happened == possible
+    assert happened >= 0.7 * possible
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_small_populations_exploit_as_the_reference(size: int, tmp_path: Path) -> None:
+    diary = Diary(rising)
+    simulation = population(tmp_path, diary, 2, size=size, synch=True)
+    happened, possible = assert_is_as_expected(simulation, diary, 0.25)
+    assert happened == possible == 9 * quantile_size(size, 0.25)
+
+
+@pytest.mark.parametrize("capacity", [2, 10])
+def test_population_continues_without_members_that_fail(capacity: int, tmp_path: Path) -> None:
+    diary = Diary(failing)
+    simulation = population(tmp_path, diary, capacity, synch=True)
+    assert sorted(simulation.ends.values())[:2] == [(Status.ERROR, 700), (Status.ERROR, 2800)]
+    happened, possible = assert_is_as_expected(simulation, diary, 0.25)
+    assert happened == possible >= 22
+    dead = {name for name, (status, _) in simulation.ends.items() if status is Status.ERROR}
+    late = [each for each in simulation.saved["exploits"] if each["time"] > 700]
+    assert len(dead) == 2
+    assert not any(each["donor"].startswith("00001") for each in late)
+
+
+def test_invalid_member_does_not_hold_up_the_population(tmp_path: Path) -> None:
+    config = {"train_batch_size": {"choice": [8, 16, 32]}, "lr": {"loguniform": [0.01, 1.0]}}
+    search = {"scheduler": "pbt", "num_samples": 6, "pbt": {"perturbation_interval": INTERVAL, "synch": True}}
+    sweep = sweep_of(tmp_path, config, search, stop={"timesteps_total": STOP})
+    made = type(sweep).trials
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(sweep), "trials", lambda self, number, point: refuse(made, self, number, point))
+        simulation = simulated(sweep, tmp_path, rising)
+    assert len(simulation.ends) == 5
+    assert len(simulation.saved["exploits"]) == 9 * quantile_size(5, 0.25)
+
+
+def refuse(made: Callable[..., Any], sweep: Any, number: int, point: Any) -> Any:
+    """Refuse configuration 2, as a searched key does that does not fit the others."""
+    from rlexp.errors import ConfigError, Problem
+
+    if number == 2:
+        raise ConfigError([Problem("sweep.yaml:1:1", "it does not fit")])
+    return made(sweep, number, point)
+
+
+@pytest.mark.key("search.pbt.synch")
+@pytest.mark.parametrize("capacity", [1, 3, 10])
+def test_synchronous_population_waits_at_each_milestone(capacity: int, tmp_path: Path) -> None:
+    diary = Diary(rising)
+    population(tmp_path, diary, capacity, Uneven, synch=True)
+    for steps in range(INTERVAL, STOP, INTERVAL):
+        last_there = max(place for place, _ in diary.at(steps).values())
+        first_after = min(place for place, _ in diary.at(steps + 100).values())
+        assert last_there < first_after
+
+
+def test_synchronous_population_does_not_depend_on_the_order_of_reports(tmp_path: Path) -> None:
+    exploits = []
+    for number, (capacity, world) in enumerate([(1, World), (3, Uneven), (10, World)]):
+        (tmp_path / str(number)).mkdir()
+        simulation = population(tmp_path / str(number), rising, capacity, world, synch=True)
+        exploits.append(sorted(simulation.saved["exploits"], key=lambda each: (each["time"], each["trial"])))
+    assert exploits[0] == exploits[1] == exploits[2]
+
+
+@pytest.mark.parametrize("synch", [True, False])
+def test_paused_trial_continues_from_the_donor_with_changed_keys(synch: bool, tmp_path: Path) -> None:
+    simulation = population(tmp_path, rising, capacity=1, synch=synch)
+    exploits = {each["trial"]: each for each in simulation.saved["exploits"]}
+    varied = {
+        trial["name"]: trial["varied"] for trial in json.loads((simulation.path / "run.json").read_text())["trials"]
+    }
+    assert len(exploits) > 3
+    for name, last in exploits.items():
+        assert varied[name] == last["after"], "the keys of its last exploit"
+        checkpoints = list_checkpoints(simulation.path / name)
+        trained_by = {read_checkpoint(path).state["trained_by"] for path in checkpoints}
+        assert last["donor"] in trained_by
+        lines = (simulation.path / name / "result.json").read_text().splitlines()
+        steps = [json.loads(line)["timesteps_total"] for line in lines]
+        assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize("synch", [True, False])
+def test_population_copies_the_newest_checkpoint_where_that_of_the_milestone_is_gone(
+    synch: bool, tmp_path: Path
+) -> None:
+    simulation = population(tmp_path, rising, 4, Pruning, synch=synch)
+    assert len(simulation.saved["exploits"]) >= (27 if synch else 15)
+    assert not any("copies no other" in note for note in simulation.search.drain_notes())
+    assert all(newest_checkpoint(simulation.path / name) is not None for name in simulation.ends)
+
+
+@pytest.mark.parametrize("synch", [True, False])
+def test_trials_continue_where_nothing_can_be_copied(
+    synch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*paths: Path) -> Path:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("rlexp.search.exploits.copied_checkpoint", fails)
+    simulation = population(tmp_path, rising, 3, synch=synch)
+    assert set(simulation.ends.values()) == {(Status.TERMINATED, STOP)}
+    assert simulation.saved["exploits"] == []
+    assert sum("copies no other trial: no space left" in note for note in simulation.search.drain_notes()) >= 9
+
+
+@pytest.mark.parametrize(("capacity", "fraction"), [(1, 0.25), (2, 0.5), (4, 0.25)])
+def test_resumed_synchronous_population_ends_like_one_that_was_not_killed(
+    capacity: int, fraction: float, tmp_path: Path
+) -> None:
+    options = {"perturbation_interval": 200, "synch": True, "quantile_fraction": fraction}
+    text = text_of(DRAWN, {"scheduler": "pbt", "num_samples": 4, "pbt": options})
+    rehearsals = Rehearsals(tmp_path, rising, capacity)
+    copies = Copies(tmp_path / "copies", stride=23, offset=capacity)
+    whole = rehearsals.begin(text, copies.take)
+    assert len(saved(whole)["exploits"]) == 4 * quantile_size(4, fraction)
+    assert len(copies.paths) > 10
+    for path in copies.paths:
+        rehearsals.resume(path)
+        assert in_order(conclusion(path)) == in_order(conclusion(whole))
+        for trial, lines in rows(path).items():
+            missing = len(rows(whole)[trial]) - len(lines)
+            assert missing in (0, 1), "the kill came between an exploit and the row before it"
+        carried_out = [event["exploit"] for event in journal(path) if event["event"] == "took_over"]
+        assert len(carried_out) == len(saved(path)["exploits"]), "none is carried out twice"
+
+
+def in_order(content: dict[str, Any]) -> dict[str, Any]:
+    """Return what a sweep says at its end without the order in which paused trials exploited."""
+    content["sweep"]["exploits"].sort(key=lambda each: (each["time"], each["trial"]))
+    return content
