@@ -99,7 +99,10 @@ class TrialStanding:
             return None
         if self.times[index] == time:
             return self.values[index]
-        return float(np.interp(time, self.times, self.values)) if index else None
+        if index == 0:
+            return None
+        share = (time - self.times[index - 1]) / (self.times[index] - self.times[index - 1])
+        return self.values[index - 1] + share * (self.values[index] - self.values[index - 1])
 
 
 @dataclass(frozen=True)
