@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Final, TypeGuard
 
+from rlexp.json_file import plain, to_json
+
 MISSING: Final = "-"
 CUT: Final = "…"
 MOST_LINES: Final = 20
@@ -52,6 +54,14 @@ def digits_for(largest: float) -> int:
 def short(value: Any) -> str:
     """Return a number with three significant digits and no needless zeros: ``0.02``, ``12.3``, ``1e-05``."""
     return f"{value:.3g}" if is_known(value) else MISSING
+
+
+def value_words(value: Any) -> str:
+    """Return the value of a key on one line: ``0.001``, ``[64,64]``, ``true``, a text without quotes."""
+    value = plain(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(value_words, value)) + "]"
+    return short(value) if isinstance(value, float) else value if isinstance(value, str) else to_json(value)
 
 
 def percent(share: Any) -> str:

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from rlexp.json_file import plain, to_json
-from rlexp.number_format import MISSING, count, first_of, middle_cut, one_line, score, short
+from rlexp.number_format import MISSING, count, first_of, middle_cut, one_line, score, value_words
 from rlexp.runs.run_record import Status
 from rlexp.search.ranking import RULE, Standing, TrialStanding
 from rlexp.search.standings import Standings
@@ -73,7 +72,7 @@ def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
 
 def configuration_words(varied: Mapping[str, Any]) -> str:
     """Return a configuration on one line: ``lr=0.001 n_step=3``."""
-    return " ".join(f"{key}={_value(value)}" for key, value in varied.items())
+    return " ".join(f"{key}={value_words(value)}" for key, value in varied.items())
 
 
 def _failure_lines(standings: Standings) -> list[str]:
@@ -132,10 +131,3 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Seque
         style = "dim" if status is None else _STYLES.get(status, "")
         lines.append(Text("  ".join([*cells, middle_cut(row[-1], room)]), style))
     return lines
-
-
-def _value(value: Any) -> str:
-    value = plain(value)
-    if isinstance(value, list):
-        return "[" + ",".join(map(_value, value)) + "]"
-    return short(value) if isinstance(value, float) else value if isinstance(value, str) else to_json(value)

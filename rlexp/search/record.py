@@ -57,12 +57,14 @@ class SearchRecord:
             replace_text(self._directory / BEST_FILE, text)
 
     def _content(self, standings: Standings, ranked: list[Standing], state: State) -> dict[str, Any]:
+        space = self._sweep.space
         return {
             "format": FORMAT,
             "experiment": self._sweep.name,
             "searcher": self._sweep.searcher,
             "search": self._sweep.search.model_dump(mode="json"),
             "seed": self._sweep.seed,
+            "space": {key: axis.domain.data() for axis, key in zip(space.axes, space.keys, strict=True)},
             "number_of_configurations": self._sweep.number_of_configurations,
             "configurations": [_as_json(standing) for standing in ranked],
             "refused": {str(number): why for number, why in standings.refused.items()},

@@ -1,0 +1,188 @@
+"""The places of a sweep's configurations in the charts of its report: parallel coordinates, and a slice for each key.
+
+``sweep.html`` draws the charts as SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rlexp.number_format import distinct_cuts, score, value_words
+from rlexp.results.importance import Importance
+from rlexp.results.report.charts import Frame, place
+from rlexp.results.report.scales import KeyScale, ScoreScale, Tick
+from rlexp.results.sweep_results import Configuration, Outcome, SweepResults
+
+MOST_DRAWN: Final = 1000
+_LETTER: Final = 6.6
+"""Mean width of a letter."""
+_AXIS_DISTANCE: Final = 150
+_PARALLEL_HEIGHT: Final = 420
+_PARALLEL_LEFT, _PARALLEL_RIGHT, _PARALLEL_TOP = 40, 130, 44
+_SLICE_WIDTH, _SLICE_HEIGHT = 300, 220
+_SLICE_LEFT, _SLICE_RIGHT = 46, 12
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A configuration in a slice."""
+
+    x: str
+    y: str
+    outcome: str
+    """The class of the style sheet."""
+    text: str
+
+
+class SliceChart:
+    """The values of all configurations over one key."""
+
+    def __init__(self, key: str, results: SweepResults, scores: ScoreScale) -> None:
+        self.key = key
+        self.metric = results.metric
+        self.scale = KeyScale(results.domains[key])
+        self.frame = Frame(
+            _SLICE_HEIGHT, (0.0, 1.0), scores.limits, _SLICE_WIDTH, _SLICE_LEFT, _SLICE_WIDTH - _SLICE_RIGHT
+        )
+        self._scores = scores
+        self._drawn = results.configurations[:MOST_DRAWN]
+        self._best = results.best
+
+    def ticks(self) -> Iterator[tuple[str, Tick]]:
+        """Yield place and tick of the horizontal axis."""
+        domain_width = self.frame.right - self.frame.left
+        count = max(len(self.scale.ticks(1)), 1)
+        for tick in self.scale.ticks(max(int(domain_width / count / _LETTER) - 1, 1)):
+            yield place(self.frame.x(tick.share)), tick
+
+    def dots(self) -> Iterator[Dot]:
+        """Yield the dots of configurations that have the key, the best last, above all others.
+
+        Those that failed are at the lower edge. Unfinished ones without a value are left out.
+        """
+        for index, each in reversed(list(enumerate(self._drawn))):
+            if self.key not in each.point or (each.value is None and each.outcome is not Outcome.FAILED):
+                continue
+            share = self.scale.share(each.point[self.key]) + self.scale.spread(index)
+            value = self.frame.y_limits[0] if each.value is None else self._scores.clipped(each.value)
+            words = f"{self.key} {value_words(each.point[self.key])}"
+            outcome = "best" if each is self._best else outcome_class(each)
+            yield Dot(place(self.frame.x(share)), place(self.frame.y(value)), outcome, f"{words}\n{said(each)}")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A configuration in parallel coordinates."""
+
+    points: str
+    outcome: str
+    """The class of the style sheet."""
+    text: str
+
+
+@dataclass(frozen=True)
+class KeyAxis:
+    """The vertical axis of a key in parallel coordinates."""
+
+    key: str
+    label: str
+    """The key, cut."""
+    x: float
+    scale: KeyScale
+    ticks: tuple[Tick, ...]
+    has_gaps: bool
+    """Whether some configurations do not have the key: their lines pass below the axis."""
+
+
+class ParallelChart:
+    """A line for each configuration, through an axis for each key, to its score or to how it ended."""
+
+    def __init__(self, results: SweepResults, keys: Sequence[str], scores: ScoreScale) -> None:
+        width = _PARALLEL_LEFT + _AXIS_DISTANCE * len(keys) + _PARALLEL_RIGHT
+        right = width - _PARALLEL_RIGHT
+        self.frame = Frame(_PARALLEL_HEIGHT, (0.0, 1.0), scores.limits, width, _PARALLEL_LEFT, right, _PARALLEL_TOP)
+        self.metric = results.metric
+        self.drawn = results.configurations[:MOST_DRAWN]
+        self.axes = [self._axis(results, key, label, index) for index, (key, label) in enumerate(_labelled(keys))]
+        self.score_x = float(right)
+        self.endings = [outcome for outcome in Outcome if any(_ending(each) is outcome for each in self.drawn)]
+        """Outcomes of configurations without a score, in the order of their places below the axis of scores."""
+        self._scores = scores
+        self._best = results.best
+
+    def y(self, share: float) -> str:
+        """Return the place of a share of an axis from the top."""
+        return place(self._y(share))
+
+    def below(self, index: int) -> float:
+        """Return the place of row number ``index`` below the axes from the top."""
+        return self.frame.bottom + 14.0 + 14.0 * index
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines: those without a score first, then from the worst to the best, which is above all others."""
+        from_worst = self.drawn[::-1]
+        for each in sorted(from_worst, key=lambda each: each.score is not None):
+            outcome = "best" if each is self._best else outcome_class(each)
+            if each.score is not None and each is not self._best:
+                outcome = f"{outcome} {self._scores.colour_class(each.score)}"
+            yield Line(" ".join(self._points(each)), outcome, said(each))
+
+    def _points(self, configuration: Configuration) -> Iterator[str]:
+        for axis in self.axes:
+            known = axis.key in configuration.point
+            y = self._y(axis.scale.share(configuration.point[axis.key])) if known else self.below(0)
+            yield f"{axis.x:.1f},{y:.1f}"
+        ending = _ending(configuration)
+        if configuration.score is not None:
+            yield f"{self.score_x:.1f},{place(self.frame.y(self._scores.clipped(configuration.score)))}"
+        elif ending is not None:
+            yield f"{self.score_x:.1f},{self.below(self.endings.index(ending)):.1f}"
+
+    def _y(self, share: float) -> float:
+        return self.frame.bottom - share * (self.frame.bottom - self.frame.top)
+
+    def _axis(self, results: SweepResults, key: str, label: str, index: int) -> KeyAxis:
+        scale = KeyScale(results.domains[key])
+        ticks = tuple(scale.ticks(int(_AXIS_DISTANCE / _LETTER) - 4))
+        has_gaps = any(key not in each.point for each in self.drawn)
+        return KeyAxis(key, label, float(_PARALLEL_LEFT + _AXIS_DISTANCE * index), scale, ticks, has_gaps)
+
+
+def outcome_class(configuration: Configuration) -> str:
+    """Return the class of the style sheet for how a configuration ended."""
+    return configuration.outcome.replace(" ", "-")
+
+
+def said(configuration: Configuration) -> str:
+    """Return the text that a browser shows for a configuration."""
+    words = f"configuration {configuration.number}, {configuration.outcome}"
+    return words if configuration.value is None else f"{words}: {score(configuration.value)}"
+
+
+def _ending(configuration: Configuration) -> Outcome | None:
+    return None if configuration.score is not None else configuration.outcome
+
+
+def _labelled(keys: Sequence[str]) -> Iterable[tuple[str, str]]:
+    return zip(keys, distinct_cuts(keys, int(_AXIS_DISTANCE / _LETTER) - 2), strict=True)
+
+
+class SweepSection:
+    """What the page of a sweep shows of the sweep as a whole."""
+
+    def __init__(self, results: SweepResults, importance: Importance | None) -> None:
+        self.results = results
+        self.importance = importance or Importance()
+        assessed = [each.key for each in self.importance.keys]
+        self.keys = [*assessed, *(key for key in results.domains if key not in assessed)]
+        """The most important first; without importances, in the order of the file."""
+        self.scores = ScoreScale(results)
+        self.parallel = ParallelChart(results, self.keys, self.scores)
+        self.slices = [SliceChart(key, results, self.scores) for key in self.keys]
+
+    @property
+    def left_out(self) -> int:
+        """How many configurations are not drawn."""
+        return len(self.results.configurations) - len(self.parallel.drawn)
