@@ -57,11 +57,14 @@ def short(value: Any) -> str:
 
 
 def value_words(value: Any) -> str:
-    """Return the value of a key on one line: ``0.001``, ``[64,64]``, ``true``, a text without quotes."""
+    """Return the value of a key on one line: ``0.001``, ``[64,64]``, ``true``, a text without quotes.
+
+    Numbers have four significant digits, as many as drawn numbers have.
+    """
     value = plain(value)
     if isinstance(value, list):
         return "[" + ",".join(map(value_words, value)) + "]"
-    return short(value) if isinstance(value, float) else value if isinstance(value, str) else to_json(value)
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else to_json(value)
 
 
 def percent(share: Any) -> str:

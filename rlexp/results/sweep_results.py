@@ -15,7 +15,7 @@ from rlexp.config.space.samplers import GRID, SAMPLERS, MalformedError, read_sam
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
 from rlexp.json_file import to_json
-from rlexp.number_format import count, duration, percent
+from rlexp.number_format import count, duration, exact, percent
 from rlexp.results.curve import number
 from rlexp.results.trial_folder import read_mapping
 from rlexp.runs.run_record import Status
@@ -24,10 +24,10 @@ from rlexp.search.ranking import SWEEP_FILE
 _PLACE: Final = Place(SWEEP_FILE)
 _NODE: Final = Node(None, _PLACE, _PLACE)
 _COSTS: Final = (
-    ("env steps", "env_steps", "env_steps_saved", count),
-    ("training time of all trials", "time_s", "time_saved_s", duration),
+    ("env_steps", "env_steps_saved", "env steps", count),
+    ("time_s", "time_saved_s", "of training in all trials", duration),
 )
-"""Name, key, key of what early stopping saved, and format of each cost in ``summary``."""
+"""Key, key of what early stopping saved, unit and format of each cost in ``summary``."""
 
 
 class Outcome(StrEnum):
@@ -52,6 +52,8 @@ class Configuration:
     """Of a configuration that completed, else None: the scores of others are from fewer steps."""
     last_value: float | None
     """Of a configuration that did not complete: the metric at the rung where it ended, or over its last steps."""
+    ended_at: str | None = None
+    """The rung where it ended early, in words."""
 
     @property
     def value(self) -> float | None:
@@ -91,12 +93,13 @@ class SweepResults:
         """Yield sentences: how many configurations there are, what they cost, and when the best was found."""
         counts = Counter(each.outcome for each in self.configurations)
         listed = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in Outcome if counts[outcome])
-        yield f"{len(self.configurations):,} configurations: {listed}."
+        all_of_them = len(self.configurations)
+        yield f"{all_of_them:,} configuration{'s' if all_of_them > 1 else ''}: {listed}."
         known = {key: number(value) for key, value in self.summary.items()}
-        for name, key, saved, text in _COSTS:
+        for key, saved, unit, text in _COSTS:
             spent = known.get(key)
             if spent is not None:
-                yield f"{name}: {text(spent)}{_saved(spent, known.get(saved), text)}."
+                yield f"{text(spent)} {unit}{_saved(spent, known.get(saved), text)}."
         if known.get("best_found_after_s") is not None:
             yield f"The best was found after {duration(known['best_found_after_s'])}."
 
@@ -129,9 +132,10 @@ def _configurations(listed: Sequence[Any]) -> Iterator[Configuration]:
     for content in listed:
         if not isinstance(content, dict) or not isinstance(content.get("point"), dict):
             continue
-        score, at_rung = number(content.get("score")), number(content.get("value_at_rung"))
+        score, early = number(content.get("score")), _mapping(content.get("ended_early"))
         outcome = _outcome(content.get("status"), score)
         completed = outcome is Outcome.COMPLETED
+        at, at_rung = number(early.get("at")), number(early.get("value"))
         last_value = score if at_rung is None else at_rung
         yield Configuration(
             number=int(number(content.get("configuration")) or 0),
@@ -139,6 +143,7 @@ def _configurations(listed: Sequence[Any]) -> Iterator[Configuration]:
             outcome=outcome,
             score=score if completed else None,
             last_value=None if completed or outcome is Outcome.FAILED else last_value,
+            ended_at=None if at is None else f"{exact(at)} {early.get('unit', '')}".strip(),
         )
 
 

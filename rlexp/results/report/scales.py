@@ -20,7 +20,7 @@ from rlexp.sample_batch import Array
 _STEPS: Final = 7
 """Colours of scores that the style sheet has: ``s0`` (worst) to ``s6``."""
 _OUTLIER: Final = 3.0
-"""Values that are farther from the middle half of all than this, in widths of that half, are drawn at the edge."""
+"""Values that are worse than the middle half of all by more widths of that half are drawn at the edge."""
 _ROOM: Final = 0.04
 _TICKS: Final = 6
 _MOST_CATEGORIES: Final = 12
@@ -90,15 +90,13 @@ class ScoreScale:
     def __init__(self, results: SweepResults) -> None:
         values = np.array([each.value for each in results.configurations if each.value is not None] or [0.0])
         scores = np.array([each.score for each in results.configurations if each.score is not None] or [0.0])
-        self.limits = limits([_without_outliers(values)], _ROOM)
+        self.limits = limits([_without_worst(values, results.lower_is_better)], _ROOM)
+        self.score_limits = limits([_without_worst(scores, results.lower_is_better)], _ROOM)
+        """Of the scores alone."""
         self.outside = int(((values < self.limits[0]) | (values > self.limits[1])).sum())
         """How many values are outside of the limits, and drawn at the edge."""
-        self._colours = limits([_without_outliers(scores)], 0.0)
+        self._colours = limits([_without_worst(scores, results.lower_is_better)], 0.0)
         self._lower_is_better = results.lower_is_better
-
-    def clipped(self, value: float) -> float:
-        """Return the value within the limits that is nearest."""
-        return min(max(value, self.limits[0]), self.limits[1])
 
     def colour_class(self, value: float) -> str:
         """Return the class of the style sheet for a score."""
@@ -120,11 +118,14 @@ class ScoreScale:
         return score(low), score(high)
 
 
-def _without_outliers(values: Array) -> Array:
-    """Return the values that are not far outside of the middle half."""
+def _without_worst(values: Array, lower_is_better: bool) -> Array:
+    """Return the values without those that are far worse than the middle half."""
     low, high = np.quantile(values, (0.25, 0.75))
     far = _OUTLIER * (high - low)
-    return values if far == 0 else values[(values >= low - far) & (values <= high + far)]
+    if far == 0:
+        return values
+    kept: Array = values <= high + far if lower_is_better else values >= low - far
+    return np.asarray(values[kept])
 
 
 def _number_ticks(domain: Range) -> list[float]:

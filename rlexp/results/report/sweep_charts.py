@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +16,16 @@ from rlexp.results.report.scales import KeyScale, ScoreScale, Tick
 from rlexp.results.sweep_results import Configuration, Outcome, SweepResults
 
 MOST_DRAWN: Final = 1000
+_LONGEST_LABEL: Final = 100
 _LETTER: Final = 6.6
 """Mean width of a letter."""
-_AXIS_DISTANCE: Final = 150
+_AXIS_DISTANCE: Final = 104
+_PARALLEL_WIDTH: Final = 920
+"""With few keys, the axes are as far apart as this width allows; with many, they are ``_AXIS_DISTANCE`` apart."""
+_DENSE: Final = 150
+"""More lines than these are drawn paler."""
 _PARALLEL_HEIGHT: Final = 420
-_PARALLEL_LEFT, _PARALLEL_RIGHT, _PARALLEL_TOP = 40, 130, 44
+_PARALLEL_LEFT, _PARALLEL_RIGHT, _PARALLEL_TOP = 76, 100, 44
 _SLICE_WIDTH, _SLICE_HEIGHT = 300, 220
 _SLICE_LEFT, _SLICE_RIGHT = 46, 12
 
@@ -46,16 +51,20 @@ class SliceChart:
         self.frame = Frame(
             _SLICE_HEIGHT, (0.0, 1.0), scores.limits, _SLICE_WIDTH, _SLICE_LEFT, _SLICE_WIDTH - _SLICE_RIGHT
         )
-        self._scores = scores
         self._drawn = results.configurations[:MOST_DRAWN]
         self._best = results.best
 
-    def ticks(self) -> Iterator[tuple[str, Tick]]:
-        """Yield place and tick of the horizontal axis."""
-        domain_width = self.frame.right - self.frame.left
-        count = max(len(self.scale.ticks(1)), 1)
-        for tick in self.scale.ticks(max(int(domain_width / count / _LETTER) - 1, 1)):
-            yield place(self.frame.x(tick.share)), tick
+    def ticks(self) -> Iterator[tuple[str, str, int, Tick]]:
+        """Yield place, place and row of the label, and tick of the horizontal axis.
+
+        Long labels are in two rows in turn.
+        """
+        room = (self.frame.right - self.frame.left) / max(len(self.scale.ticks(1)), 1) / _LETTER
+        full = self.scale.ticks(_LONGEST_LABEL)
+        rows = 1 if all(len(tick.label) < room for tick in full) else 2
+        for index, tick in enumerate(self.scale.ticks(max(int(room * rows) - 1, 1))):
+            x = float(self.frame.x(tick.share))
+            yield place(x), place(_inside(x, tick.label, _SLICE_WIDTH)), index % rows, tick
 
     def dots(self) -> Iterator[Dot]:
         """Yield the dots of configurations that have the key, the best last, above all others.
@@ -66,10 +75,10 @@ class SliceChart:
             if self.key not in each.point or (each.value is None and each.outcome is not Outcome.FAILED):
                 continue
             share = self.scale.share(each.point[self.key]) + self.scale.spread(index)
-            value = self.frame.y_limits[0] if each.value is None else self._scores.clipped(each.value)
+            value = self.frame.y_limits[0] if each.value is None else each.value
             words = f"{self.key} {value_words(each.point[self.key])}"
             outcome = "best" if each is self._best else outcome_class(each)
-            yield Dot(place(self.frame.x(share)), place(self.frame.y(value)), outcome, f"{words}\n{said(each)}")
+            yield Dot(place(self.frame.x(share)), _clipped_y(self.frame, value), outcome, f"{words}\n{said(each)}")
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,9 @@ class KeyAxis:
     label: str
     """The key, cut."""
     x: float
+    label_x: float
+    row: int
+    """Of the label, 0 for the lower one."""
     scale: KeyScale
     ticks: tuple[Tick, ...]
     has_gaps: bool
@@ -100,17 +112,31 @@ class ParallelChart:
     """A line for each configuration, through an axis for each key, to its score or to how it ended."""
 
     def __init__(self, results: SweepResults, keys: Sequence[str], scores: ScoreScale) -> None:
-        width = _PARALLEL_LEFT + _AXIS_DISTANCE * len(keys) + _PARALLEL_RIGHT
+        sides = _PARALLEL_LEFT + _PARALLEL_RIGHT
+        self._distance = max(_AXIS_DISTANCE, (_PARALLEL_WIDTH - sides) // max(len(keys), 1))
+        width = sides + self._distance * len(keys)
         right = width - _PARALLEL_RIGHT
-        self.frame = Frame(_PARALLEL_HEIGHT, (0.0, 1.0), scores.limits, width, _PARALLEL_LEFT, right, _PARALLEL_TOP)
+        self.frame = Frame(
+            _PARALLEL_HEIGHT, (0.0, 1.0), scores.score_limits, width, _PARALLEL_LEFT, right, _PARALLEL_TOP
+        )
         self.metric = results.metric
         self.drawn = results.configurations[:MOST_DRAWN]
-        self.axes = [self._axis(results, key, label, index) for index, (key, label) in enumerate(_labelled(keys))]
+        self.is_dense = len(self.drawn) > _DENSE
+        room = int(self._distance / _LETTER) - 1
+        self._rows = 1 if all(len(name) <= room for name in (*keys, self.metric)) else 2
+        self.metric_row = len(keys) % self._rows
+        """Of its label, 0 for the lower one."""
+        self.axes = list(self._axes(results, keys, room))
         self.score_x = float(right)
         self.endings = [outcome for outcome in Outcome if any(_ending(each) is outcome for each in self.drawn)]
         """Outcomes of configurations without a score, in the order of their places below the axis of scores."""
         self._scores = scores
         self._best = results.best
+
+    @property
+    def height(self) -> float:
+        """The height with the rows below the axes."""
+        return self.below(max(len(self.endings), 1))
 
     def y(self, share: float) -> str:
         """Return the place of a share of an axis from the top."""
@@ -136,18 +162,26 @@ class ParallelChart:
             yield f"{axis.x:.1f},{y:.1f}"
         ending = _ending(configuration)
         if configuration.score is not None:
-            yield f"{self.score_x:.1f},{place(self.frame.y(self._scores.clipped(configuration.score)))}"
+            yield f"{self.score_x:.1f},{_clipped_y(self.frame, configuration.score)}"
         elif ending is not None:
             yield f"{self.score_x:.1f},{self.below(self.endings.index(ending)):.1f}"
 
     def _y(self, share: float) -> float:
         return self.frame.bottom - share * (self.frame.bottom - self.frame.top)
 
-    def _axis(self, results: SweepResults, key: str, label: str, index: int) -> KeyAxis:
-        scale = KeyScale(results.domains[key])
-        ticks = tuple(scale.ticks(int(_AXIS_DISTANCE / _LETTER) - 4))
-        has_gaps = any(key not in each.point for each in self.drawn)
-        return KeyAxis(key, label, float(_PARALLEL_LEFT + _AXIS_DISTANCE * index), scale, ticks, has_gaps)
+    def _axes(self, results: SweepResults, keys: Sequence[str], room: int) -> Iterator[KeyAxis]:
+        """Yield the axes, their labels cut to ``room`` letters; long keys are in two rows in turn."""
+        for index, (key, label) in enumerate(zip(keys, distinct_cuts(keys, room * self._rows), strict=True)):
+            scale, x = KeyScale(results.domains[key]), float(_PARALLEL_LEFT + self._distance * index)
+            has_gaps = any(key not in each.point for each in self.drawn)
+            label_x = _inside(x, label, self.frame.width)
+            yield KeyAxis(key, label, x, label_x, index % self._rows, scale, tuple(scale.ticks(room - 1)), has_gaps)
+
+
+def _inside(x: float, label: str, width: int) -> float:
+    """Return the place nearest to ``x`` of a label's middle at which the whole label is in the chart."""
+    half = len(label) * _LETTER / 2
+    return max(min(x, width - half), half)
 
 
 def outcome_class(configuration: Configuration) -> str:
@@ -157,16 +191,18 @@ def outcome_class(configuration: Configuration) -> str:
 
 def said(configuration: Configuration) -> str:
     """Return the text that a browser shows for a configuration."""
-    words = f"configuration {configuration.number}, {configuration.outcome}"
+    at = "" if configuration.ended_at is None else f" at {configuration.ended_at}"
+    words = f"configuration {configuration.number}, {configuration.outcome}{at}"
     return words if configuration.value is None else f"{words}: {score(configuration.value)}"
+
+
+def _clipped_y(frame: Frame, value: float) -> str:
+    low, high = frame.y_limits
+    return place(frame.y(min(max(value, low), high)))
 
 
 def _ending(configuration: Configuration) -> Outcome | None:
     return None if configuration.score is not None else configuration.outcome
-
-
-def _labelled(keys: Sequence[str]) -> Iterable[tuple[str, str]]:
-    return zip(keys, distinct_cuts(keys, int(_AXIS_DISTANCE / _LETTER) - 2), strict=True)
 
 
 class SweepSection:
@@ -175,8 +211,8 @@ class SweepSection:
     def __init__(self, results: SweepResults, importance: Importance | None) -> None:
         self.results = results
         self.importance = importance or Importance()
-        assessed = [each.key for each in self.importance.keys]
-        self.keys = [*assessed, *(key for key in results.domains if key not in assessed)]
+        self.importance_by_key = {each.key: each for each in self.importance.keys}
+        self.keys = list(dict.fromkeys([*self.importance_by_key, *results.domains]))
         """The most important first; without importances, in the order of the file."""
         self.scores = ScoreScale(results)
         self.parallel = ParallelChart(results, self.keys, self.scores)
