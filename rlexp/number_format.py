@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Final, TypeGuard
@@ -120,7 +121,20 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def distinct_cuts(names: Sequence[str], width: int) -> list[str]:
-    """Return names in ``width`` cells each; what they have in common is left out first, so that they stay different."""
+    """Return names in ``width`` cells each; what they have in common is left out first, so that they stay different.
+
+    Some that would become the same are cut again by what these have in common.
+    """
+    cuts = _without_shared_pieces(names, width)
+    for cut, times in Counter(cuts).items():
+        if 1 < times < len(names):
+            same = [place for place, each in enumerate(cuts) if each == cut]
+            for place, again in zip(same, distinct_cuts([names[place] for place in same], width), strict=True):
+                cuts[place] = again
+    return cuts
+
+
+def _without_shared_pieces(names: Sequence[str], width: int) -> list[str]:
     if len(set(names)) < 2:
         return [middle_cut(name, width) for name in names]
     pieces = _aligned([re.findall(r"[^-_=,/. ]*[-_=,/. ]?", name) for name in names])

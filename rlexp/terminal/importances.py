@@ -7,14 +7,14 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rlexp.number_format import MISSING, bar, decimal, first_of, middle_cut, one_line, value_words
+from rlexp.number_format import MISSING, bar, decimal, distinct_cuts, first_of, middle_cut, one_line, value_words
 from rlexp.results.importance import METHOD, Importance, KeyImportance
 from rlexp.results.sweep_results import SweepResults
 from rlexp.terminal.lines import BOLD, aligned, painted
 
-_BAR: Final = 20
-_LONGEST: Final = 30
-"""Letters of a key or of a value."""
+_BAR: Final = 10
+_SHORTEST: Final = 12
+"""Letters that a key or a value has at least where it is cut."""
 _BY_CHANCE: Final = "may be chance"
 
 
@@ -23,8 +23,14 @@ def importance_lines(results: SweepResults, importance: Importance, columns: int
     if importance.problem is not None:
         yield from textwrap.wrap(importance.problem, columns - 1)
         return
-    best = results.best
-    rows = [(_cut(each.key), _value(best.point if best else {}, each.key), *_figures(each)) for each in importance.keys]
+    best = results.best.point if results.best else {}
+    figures = [_figures(each) for each in importance.keys]
+    room = columns - 1 - sum(max(map(len, column)) + 2 for column in zip(*figures, strict=True))
+    values = [value_words(best[each.key]) if each.key in best else MISSING for each in importance.keys]
+    values = [middle_cut(one_line(value), max(room // 3, _SHORTEST)) for value in values]
+    room_of_keys = max(room - max(map(len, values)) - 2, _SHORTEST)
+    keys = distinct_cuts([one_line(each.key) for each in importance.keys], room_of_keys)
+    rows = [(key, value, *cells) for key, value, cells in zip(keys, values, figures, strict=True)]
     yield painted("importance of the keys, and their best values", BOLD, sys.stdout)
     yield from first_of(list(aligned([("key", "best", "share", "", ""), *rows], (2,))), "; --json prints all")
     for note in importance.notes:
@@ -44,12 +50,5 @@ def importance_as_json(importance: Importance) -> dict[str, Any]:
 
 
 def _figures(each: KeyImportance) -> tuple[str, str, str]:
-    return f"{decimal(100 * each.share, 0)} %", bar(each.share, _BAR), "" if each.is_significant else _BY_CHANCE
-
-
-def _value(point: Any, key: str) -> str:
-    return _cut(value_words(point[key])) if key in point else MISSING
-
-
-def _cut(text: str) -> str:
-    return middle_cut(one_line(text), _LONGEST)
+    share = f"{decimal(100 * each.share, 0)} %".rjust(len("share"))
+    return share, bar(each.share, _BAR), "" if each.is_significant else _BY_CHANCE

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.trial import Trial
+from rlexp.display.summary import summary_lines
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.runs.run_name import as_typed
+from rlexp.runs.run_record import read_run_record
 from rlexp.terminal.comparisons import print_comparison
 from tests.behaviour.simulated_sweeps import simulated, sweep_of
 
@@ -88,3 +91,11 @@ def test_json_has_importance(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert importance["keys"][0]["key"] == "lr"
     assert sum(each["share"] for each in importance["keys"]) == pytest.approx(1)
     assert all(0 < each["chance"] <= 1 for each in importance["keys"])
+
+
+def test_end_of_a_sweep_names_the_command_for_its_report(tmp_path: Path) -> None:
+    simulation = simulated(sweep_of(tmp_path, CONFIG, {"num_samples": 2}), tmp_path, by_lr_only)
+    path, standings = simulation.path, simulation.search.standings
+    lines = summary_lines(read_run_record(path), path, standings)
+    shown = as_typed(path)
+    assert f"      rlexp compare {shown} --html {shown}/report.html" in lines

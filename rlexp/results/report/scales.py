@@ -26,7 +26,7 @@ _TICKS: Final = 6
 _MOST_CATEGORIES: Final = 12
 """More categories than these do not all have a label."""
 _SPREAD: Final = 0.5
-"""Part of a category's width over which its dots are spread."""
+"""Part of a category's width over which its configurations are spread."""
 _GOLDEN: Final = 0.618034
 
 
@@ -69,10 +69,13 @@ class KeyScale:
         return found[::every]
 
     def spread(self, index: int) -> float:
-        """Return how far (in shares) to move dot number ``index`` aside, so that dots of a category do not overlap."""
+        """Return how far (in shares) to move configuration number ``index`` aside, so that each in a category is seen.
+
+        Number 0, the best, is in the middle.
+        """
         if not self._categories:
             return 0.0
-        return (index * _GOLDEN % 1 - 0.5) * _SPREAD / len(self._categories)
+        return ((index * _GOLDEN + 0.5) % 1 - 0.5) * _SPREAD / len(self._categories)
 
     @staticmethod
     def _share_of_number(domain: Range, value: float) -> float:

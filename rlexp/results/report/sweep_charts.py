@@ -62,7 +62,8 @@ class SliceChart:
         room = (self.frame.right - self.frame.left) / max(len(self.scale.ticks(1)), 1) / _LETTER
         full = self.scale.ticks(_LONGEST_LABEL)
         rows = 1 if all(len(tick.label) < room for tick in full) else 2
-        for index, tick in enumerate(self.scale.ticks(max(int(room * rows) - 1, 1))):
+        letters = int(room * rows) - (1 if rows == 1 else 4)
+        for index, tick in enumerate(self.scale.ticks(max(letters, 1))):
             x = float(self.frame.x(tick.share))
             yield place(x), place(_inside(x, tick.label, _SLICE_WIDTH)), index % rows, tick
 
@@ -148,17 +149,18 @@ class ParallelChart:
 
     def lines(self) -> Iterator[Line]:
         """Yield the lines: those without a score first, then from the worst to the best, which is above all others."""
-        from_worst = self.drawn[::-1]
-        for each in sorted(from_worst, key=lambda each: each.score is not None):
+        from_worst = reversed(list(enumerate(self.drawn)))
+        for index, each in sorted(from_worst, key=lambda pair: pair[1].score is not None):
             outcome = "best" if each is self._best else outcome_class(each)
             if each.score is not None and each is not self._best:
                 outcome = f"{outcome} {self._scores.colour_class(each.score)}"
-            yield Line(" ".join(self._points(each)), outcome, said(each))
+            yield Line(" ".join(self._points(each, index)), outcome, said(each))
 
-    def _points(self, configuration: Configuration) -> Iterator[str]:
+    def _points(self, configuration: Configuration, index: int) -> Iterator[str]:
         for axis in self.axes:
-            known = axis.key in configuration.point
-            y = self._y(axis.scale.share(configuration.point[axis.key])) if known else self.below(0)
+            y = self.below(0)
+            if axis.key in configuration.point:
+                y = self._y(axis.scale.share(configuration.point[axis.key]) + axis.scale.spread(index))
             yield f"{axis.x:.1f},{y:.1f}"
         ending = _ending(configuration)
         if configuration.score is not None:
