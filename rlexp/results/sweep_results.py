@@ -197,4 +197,4 @@ def _range(domain: Domain | None, lowest: Number, highest: Number) -> Range:
 def _saved(spent: float, saved: float | None, text: Callable[[float], str]) -> str:
     if not saved or saved + spent <= 0:
         return ""
-    return f"; {text(saved)} ({percent(saved / (spent + saved))} of all) saved by ending configurations early"
+    return f"; about {text(saved)} ({percent(saved / (spent + saved))} of all) saved by ending configurations early"

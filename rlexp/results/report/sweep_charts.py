@@ -17,7 +17,7 @@ from rlexp.results.sweep_results import Configuration, Outcome, SweepResults
 
 MOST_DRAWN: Final = 1000
 _LONGEST_LABEL: Final = 100
-_LETTER: Final = 6.6
+_LETTER: Final = 7.2
 """Mean width of a letter."""
 _AXIS_DISTANCE: Final = 104
 _PARALLEL_WIDTH: Final = 920

@@ -104,7 +104,7 @@ def test_facts_of_summary_are_at_the_head(tmp_path: Path) -> None:
     summary = {"env_steps": 1500, "env_steps_saved": 500, "time_s": 60, "best_found_after_s": 12}
     text = parsed(sweep(tmp_path / "sweep", summary=summary)).text
     assert "14 configurations: 10 completed, 3 ended early, 1 failed." in text
-    assert "1,500 env steps; 500 (25 % of all) saved by ending configurations early." in text
+    assert "1,500 env steps; about 500 (25 % of all) saved by ending configurations early." in text
     assert "The best was found after 0:00:12." in text
     assert text.index("The best was found") < text.index("Keys: best values") < text.index("Final scores")
 

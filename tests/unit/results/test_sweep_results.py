@@ -128,7 +128,7 @@ def test_facts_of_summary(tmp_path: Path) -> None:
     results = read(tmp_path, [configuration(0, POINT, 1.0), ended_early(1, POINT, 100, 2.0)], summary=summary)
     assert list(results.facts()) == [
         "2 configurations: 1 completed, 1 ended early.",
-        "1,000 env steps; 3,000 (75 % of all) saved by ending configurations early.",
+        "1,000 env steps; about 3,000 (75 % of all) saved by ending configurations early.",
         "0:01:00 of training in all trials.",
         "The best was found after 0:00:30.",
     ]
