@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Final, TypeGuard
+
+from rlexp.json_file import plain, to_json
 
 MISSING: Final = "-"
 CUT: Final = "…"
@@ -58,6 +61,17 @@ def digits_for(largest: float) -> int:
 def short(value: Any) -> str:
     """Return a number with three significant digits and no needless zeros: ``0.02``, ``12.3``, ``1e-05``."""
     return f"{value:.3g}" if is_known(value) else MISSING
+
+
+def value_words(value: Any) -> str:
+    """Return the value of a key on one line: ``0.001``, ``[64,64]``, ``true``, a text without quotes.
+
+    Numbers have four significant digits, as many as drawn numbers have.
+    """
+    value = plain(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(value_words, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else to_json(value)
 
 
 def percent(share: Any) -> str:
@@ -113,7 +127,20 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def distinct_cuts(names: Sequence[str], width: int) -> list[str]:
-    """Return names in ``width`` cells each; what they have in common is left out first, so that they stay different."""
+    """Return names in ``width`` cells each; what they have in common is left out first, so that they stay different.
+
+    Some that would become the same are cut again by what these have in common.
+    """
+    cuts = _without_shared_pieces(names, width)
+    for cut, times in Counter(cuts).items():
+        if 1 < times < len(names):
+            same = [place for place, each in enumerate(cuts) if each == cut]
+            for place, again in zip(same, distinct_cuts([names[place] for place in same], width), strict=True):
+                cuts[place] = again
+    return cuts
+
+
+def _without_shared_pieces(names: Sequence[str], width: int) -> list[str]:
     if len(set(names)) < 2:
         return [middle_cut(name, width) for name in names]
     pieces = _aligned([re.findall(r"[^-_=,/. ]*[-_=,/. ]?", name) for name in names])

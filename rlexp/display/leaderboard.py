@@ -11,7 +11,6 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.config.keys.search import TimeAttribute
-from rlexp.json_file import plain, to_json
 from rlexp.number_format import (
     MISSING,
     count,
@@ -22,7 +21,7 @@ from rlexp.number_format import (
     percent,
     score,
     score_at,
-    short,
+    value_words,
 )
 from rlexp.runs.run_record import Status
 from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding
@@ -98,7 +97,7 @@ def _as_dict(end: EndComparison | None) -> dict[str, Any] | None:
 
 def configuration_words(varied: Mapping[str, Any]) -> str:
     """Return a configuration on one line: ``lr=0.001 n_step=3``."""
-    return " ".join(f"{key}={_value(value)}" for key, value in varied.items())
+    return " ".join(f"{key}={value_words(value)}" for key, value in varied.items())
 
 
 def _failure_lines(standings: Standings) -> list[str]:
@@ -192,10 +191,3 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Seque
         style = "dim" if status is None else _STYLES.get(status, "")
         lines.append(Text("  ".join([*cells, middle_cut(row[-1], room)]), style))
     return lines
-
-
-def _value(value: Any) -> str:
-    value = plain(value)
-    if isinstance(value, list):
-        return "[" + ",".join(map(_value, value)) + "]"
-    return short(value) if isinstance(value, float) else value if isinstance(value, str) else to_json(value)

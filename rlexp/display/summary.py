@@ -24,6 +24,7 @@ _NOT_SAVED: Final = (
     "the trained policy was not saved: checkpoint_at_end is false",
     "to save it the next time: -o checkpoint_at_end=true",
 )
+_REPORT_FILE: Final = "report.html"
 _SHORTEST_NAME: Final = 18
 _VERBS: Final = {
     Status.TERMINATED: "finished",
@@ -169,7 +170,7 @@ def _next_of_sweep(run: RunRecord, run_directory: Path, standings: Standings) ->
     directory = shlex.quote(str(run_directory))
     metric = standings.search.metric
     by = "" if metric == _USUAL_METRIC else f" --metric {metric}"
-    steps = [f"rlexp compare {directory}{by}", f"rlexp tensorboard {directory}"]
+    steps = [f"rlexp compare {directory}{by} --html {directory}/{_REPORT_FILE}", f"rlexp tensorboard {directory}"]
     if standings.best() is not None:
         steps.insert(0, f"rlexp run {directory}/{BEST_FILE}")
     if run.status is Status.STOPPED:

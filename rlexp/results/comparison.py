@@ -6,6 +6,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,9 @@ from rlexp.number_format import digits_for
 from rlexp.results.axis import Axis
 from rlexp.results.curve import Band, Curve, Reached, band, reached, read_curve
 from rlexp.results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
+from rlexp.results.importance import Importance, importance_of
 from rlexp.results.scoring import Curves, Request, Scoring, Window, scoring_of
+from rlexp.results.sweep_results import SweepResults, read_sweep_results
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.results.unscored import UnscoredGroup, unscored_groups
 from rlexp.results.warnings import warnings_of
@@ -91,6 +94,10 @@ class Comparison:
     differences: tuple[str, ...]
     """The settings that are not the same in all groups."""
     notices: tuple[Notice, ...]
+    sweep: SweepResults | None = None
+    """The sweep, if one is compared alone."""
+    importance: Importance | None = None
+    """Of the keys of that sweep."""
 
     @property
     def title(self) -> str:
@@ -137,6 +144,7 @@ def compare_groups(
         improvement = _improvement(trials, compared[0].trials, scoring) if index else None
         names = _MARKS[index % len(_MARKS)], group.name
         compared.append(_compared_group(names, trials, axis, settings, improvement))
+    sweep = read_sweep_results(Path(arguments[0])) if len(arguments) == 1 else None
     return Comparison(
         metric=metric,
         axis=axis,
@@ -148,6 +156,8 @@ def compare_groups(
         ended_early=tuple(unscored_groups(groups, scored, curves, axis, scoring)),
         differences=tuple(differing([group.settings for group in compared])),
         notices=tuple(warnings_of(groups, scored, curves, reader, request)),
+        sweep=sweep,
+        importance=None if sweep is None else importance_of(sweep),
     )
 
 

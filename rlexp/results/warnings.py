@@ -72,4 +72,5 @@ def _single(groups: Sequence[Group]) -> Iterator[Notice]:
     single = [group.name for group in groups if len(group.trials) == 1]
     if single:
         more = f" and {len(single) - _NAMES_SHOWN} more" if len(single) > _NAMES_SHOWN else ""
-        yield Notice(", ".join(single[:_NAMES_SHOWN]) + more, "only one seed per group, so no interval; run more seeds")
+        where = "all groups" if 1 < len(groups) == len(single) else ", ".join(single[:_NAMES_SHOWN]) + more
+        yield Notice(where, "only one seed per group, so no interval; run more seeds")

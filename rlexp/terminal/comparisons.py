@@ -28,6 +28,7 @@ from rlexp.results.axis import unit_of
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report import write_picture, write_report
 from rlexp.results.unscored import UnscoredGroup
+from rlexp.terminal.importances import importance_as_json, importance_lines
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 
@@ -84,6 +85,7 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
             name: {group.name: group.settings.get(name) for group in comparison.groups}
             for name in comparison.differences
         },
+        "importance": importance_as_json(comparison.importance) if comparison.importance else None,
         "notices": [vars(notice) for notice in comparison.notices],
     }
 
@@ -173,6 +175,9 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
         yield from _ended_early(comparison.ended_early, columns)
     yield ""
     yield from textwrap.wrap(comparison.scoring, columns - 1)
+    if comparison.sweep is not None and comparison.importance is not None:
+        yield ""
+        yield from importance_lines(comparison.sweep, comparison.importance, columns)
 
 
 def _ended_early(groups: Sequence[UnscoredGroup], columns: int) -> Iterator[str]:

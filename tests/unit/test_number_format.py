@@ -71,6 +71,11 @@ def test_small_scores_get_more_digits(largest: float, digits: int) -> None:
         ),
         (["cartpole-long-name-version-one", "cartpole-long-name-version-two"], 16, ["…version-one", "…version-two"]),
         (["grid lr=0.1, hiddens=[64, 64]", "grid lr=0.1, hiddens=[64]"], 16, ["grid …[64, 64]", "grid …[64]"]),
+        (
+            ["lr", "config.noise.final_standard_deviation", "config.noise.initial_standard_deviation"],
+            20,
+            ["lr", "…noise.final_…", "…noise.initial_…"],
+        ),
         (["a-single-long-name"], 9, ["a-s…-name"]),
         ([], 8, []),
     ],
@@ -84,6 +89,23 @@ def test_names_that_are_cut_stay_different(names: list[str], width: int, cut: li
 @given(st.lists(st.text("ab-=, ", max_size=30), max_size=5), st.integers(1, 30))
 def test_cut_names_never_exceed_their_room(names: list[str], width: int) -> None:
     assert all(len(name) <= width for name in number_format.distinct_cuts(names, width))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.00082104, "0.000821"),
+        (0.99685, "0.9969"),
+        (25_606, "25606"),
+        (True, "true"),
+        (None, "null"),
+        ("Pong-v5", "Pong-v5"),
+        ([[16, [8, 8], 4], 0.5], "[[16,[8,8],4],0.5]"),
+        ({"a": 1.5}, '{"a": 1.5}'),
+    ],
+)
+def test_values_of_keys_are_short(value: object, words: str) -> None:
+    assert number_format.value_words(value) == words
 
 
 def test_a_long_list_is_cut_and_counted() -> None:

@@ -94,8 +94,8 @@ class CurvesChart:
         self._comparison = comparison
         bands = [group.band for group in comparison.groups]
         self.unit = unit_of(comparison.axis, max(float(band.x[-1]) for band in bands))
-        x_limits = _limits(band.x / self.unit.size for band in bands)
-        y_limits = _limits((values for band in bands for values in (band.low, band.high)), _ROOM)
+        x_limits = limits(band.x / self.unit.size for band in bands)
+        y_limits = limits((values for band in bands for values in (band.low, band.high)), _ROOM)
         self.frame = Frame(_CURVES_HEIGHT, x_limits, y_limits)
 
     def window(self) -> tuple[float, float] | None:
@@ -147,10 +147,10 @@ def scores_frame(comparison: Comparison) -> Frame:
     # As wide as the curves are high: dots that are apart there by noise alone are not apart here.
     trained = [values for group in groups for values in (group.band.low, group.band.high)]
     height = _SCORES_MARGIN + _ROW_HEIGHT * len(groups)
-    return Frame(height, _limits([*scores, *trained], _ROOM), (len(groups) - 0.5, -0.5))
+    return Frame(height, limits([*scores, *trained], _ROOM), (len(groups) - 0.5, -0.5))
 
 
-def _limits(arrays: Iterable[Array], room: float = 0.0) -> tuple[float, float]:
+def limits(arrays: Iterable[Array], room: float = 0.0) -> tuple[float, float]:
     """Return the lowest and highest value, with ``room`` (a share of their distance) around; apart if equal."""
     values = np.concatenate([np.ravel(each) for each in arrays])
     low, high = float(values.min()), float(values.max())

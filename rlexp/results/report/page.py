@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,15 +12,18 @@ from rlexp import __version__
 from rlexp.errors import UsageError
 from rlexp.json_file import replace_text
 from rlexp.metrics.statistics import RESAMPLES
-from rlexp.number_format import MISSING, count, decimal, duration, exact, score
+from rlexp.number_format import MISSING, count, decimal, duration, exact, percent, score, value_words
 from rlexp.results.comparison import Comparison
 from rlexp.results.report.charts import CurvesChart, colour_class, dashes, place, scores_frame
+from rlexp.results.report.sweep_charts import SweepSection
 from rlexp.results.report.videos import videos_of
 from rlexp.runs.run_record import RunRecord
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_MOST_OF_SWEEP: Final = 12
+"""Configurations of a sweep that have a curve, seeds and settings in the page."""
 _UNPRINTABLE: Final = "\ufffd"
 
 
@@ -38,8 +42,14 @@ def report_page(comparison: Comparison, report_directory: Path, written: datetim
     Small videos are within it; links to others are relative to ``report_directory``, where it will be.
     """
     page, facts = _templates().get_template("page.html"), _facts_by_run(comparison)
+    number_of_groups, number_of_trials = len(comparison.groups), comparison.num_trials
+    if comparison.sweep is not None:  # its groups are in the order of the ranking; trials.csv has all
+        comparison = replace(comparison, groups=comparison.groups[:_MOST_OF_SWEEP])
     return page.render(
         comparison=comparison,
+        number_of_groups=number_of_groups,
+        number_of_trials=number_of_trials,
+        sweep=None if comparison.sweep is None else SweepSection(comparison.sweep, comparison.importance),
         curves_chart=CurvesChart(comparison),
         scores_frame=scores_frame(comparison),
         videos=videos_of(comparison, report_directory),
@@ -71,8 +81,10 @@ def _templates() -> Environment:
         "decimal": decimal,
         "duration": duration,
         "exact": exact,
+        "percent": percent,
         "place": place,
         "score": score,
+        "words": value_words,
     }
     return environment
 

@@ -61,7 +61,7 @@ def test_explained_names_exist() -> None:
         ("loss", "info/learner/loss (metric)"),
         ("num_env_steps_sampled_lifetime", "timesteps_total (metric)"),
         ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
-        ("asha", "  keys:    time_attr, grace_period, reduction_factor"),
+        ("asha", "  keys:    time_attr, grace_period, reduction_factor, brackets"),
         ("search.pbt.quantile_fraction", "  default: 0.25"),
         ("clip_param", "  default: 0.3 (PPO)"),
     ],
