@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rlexp.config.space.distinct import identity
-from rlexp.config.space.domains import Domain, Listed, Range
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.config.variants.tried_points import TriedPoints
-from rlexp.errors import UsageError
+from rlexp.search.optuna_sampler import make_sampler
+from rlexp.search.optuna_space import parameters_of, suggested_point
 from rlexp.search.outcome import Outcome, OutcomeStatus
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _MOST_REPETITIONS: Final = 10
 
 
 class OptunaSearcher:
-    """``optuna``: tree-structured Parzen estimators, seeded; points being tried count as bad ones meanwhile.
+    """``optuna``: a sampler of Optuna, seeded, which learns from the outcomes.
 
     No point is tried twice: one that is suggested again gets the outcome that it has, or will have. The study is in
     memory. That of a resumed sweep has the same points and values, but not the state of the sampler's generator: what
@@ -52,7 +51,7 @@ class OptunaSearcher:
                 point = self._tried.new(self._sweep.rng("new point", configuration), {})
                 if point is None:
                     return None
-                self._study.enqueue_trial(self._parameters(point))
+                self._study.enqueue_trial(parameters_of(point, self._domains))
             trial, point = self._ask()
             if point not in self._tried:
                 break
@@ -64,8 +63,8 @@ class OptunaSearcher:
         return self._accept(configuration, trial, point)
 
     def restore(self, configuration: int, point: Point) -> None:
-        """Add a point to the study as one that is being tried; raises KeyError or ValueError where it does not fit."""
-        self._study.enqueue_trial(self._parameters(point))
+        """Add a point to the study as one that is being tried; raises KeyError where it does not fit."""
+        self._study.enqueue_trial(parameters_of(point, self._domains))
         self._accept(configuration, *self._ask())  # gets the point that was enqueued
         # With the first seed of the study, the next draws would repeat its first points.
         self._study.sampler = self._sampler("resumed", configuration + 1)
@@ -85,7 +84,7 @@ class OptunaSearcher:
 
     def _ask(self) -> tuple[optuna.Trial, Point]:
         trial = self._study.ask()
-        return trial, {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+        return trial, suggested_point(trial, self._domains)
 
     def _accept(self, configuration: int, trial: optuna.Trial, point: Point) -> Point:
         self._tried.add(point)
@@ -111,35 +110,5 @@ class OptunaSearcher:
             trial.report(outcome.value, outcome.time)
         self._study.tell(trial, state=TrialState.PRUNED)
 
-    def _parameters(self, point: Point) -> dict[str, Any]:
-        return {key: _parameter(domain, point[key]) for key, domain in self._domains.items()}
-
     def _sampler(self, *stream: str | int) -> optuna.samplers.BaseSampler:
-        import optuna
-
-        seed = self._sweep.rng("optuna", *stream).getrandbits(31)
-        startup = self._sweep.search.optuna.n_startup_trials
-        return optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed, constant_liar=True)
-
-
-def require_sweep_extra(sweep: Sweep) -> None:
-    """Raise UsageError where a sweep wants Optuna and it is not installed."""
-    if sweep.searcher == "optuna" and importlib.util.find_spec("optuna") is None:
-        raise UsageError("searcher optuna needs Optuna, which is not installed", "pip install 'rlexp[sweep]'")
-
-
-def _parameter(domain: Domain, value: Any) -> Any:
-    """Return what Optuna knows a value as: its place in a list, or itself."""
-    return list(domain.values).index(value) if isinstance(domain, Listed) else value
-
-
-def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> Any:
-    if isinstance(domain, Listed):
-        return domain.values[trial.suggest_categorical(key, range(len(domain.values)))]
-    assert isinstance(domain, Range)  # others were refused when the file was read
-    if domain.step is None:
-        return domain.limited(trial.suggest_float(key, domain.low, domain.high, log=domain.is_log))
-    if isinstance(domain.step, int) and isinstance(domain.low, int) and isinstance(domain.high, int):
-        step = 1 if domain.is_log else domain.step
-        return domain.limited(trial.suggest_int(key, domain.low, domain.high, step=step, log=domain.is_log))
-    return domain.limited(trial.suggest_float(key, domain.low, domain.high, step=domain.step))
+        return make_sampler(self._sweep.search.optuna, self._sweep.rng("optuna", *stream).getrandbits(31))

@@ -14,7 +14,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.secrets import masked
 from rlexp.search.journal import Heading, Journal
-from rlexp.search.optuna_searcher import require_sweep_extra
+from rlexp.search.optuna_sampler import require_sampler
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher
 from rlexp.search.state import SearchState
@@ -29,7 +29,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     Raises ResourceError or UsageError, with nothing created, where its trials cannot run here.
     """
     sweep = only_sweep(plan)
-    require_sweep_extra(sweep)
+    require_sampler(sweep)
     display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, options.debug)
     name = usual_name(plan)
