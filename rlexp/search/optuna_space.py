@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.config.space.distinct import identity
 from rlexp.config.space.domains import Domain, Listed, Range
@@ -13,11 +14,38 @@ if TYPE_CHECKING:
     import optuna
 
 Label = None | bool | int | float | str
+_REHEARSALS: Final = 64
 
 
-def suggested_point(trial: optuna.Trial, domains: Mapping[str, Domain]) -> Point:
+def suggested_point(trial: optuna.trial.BaseTrial, domains: Mapping[str, Domain]) -> Point:
     """Return the point that a trial's sampler chooses."""
     return {key: _suggested(trial, key, domain) for key, domain in domains.items()}
+
+
+def known_point(parameters: Mapping[str, Any], domains: Mapping[str, Domain]) -> Point | None:
+    """Return the point that a trial has, None for parameters that are missing or are not in the space."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a parameter is not in its range
+        try:
+            return suggested_point(optuna.trial.FixedTrial(dict(parameters)), domains)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def rehearsed_distributions(domains: Mapping[str, Domain]) -> dict[str, optuna.distributions.BaseDistribution]:
+    """Return what each parameter can be; where a value decides which others there are, of enough points to see all."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    found: dict[str, optuna.distributions.BaseDistribution] = {}
+    for _ in range(_REHEARSALS):
+        trial = study.ask()
+        suggested_point(trial, domains)
+        found |= trial.distributions
+    return found
 
 
 def parameters_of(point: Point, domains: Mapping[str, Domain]) -> dict[str, Any]:
@@ -31,7 +59,7 @@ def _parameter(domain: Domain, value: Any) -> Any:
     return {identity(known): label for label, known in _labelled(domain).items()}[identity(value)]
 
 
-def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> Any:
+def _suggested(trial: optuna.trial.BaseTrial, key: str, domain: Domain) -> Any:
     if isinstance(domain, Listed):
         values = _labelled(domain)
         return values[trial.suggest_categorical(key, list(values))]
