@@ -140,10 +140,16 @@ class OptunaSearcher:
             yield self._ask(configuration)
 
     def _ask(self, configuration: int) -> tuple[optuna.Trial, Point]:
-        trial = self._study.ask()
-        if self._shared is not None:
-            self._shared.begin(trial, configuration)
-        return trial, suggested_point(trial, self._domains)
+        while True:
+            trial = self._study.ask()
+            if self._shared is not None:
+                self._shared.begin(trial, configuration)
+            try:
+                return trial, suggested_point(trial, self._domains)
+            except ValueError:
+                if self._shared is None or not self._shared.is_enqueued(trial):
+                    raise
+                self._shared.refuse(trial)
 
     def _accept(self, configuration: int, trial: optuna.Trial, point: Point) -> Point:
         self._register(configuration, point, trial)

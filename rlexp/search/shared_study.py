@@ -159,6 +159,17 @@ class SharedStudy:
             trial.report(value, step)
         self.study.tell(trial, state=TrialState.PRUNED if other.state is TrialState.PRUNED else TrialState.FAIL)
 
+    def is_enqueued(self, trial: optuna.Trial) -> bool:
+        """Whether a person has written the parameters of a trial into the study: they may be none of the space."""
+        return "fixed_params" in self.study.get_trials(deepcopy=False)[trial.number].system_attrs
+
+    def refuse(self, trial: optuna.Trial) -> None:
+        """Record a trial as failed, which is not a point of the space."""
+        from optuna.trial import TrialState
+
+        trial.set_user_attr("refused", "its parameters are not in the space")
+        self.study.tell(trial, state=TrialState.FAIL)
+
     def is_running(self, trial: optuna.Trial) -> bool:
         """Whether no other sweep has recorded a trial of this one as failed."""
         return not self.study.get_trials(deepcopy=False)[trial.number].state.is_finished()

@@ -228,6 +228,17 @@ def test_trial_that_another_sweep_recorded_as_failed_gets_its_value(tmp_path: Pa
     assert [trial.value for trial in study_in(tmp_path).trials] == [None, 7.0]
 
 
+def test_points_that_a_person_enqueues_are_tried_if_they_are_in_the_space(tmp_path: Path) -> None:
+    searcher = searcher_of(tmp_path, "first")
+    study = study_in(tmp_path)
+    study.enqueue_trial({"double_q": "maybe"})
+    study.enqueue_trial({"lr": 0.123, "double_q": False})
+    point = searcher.suggest(0)
+    assert point is not None
+    assert (point["lr"], point["double_q"]) == (0.123, False)
+    assert [trial.state.name for trial in study_in(tmp_path).trials] == ["FAIL", "RUNNING"]
+
+
 RUN = """
 import sys
 from pathlib import Path
