@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from rlexp.config.keys.optuna import OptunaConfig
+from rlexp.config.space.domains import Range
 from rlexp.config.space.grid import SEARCH
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import shown
@@ -39,6 +40,8 @@ _TYPES: Final[Mapping[str, Any]] = MappingProxyType(
     {"bool": bool, "int": int, "float": float, "str": str, "None": None, "dict[str, Any]": dict[str, Any]}
 )
 """The types of arguments that a file can give."""
+_FEWEST_OF_CMAES: Final = 2
+"""Ranges: with fewer, Optuna's CMA-ES draws at random."""
 _SUGGESTIONS: Final = 30
 """Of a rehearsal: with so few, CMA-ES updates its distribution, and TPE has left its random phase."""
 
@@ -46,7 +49,8 @@ _SUGGESTIONS: Final = 30
 def require_sampler(sweep: Sweep) -> None:
     """Raise UsageError where a sweep needs Optuna, or its sampler a package, that is not installed.
 
-    Raises ConfigError where the sampler cannot be made with ``sampler_kwargs``, or fails in a rehearsal without trials.
+    Raises ConfigError where the sampler does not fit the space, cannot be made with ``sampler_kwargs``, or fails in a
+    rehearsal without trials.
     """
     if sweep.searcher != "optuna":
         return
@@ -57,10 +61,13 @@ def require_sampler(sweep: Sweep) -> None:
     if missing:
         message = f"search.optuna.sampler {options.sampler} needs {' and '.join(missing)}, which is not installed"
         raise UsageError(message, f"pip install {' '.join(missing)}")
-    if options.sampler_kwargs:
-        problems = list(_problems(sweep))
-        if problems:
-            raise ConfigError(problems)
+    numbers = sum(isinstance(domain, Range) for domain in sweep.space.domains.values())
+    if options.sampler == "cmaes" and numbers < _FEWEST_OF_CMAES:
+        message = f"search.optuna.sampler cmaes needs two or more ranges of numbers, and {sweep.name} has {numbers}"
+        raise ConfigError([Problem(_place(sweep, "sampler"), message, "use another sampler; it would draw at random")])
+    problems = list(_problems(sweep)) if options.sampler_kwargs else []
+    if problems:
+        raise ConfigError(problems)
 
 
 def make_sampler(options: OptunaConfig, seed: int) -> optuna.samplers.BaseSampler:
@@ -97,10 +104,10 @@ def _problems(sweep: Sweep) -> Iterator[Problem]:
         problem = _problem(name, value, known, _CLASSES[options.sampler])
         if problem is not None:
             is_wrong = True
-            yield Problem(_place(sweep, name), *problem)
+            yield Problem(_place(sweep, "sampler_kwargs", name), *problem)
     if not is_wrong and (why := _failure(sweep)):
         message = f"search.optuna.sampler_kwargs: {_CLASSES[options.sampler]} refuses them: {why}"
-        yield Problem(_place(sweep), message)
+        yield Problem(_place(sweep, "sampler_kwargs"), message)
 
 
 def _problem(name: str, value: Any, types: Mapping[str, Any], sampler: str) -> tuple[str, str] | None:
@@ -147,5 +154,5 @@ def _failure(sweep: Sweep) -> str | None:
 
 
 def _place(sweep: Sweep, *path: str) -> str:
-    node = sweep.space.node.find((SEARCH, "optuna", "sampler_kwargs", *path))
+    node = sweep.space.node.find((SEARCH, "optuna", *path))
     return str(sweep.place if node is None else node.key_place)

@@ -107,6 +107,13 @@ def test_missing_package_of_a_sampler_is_refused_with_its_pip_line(
         assert caught.value.hint == f"pip install {package}"
 
 
+def test_cmaes_is_refused_where_it_would_draw_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    require_sampler(sweep_of(tmp_path, SPACE, search_of("cmaes")))
+    with pytest.raises(ConfigError, match="needs two or more ranges of numbers, and small has 1"):
+        require_sampler(sweep_of(tmp_path, {"lr": SPACE["lr"], "hiddens": SPACE["hiddens"]}, search_of("cmaes")))
+
+
 def test_experimental_samplers_are_made_without_warnings(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, SPACE, search_of("tpe", sampler_kwargs={"multivariate": True, "group": True}))
     with warnings.catch_warnings():
