@@ -190,7 +190,7 @@ class OptunaSearcher:
             self._study.tell(trial, self._sign * outcome.value)
             return
         if outcome.status is OutcomeStatus.PRUNED and outcome.value is not None:
-            trial.report(self._sign * outcome.value, outcome.time)
+            trial.report(self._sign * outcome.value, int(outcome.time))
         if outcome.status is OutcomeStatus.FAILED and self._shared is not None:
             self._shared.describe_failure(trial)
         self._study.tell(trial, state=TrialState.PRUNED)

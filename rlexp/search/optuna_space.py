@@ -1,14 +1,23 @@
-"""Points of a space as parameters of an Optuna trial: numbers as they are, values of lists by what a reader sees."""
+"""Points of a space as parameters of Optuna: one for each key, and one for each sampler inside a value of a key.
+
+Numbers stay as they are, values of lists are shown as a reader knows them. Optuna's spaces are defined by running: of a
+``choice`` whose values hold samplers, the place of the value is suggested first, then the parameters inside it under
+names such as ``exploration_config[1].temperature``. A parameter has the same name and distribution in every
+configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from rlexp.config.space.alternatives import Alternatives
 from rlexp.config.space.distinct import identity
 from rlexp.config.space.domains import Domain, Listed, Range
 from rlexp.config.variants.sweep import Point
+from rlexp.config.yaml.nodes import KeyPath, dotted
 
 if TYPE_CHECKING:
     import optuna
@@ -49,27 +58,49 @@ def rehearsed_distributions(domains: Mapping[str, Domain]) -> dict[str, optuna.d
 
 
 def parameters_of(point: Point, domains: Mapping[str, Domain]) -> dict[str, Any]:
-    """Return a point as Optuna has it; raises KeyError for a key or a value that is not in the space."""
-    return {key: _parameter(domain, point[key]) for key, domain in domains.items()}
+    """Return a point as Optuna has it, with the parameters inside the values that it has.
+
+    Raises KeyError or ValueError where the point does not fit the space.
+    """
+    found = (_parameters(key, domain, point[key]) for key, domain in domains.items())
+    return dict(chain.from_iterable(found))
 
 
-def _parameter(domain: Domain, value: Any) -> Any:
-    if not isinstance(domain, Listed):
-        return value
-    return {identity(known): label for label, known in _labelled(domain).items()}[identity(value)]
-
-
-def _suggested(trial: optuna.trial.BaseTrial, key: str, domain: Domain) -> Any:
+def _suggested(trial: optuna.trial.BaseTrial, name: str, domain: Domain) -> Any:
     if isinstance(domain, Listed):
         values = _labelled(domain)
-        return values[trial.suggest_categorical(key, list(values))]
+        return values[trial.suggest_categorical(name, list(values))]
+    if isinstance(domain, Alternatives):
+        place = trial.suggest_categorical(name, range(len(domain.alternatives)))
+        return domain.alternatives[place].filled(
+            lambda path, inside: _suggested(trial, _name_inside(name, place, path), inside)
+        )
     assert isinstance(domain, Range)  # others were refused when the file was read
     if domain.step is None:
-        return domain.limited(trial.suggest_float(key, domain.low, domain.high, log=domain.is_log))
+        return domain.limited(trial.suggest_float(name, domain.low, domain.high, log=domain.is_log))
     if isinstance(domain.step, int) and isinstance(domain.low, int) and isinstance(domain.high, int):
         step = 1 if domain.is_log else domain.step
-        return domain.limited(trial.suggest_int(key, domain.low, domain.high, step=step, log=domain.is_log))
-    return domain.limited(trial.suggest_float(key, domain.low, domain.high, step=domain.step))
+        return domain.limited(trial.suggest_int(name, domain.low, domain.high, step=step, log=domain.is_log))
+    return domain.limited(trial.suggest_float(name, domain.low, domain.high, step=domain.step))
+
+
+def _parameters(name: str, domain: Domain, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameter of a value, and those of the samplers inside it."""
+    if isinstance(domain, Listed):
+        yield name, {identity(known): label for label, known in _labelled(domain).items()}[identity(value)]
+    elif isinstance(domain, Alternatives):
+        place, values = domain.taken(value)
+        yield name, place
+        for path, inside in domain.alternatives[place].domains.items():
+            yield from _parameters(_name_inside(name, place, path), inside, values[path])
+    else:
+        yield name, value
+
+
+def _name_inside(name: str, place: int, path: KeyPath) -> str:
+    """Return the name of a parameter inside the nth value of another: ``exploration_config[1].temperature``."""
+    inside = dotted(path)
+    return f"{name}[{place}]" + (inside if not inside or inside.startswith("[") else f".{inside}")
 
 
 def _labelled(domain: Listed) -> dict[Label, Any]:

@@ -21,5 +21,5 @@ class Outcome:
     status: OutcomeStatus
     value: float | None
     """Of which more is better; None for one that failed."""
-    time: int = 0
-    """Env steps that it was trained for."""
+    time: float = 0.0
+    """Of one that ended early: the rung at which it has that value, in the unit of the scheduler's ``time_attr``."""

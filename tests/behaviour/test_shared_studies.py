@@ -228,6 +228,21 @@ def test_trial_that_another_sweep_recorded_as_failed_gets_its_value(tmp_path: Pa
     assert [trial.value for trial in study_in(tmp_path).trials] == [None, 7.0]
 
 
+def test_conditional_space_is_continued_from_its_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inner = {"fcnet_hiddens": {"choice": [[8], [16]]}, "fcnet_activation": {"choice": ["relu", "tanh"]}}
+    config = {"lr": SPACE["lr"], "model": {"choice": [{"fcnet_hiddens": [32]}, inner]}}
+    rehearsals = Rehearsals(tmp_path, curve, stop_after=33)
+    path = rehearsals.begin(text_of(config, search_of("study.log", 6)))
+    rehearsals.stop_after = NEVER
+    assert rehearsals.resume(path) == 0
+    trials = study_in(tmp_path, "study.log").trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 6
+    assert {len(trial.params) for trial in trials} == {2, 4}
+    Rehearsals(tmp_path, curve).begin(text_of(config, search_of("study.log", 2)))
+    assert len(study_in(tmp_path, "study.log").trials) == 8
+
+
 def test_points_that_a_person_enqueues_are_tried_if_they_are_in_the_space(tmp_path: Path) -> None:
     searcher = searcher_of(tmp_path, "first")
     study = study_in(tmp_path)
