@@ -51,6 +51,8 @@ class Search:
         self._capacity = capacity
         self._allow_failures = allow_failures
         self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
+        self._added = {record.name for record in directory.record.trials}
+        """Names of the trials that have a directory."""
         self._scores: dict[str, float | None] = {}
         """What trials scored when they ended: it may change as others end."""
 
@@ -59,8 +61,9 @@ class Search:
         trial = None if self._is_full() or self._is_over_time() or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
-        if all(record.name != trial.name for record in self._directory.record.trials):
+        if trial.name not in self._added:
             self._directory.add(trial)
+            self._added.add(trial.name)
         self._begin(trial)
         return trial
 
@@ -116,7 +119,7 @@ class Search:
         return [trial for trial in paused if self._state.judge_waiting(trial.name).verdict is Verdict.STOP]
 
     def on_start(self, trial: Trial) -> None:
-        self.standings.of(trial).status = Status.RUNNING
+        self.standings.on_status(trial, Status.RUNNING)
 
     def drain_notes(self) -> list[str]:
         return self.standings.drain_notes()
@@ -136,8 +139,9 @@ class Search:
         if finished and self._is_over_time() and error is None:
             status, why = Status.STOPPED, "search.time_budget_s is over"
         self._journal.write(Event.ENDED, trial=trial.name, status=status, error=asdict(error) if error else None)
+        self.standings.elapsed_s = self._journal.elapsed_s
         self._state.ended(trial, status, error)
-        self._record.write(self.standings, self._state.summary)
+        self._record.write_when_due(self.standings, self._state.summary)
         self._scores[trial.name] = self.standings.score_of(trial)
         return Ending(status, why, self._scores[trial.name])
 

@@ -153,7 +153,7 @@ class SearchState:
         self.running.clear()
         self.paused.clear()
         for trial in unfinished:
-            self.standings.of(trial).status = Status.PENDING
+            self.standings.on_status(trial, Status.PENDING)
 
     def summary(self) -> dict[str, Any]:
         """Return the state of the scheduler, as ``sweep.json`` has it."""
@@ -241,6 +241,7 @@ class _JournalReader:
             case Event.EXPLOITED:
                 self._exploited(Exploit(**event["exploit"]))
             case Event.ENDED:
+                self.state.standings.elapsed_s = float(event["elapsed_s"])
                 self._ended(event["trial"], Status(event["status"]), event["error"])
             case other:
                 raise ValueError(f"there is no event {other!r}")
