@@ -113,14 +113,19 @@ class OptunaSearcher:
         self._study = self._shared.study
         if not self._shared.is_new:
             self._study.sampler = self._sampler("joined", member.id)
+        configurations: dict[int, int] = {}
         for trial in self._shared.own():
             configuration = trial.user_attrs.get(CONFIGURATION)
+            if configuration is None and not trial.state.is_finished():
+                self._shared.fail(trial)  # a kill came before it had one
             if configuration is None or trial.state.name == "FAIL":
                 continue
             if SAME_AS not in trial.user_attrs:
                 self._known[configuration] = trial
+                configurations[trial.number] = configuration
             elif not trial.state.is_finished():
-                self._repeated.setdefault(configuration, []).append(self._shared.continued(trial))
+                known = configurations[trial.user_attrs[SAME_AS]]
+                self._repeated.setdefault(known, []).append(self._shared.continued(trial))
 
     def _suggestions(self, configuration: int) -> Iterator[tuple[optuna.Trial, Point]]:
         """Yield trials of the study: one that was asked for before a kill, the sampler's, then new points at random."""
@@ -177,7 +182,7 @@ class OptunaSearcher:
             self._shared.copy(self._others[identity(point)], trial)
             return
         if self._shared is not None:
-            self._shared.repeat(trial, self._numbers[configuration], configuration)
+            self._shared.repeat(trial, self._numbers[configuration])
         if configuration in self._outcomes:
             self._tell(trial, self._outcomes[configuration])
         else:

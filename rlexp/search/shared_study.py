@@ -142,10 +142,9 @@ class SharedStudy:
         """Record that a configuration failed: the study has it as pruned, so that samplers learn from it."""
         trial.set_user_attr(FAILED, True)
 
-    def repeat(self, trial: optuna.Trial, of: int, configuration: int) -> None:
-        """Record that a trial is not run, since trial ``of`` has the same point, that of a configuration."""
+    def repeat(self, trial: optuna.Trial, of: int) -> None:
+        """Record that a trial is not run, since trial ``of`` has the same point."""
         trial.set_user_attr(SAME_AS, of)
-        trial.set_user_attr(CONFIGURATION, configuration)
 
     def copy(self, other: optuna.trial.FrozenTrial, trial: optuna.Trial) -> None:
         """End a trial like that of another sweep at its point; while that one runs, as failed, which is ignored."""
@@ -169,6 +168,12 @@ class SharedStudy:
 
         trial.set_user_attr("refused", "its parameters are not in the space")
         self.study.tell(trial, state=TrialState.FAIL)
+
+    def fail(self, trial: optuna.trial.FrozenTrial) -> None:
+        """Record a running trial as failed, which samplers ignore."""
+        from optuna.trial import TrialState
+
+        self.study.tell(trial.number, state=TrialState.FAIL)
 
     def is_running(self, trial: optuna.Trial) -> bool:
         """Whether no other sweep has recorded a trial of this one as failed."""

@@ -178,8 +178,9 @@ def test_sweep_that_is_killed_at_any_moment_is_resumed_with_its_study(tmp_path: 
         assert after[: len(before)] == before
         assert len({json.dumps(point) for point in after}) == len(after) == 6
         trials = study_in(tmp_path, "study.log").trials
-        assert all(trial.state.is_finished() for trial in trials)
-        own = [trial.user_attrs["configuration"] for trial in trials if "same_as" not in trial.user_attrs]
+        assert all(trial.state.is_finished() for trial in trials if "sweep" in trial.user_attrs)
+        ended = [trial.user_attrs for trial in trials if trial.state.name in ("COMPLETE", "PRUNED")]
+        own = [attributes["configuration"] for attributes in ended if "same_as" not in attributes]
         assert sorted(own) == list(range(6)), "each configuration is there once"
 
 
