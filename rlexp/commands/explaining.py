@@ -15,6 +15,7 @@ from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import Notice, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.search.optuna_sampler import require_sampler
 from rlexp.sessions.ray_environment import cluster_error
 from rlexp.terminal import (
     plan_as_json,
@@ -69,6 +70,8 @@ def check_files(
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)
         check_fits(plan.everything, this_machine())
+        for sweep in plan.sweeps:
+            require_sampler(sweep)
         envs = _made_envs(plan) if make_envs else None
     except RlexpError as caught:
         error = caught

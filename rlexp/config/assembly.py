@@ -42,6 +42,14 @@ _WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "basic_variant": "random",
             "optunasearch": "optuna",
         },
+        "optuna.sampler": {
+            "tpesampler": "tpe",
+            "randomsampler": "random",
+            "cmaessampler": "cmaes",
+            "gpsampler": "gp",
+            "qmcsampler": "qmc",
+            "nsgaiisampler": "nsgaii",
+        },
     }
 )
 

@@ -93,6 +93,10 @@ class RunDirectory:
         remove_remains(path.absolute().parent)
         return directory
 
+    def keep_private(self) -> None:
+        """Let nobody else read a run with secrets: a resume needs them in experiment.yaml and resolved.yaml."""
+        self.path.chmod(_OWNER_ONLY)
+
     def write_experiments(self, texts: Sequence[str], resolved: str) -> None:
         """Keep the experiment files as given and ``resolved.yaml``.
 
@@ -128,8 +132,7 @@ class RunDirectory:
 
     def _make(self, trial: Trial) -> None:
         if has_secrets(trial.experiment.config.model_dump(mode="json")):
-            # What a resumed run needs cannot be masked: experiment.yaml, resolved.yaml and the checkpoints.
-            self.path.chmod(_OWNER_ONLY)
+            self.keep_private()
         directory = self._make_directory(trial)
         seed = trial.experiment.config.seed
         record = TrialRecord(trial.name, directory.name, seed, masked(trial.varied), env=trial.experiment.env)

@@ -11,6 +11,7 @@ MASK: Final = "***"
 _SECRET_WORDS: Final = frozenset({"password", "passwd", "passphrase", "secret", "token", "credential", "credentials"})
 _SECRET_PAIRS: Final = frozenset({("api", "key"), ("access", "key"), ("private", "key")})
 _URL_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
+_URL_QUERY: Final = re.compile(r"(?<=[?&])(?P<key>[\w.-]+)=(?P<value>[^&#\s]+)")
 
 
 def is_secret(key: str) -> bool:
@@ -25,7 +26,15 @@ def masked(value: Any) -> Any:
         return {key: MASK if is_secret(str(key)) and item is not None else masked(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [masked(item) for item in value]
-    return _URL_PASSWORD.sub(rf"\1:{MASK}", value) if isinstance(value, str) else value
+    return _masked_text(value) if isinstance(value, str) else value
+
+
+def _masked_text(text: str) -> str:
+    """Return a text without the passwords of its URLs: ``//user:PASSWORD@host`` and ``?password=PASSWORD``."""
+    if "://" not in text:
+        return text
+    text = _URL_PASSWORD.sub(rf"\1:{MASK}", text)
+    return _URL_QUERY.sub(lambda found: f"{found['key']}={MASK}" if is_secret(found["key"]) else found[0], text)
 
 
 def has_secrets(value: Any) -> bool:

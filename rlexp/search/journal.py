@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from rlexp.errors import ResumeError
 from rlexp.json_file import parse_json, sync, to_json
 from rlexp.runs.recorders.line_files import LineFile
+from rlexp.search.shared_study import StudyMember
 
 JOURNAL_FILE: Final = "search.jsonl"
 FORMAT: Final = 1
@@ -51,6 +52,10 @@ class Heading:
     experiment: Mapping[str, Any]
     """The file with every key filled in, as the sweep began; secrets masked."""
     allow_failures: int
+    sweep_id: str = ""
+    """Random; by it the study of a storage knows the sweep."""
+    folder: str = "."
+    """The current folder of the command, where a relative storage begins."""
 
 
 class Journal:
@@ -101,10 +106,17 @@ def read_heading(run_directory: Path) -> Heading:
     try:
         if content["format"] == FORMAT:
             axes = [str(key) for key in content["axes"]]
-            return Heading(axes, dict(content["experiment"]), int(content["allow_failures"]))
+            failures, sweep_id = int(content["allow_failures"]), str(content.get("sweep_id", ""))
+            return Heading(axes, dict(content["experiment"]), failures, sweep_id, str(content.get("folder", ".")))
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(run_directory, 1, error) from error
     raise ResumeError(f"{path} was written by another version of rlexp", "use the version that run.json names")
+
+
+def study_member(run_directory: Path) -> StudyMember:
+    """Return a sweep as its study knows it, by its journal; raises ResumeError as ``read_heading`` does."""
+    heading = read_heading(run_directory)
+    return StudyMember(heading.sweep_id, run_directory.absolute(), Path(heading.folder))
 
 
 def read_events(run_directory: Path) -> Iterator[tuple[int, Any]]:

@@ -1,42 +1,75 @@
-"""A search space as Optuna's parameters: one for each key, and for values with samplers inside one for each of these.
+"""Points of a space as parameters of Optuna: one for each key, and one for each sampler inside a value of a key.
 
-Optuna's spaces are defined by running: of a ``choice`` whose values hold samplers, the value is suggested first, then
-the parameters inside it under names such as ``exploration_config[1].temperature``. A parameter has the same name and
-distribution in every configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
+Numbers stay as they are, values of lists are shown as a reader knows them. Optuna's spaces are defined by running: of a
+``choice`` whose values hold samplers, the place of the value is suggested first, then the parameters inside it under
+names such as ``exploration_config[1].temperature``. A parameter has the same name and distribution in every
+configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.config.space.alternatives import Alternatives
+from rlexp.config.space.distinct import identity
 from rlexp.config.space.domains import Domain, Listed, Range
-from rlexp.config.variants.sweep import Point, Space
+from rlexp.config.variants.sweep import Point
 from rlexp.config.yaml.nodes import KeyPath, dotted
 
 if TYPE_CHECKING:
     import optuna
 
-
-def suggested_point(trial: optuna.Trial, space: Space) -> Point:
-    """Return the point that Optuna suggests for a trial."""
-    return {key: _suggested(trial, key, domain) for key, domain in space.domains.items()}
+Label = None | bool | int | float | str
+_REHEARSALS: Final = 64
 
 
-def parameters_of(space: Space, point: Point) -> dict[str, Any]:
-    """Return a point as Optuna has it: places in lists, numbers, and the parameters inside the values that it has.
+def suggested_point(trial: optuna.trial.BaseTrial, domains: Mapping[str, Domain]) -> Point:
+    """Return the point that a trial's sampler chooses."""
+    return {key: _suggested(trial, key, domain) for key, domain in domains.items()}
+
+
+def known_point(parameters: Mapping[str, Any], domains: Mapping[str, Domain]) -> Point | None:
+    """Return the point that a trial has, None for parameters that are missing or are not in the space."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a parameter is not in its range
+        try:
+            return suggested_point(optuna.trial.FixedTrial(dict(parameters)), domains)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def rehearsed_distributions(domains: Mapping[str, Domain]) -> dict[str, optuna.distributions.BaseDistribution]:
+    """Return what each parameter can be; where a value decides which others there are, of enough points to see all."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    found: dict[str, optuna.distributions.BaseDistribution] = {}
+    for _ in range(_REHEARSALS):
+        trial = study.ask()
+        suggested_point(trial, domains)
+        found |= trial.distributions
+    return found
+
+
+def parameters_of(point: Point, domains: Mapping[str, Domain]) -> dict[str, Any]:
+    """Return a point as Optuna has it, with the parameters inside the values that it has.
 
     Raises KeyError or ValueError where the point does not fit the space.
     """
-    found = (_parameters(key, domain, point[key]) for key, domain in space.domains.items())
+    found = (_parameters(key, domain, point[key]) for key, domain in domains.items())
     return dict(chain.from_iterable(found))
 
 
-def _suggested(trial: optuna.Trial, name: str, domain: Domain) -> Any:
+def _suggested(trial: optuna.trial.BaseTrial, name: str, domain: Domain) -> Any:
     if isinstance(domain, Listed):
-        return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
+        values = _labelled(domain)
+        return values[trial.suggest_categorical(name, list(values))]
     if isinstance(domain, Alternatives):
         place = trial.suggest_categorical(name, range(len(domain.alternatives)))
         return domain.alternatives[place].filled(
@@ -54,7 +87,7 @@ def _suggested(trial: optuna.Trial, name: str, domain: Domain) -> Any:
 def _parameters(name: str, domain: Domain, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameter of a value, and those of the samplers inside it."""
     if isinstance(domain, Listed):
-        yield name, list(domain.values).index(value)
+        yield name, {identity(known): label for label, known in _labelled(domain).items()}[identity(value)]
     elif isinstance(domain, Alternatives):
         place, values = domain.taken(value)
         yield name, place
@@ -68,3 +101,15 @@ def _name_inside(name: str, place: int, path: KeyPath) -> str:
     """Return the name of a parameter inside the nth value of another: ``exploration_config[1].temperature``."""
     inside = dotted(path)
     return f"{name}[{place}]" + (inside if not inside or inside.startswith("[") else f".{inside}")
+
+
+def _labelled(domain: Listed) -> dict[Label, Any]:
+    """Return the distinct values of a list by their labels: themselves, or JSON where Optuna cannot hold one of them.
+
+    Optuna has text, numbers, true, false and null, and takes 1 and true for the same.
+    """
+    values = {identity(value): value for value in domain.values}
+    plain: dict[Label, Any] = {
+        value: value for value in values.values() if value is None or isinstance(value, bool | int | float | str)
+    }
+    return plain if len(plain) == len(values) else dict(values.items())

@@ -29,6 +29,7 @@ from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.json_file import plain, replace_json, replace_text, to_json
 from rlexp.number_format import count
 from rlexp.runs.run_record import now
+from rlexp.runs.secrets import masked
 from rlexp.search.ranking import SWEEP_FILE, EndComparison, Standing, TrialStanding
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of
@@ -83,7 +84,7 @@ class SearchRecord:
             "format": FORMAT,
             "experiment": self._sweep.name,
             "searcher": self._sweep.searcher,
-            "search": self._sweep.search.model_dump(mode="json"),
+            "search": masked(self._sweep.search.model_dump(mode="json")),
             "seed": self._sweep.seed,
             "space": self._sweep.space.column_data(),
             "number_of_configurations": self._sweep.number_of_configurations,

@@ -59,6 +59,7 @@ class Search:
 
     def next(self) -> Trial | None:
         self._exploits.carry_out_idle()
+        self._state.searcher.keep_alive()
         trial = None if self._is_full() or self._is_over_time() or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
@@ -73,6 +74,7 @@ class Search:
         return self._is_over_time() or (self._is_exhausted() and not self._state.waiting)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        self._state.searcher.keep_alive()
         problem = _divergence(row)
         if problem is not None or row["done"]:
             self._report(trial, row, True, None)

@@ -15,10 +15,11 @@ from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
-from rlexp.search.journal import Event, damaged, read_events
+from rlexp.search.journal import Event, damaged, read_events, study_member
 from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.ranking import EndedEarly
 from rlexp.search.searchers import Searcher, make_searcher
+from rlexp.search.shared_study import StudyMember
 from rlexp.search.standings import Standings
 from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 
@@ -209,7 +210,7 @@ def restored(sweep: Sweep, run_directory: Path) -> Restored:
 
     Raises ResumeError where the journal is missing or damaged, or does not fit the sweep.
     """
-    reader = _JournalReader(sweep)
+    reader = _JournalReader(sweep, study_member(run_directory))
     for line, event in read_events(run_directory):
         try:
             reader.apply(event)
@@ -221,8 +222,8 @@ def restored(sweep: Sweep, run_directory: Path) -> Restored:
 class _JournalReader:
     """Applies the events of a journal to a new state."""
 
-    def __init__(self, sweep: Sweep) -> None:
-        self.state = SearchState(sweep, make_searcher(sweep))
+    def __init__(self, sweep: Sweep, member: StudyMember) -> None:
+        self.state = SearchState(sweep, make_searcher(sweep, member))
         self.elapsed_s = 0.0
         self.exploited: dict[str, tuple[Trial, str]] = {}
         self._sweep = sweep

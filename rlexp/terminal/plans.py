@@ -17,6 +17,7 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.line_width import columns_of, wrapped
 from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut
+from rlexp.runs.secrets import masked
 from rlexp.terminal.lines import aligned, print_notice_list, visible
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _sweep_as_json(sweep: Sweep) -> dict[str, Any]:
         "searcher": sweep.searcher,
         "configurations": sweep.number_of_configurations,
         "distinct_points": sweep.space.number_of_distinct_points(),
-        "search": sweep.search.model_dump(mode="json"),
+        "search": masked(sweep.search.model_dump(mode="json")),
         "space": {key: axis.domain.data() for key, axis in zip(sweep.space.keys, sweep.space.axes, strict=True)},
         "seed": sweep.seed,
     }

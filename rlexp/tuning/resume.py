@@ -33,10 +33,10 @@ from rlexp.runs.run_record import RUN_FILE, RecordedError, RunRecord, Status, re
 from rlexp.runs.secrets import masked
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
-from rlexp.search.optuna_searcher import require_sweep_extra
 from rlexp.search.ranking import SWEEP_FILE
 from rlexp.search.record import BEST_FILE
 from rlexp.search.search import Search
+from rlexp.search.searchers import require_searcher
 from rlexp.search.state import OVER, Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.session import RaySession
@@ -146,7 +146,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     plan = load_recorded_plan(path, record, overrides)
     sweep = same_sweep(plan, heading, path)
     refuse_own_modules(path, plan.everything, plan.modules.folders)
-    require_sweep_extra(sweep)
+    require_searcher(sweep, Path(heading.folder))
     display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from uuid import uuid4
 
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.load import Plan, resolved_yaml
@@ -12,11 +14,10 @@ from rlexp.display import Display
 from rlexp.machine import Machine
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
-from rlexp.runs.secrets import masked
-from rlexp.search.journal import Heading, Journal
-from rlexp.search.optuna_searcher import require_sweep_extra
+from rlexp.runs.secrets import has_secrets, masked
+from rlexp.search.journal import Heading, Journal, study_member
 from rlexp.search.search import Search
-from rlexp.search.searchers import make_searcher
+from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
 from rlexp.sessions.session import RaySession
 from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_in_session
@@ -29,7 +30,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     Raises ResourceError or UsageError, with nothing created, where its trials cannot run here.
     """
     sweep = only_sweep(plan)
-    require_sweep_extra(sweep)
+    require_searcher(sweep, Path.cwd())
     display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, options.debug)
     name = usual_name(plan)
@@ -38,7 +39,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
         RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
         begun_journal(plan, directory, allow_failures) as journal,
     ):
-        state = SearchState(sweep, make_searcher(sweep))
+        state = SearchState(sweep, make_searcher(sweep, study_member(directory.path)))
         search = Search(state, directory, journal, capacity(sweep, machine), allow_failures)
         display.follow(search.standings)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
@@ -50,11 +51,14 @@ def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> J
 
     ``run.json`` comes last: a directory that has it can be resumed.
     """
+    if has_secrets(plan.experiments[0].resolved):
+        directory.keep_private()
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     directory.write_experiments(texts, resolved_yaml(plan))
     journal = Journal(directory.path)
     experiment = masked(plan.experiments[0].resolved)
-    journal.head(Heading(list(only_sweep(plan).space.keys), experiment, allow_failures))
+    keys = list(only_sweep(plan).space.keys)
+    journal.head(Heading(keys, experiment, allow_failures, uuid4().hex, str(Path.cwd())))
     directory.start([], plan.modules)
     return journal
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher
+from rlexp.search.shared_study import StudyMember
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Ending
@@ -77,7 +79,8 @@ def simulated(
     ):
         directory.start([])
         room = sweep.search.max_concurrent or capacity
-        search = Search(SearchState(sweep, make_searcher(sweep)), directory, journal, room, 0)
+        member = StudyMember(uuid4().hex, directory.path, folder)
+        search = Search(SearchState(sweep, make_searcher(sweep, member)), directory, journal, room, 0)
         world = (make_world or World)(search, directory, reward)
         world.run()
         world.simulation.search.conclude(Status.TERMINATED)

@@ -66,6 +66,17 @@ def test_searcher_gives_the_configurations(
     assert len(simulated(sweep, tmp_path, rate).ends) == count
 
 
+@pytest.mark.key("search.optuna.sampler", "search.optuna.sampler_kwargs")
+@pytest.mark.parametrize("optuna", [{"sampler": "nsgaii"}, {"sampler_kwargs": {"n_ei_candidates": 2}}])
+def test_sampler_chooses_the_points(optuna: dict[str, Any], tmp_path: Path) -> None:
+    def rates(options: dict[str, Any]) -> list[float]:
+        search = {"searcher": "optuna", "num_samples": 15, "optuna": {"n_startup_trials": 5, **options}}
+        simulation = simulated(sweep_of(tmp_path, DRAWN, search), tmp_path, rate, capacity=1)
+        return [each.trial.varied["lr"] for each in simulation.search.standings.trials()]
+
+    assert rates(optuna) == rates(optuna) != rates({})
+
+
 @pytest.mark.key("search.searcher", "search.optuna.n_startup_trials", "search.num_samples")
 def test_optuna_learns_after_its_startup_trials(tmp_path: Path) -> None:
     def drawn(startup: int) -> list[float]:

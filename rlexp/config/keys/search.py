@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, Fraction, KeyGroup, Positive, Whole
+from rlexp.config.keys.fields import RULE, Conflict, Count, Fraction, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.keys.optuna import OptunaConfig
 
 TimeAttribute = Literal["timesteps_total", "training_iteration", "time_total_s"]
 
@@ -207,13 +208,6 @@ class PbtConfig(SchedulerConfig):
 
     def describe(self, interval: str) -> str:
         return f"{'synchronous ' if self.synch else ''}pbt every {interval} {self.time_attr}"
-
-
-class OptunaConfig(KeyGroup):
-    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
-
-    n_startup_trials: CountOrZero = 10
-    """Number of random configurations before the estimator is used."""
 
 
 class SearchConfig(KeyGroup):

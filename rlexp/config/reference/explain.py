@@ -226,7 +226,7 @@ _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "optuna": (
             "searcher",
             "search: {searcher: optuna, num_samples: 20}",
-            "Chooses each point by a tree-structured Parzen estimator, from the scores so far (Bergstra et al. 2011). "
+            "Chooses each point by a sampler of Optuna (search.optuna.sampler), from the scores so far. "
             "Needs pip install 'rlexp[sweep]'.",
         ),
         **{name: ("scheduler", options.EXAMPLE, options.MEANING) for name, options in SCHEDULERS.items()},

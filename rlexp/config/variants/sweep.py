@@ -189,6 +189,12 @@ class Sweep:
         return self.space.number_of_configurations(self.search) if points is None else len(points)
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those of the trials of each configuration, where its point has no seed."""
+        own = self.variants[0].config.seed
+        return tuple(sample_seed(self.seed if own is None else own, sample) for sample in range(self.search.num_seeds))
+
+    @property
     def stop_interval(self) -> float:
         """The first rung, grace period or perturbation interval of the scheduler; 0 where it has none."""
         return self.search.scheduler_options.interval(self.stop_limit) or 0.0

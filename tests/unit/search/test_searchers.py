@@ -14,7 +14,8 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import UsageError
 from rlexp.json_file import to_json
-from rlexp.search.optuna_searcher import OptunaSearcher, require_sweep_extra
+from rlexp.search.optuna_sampler import require_sampler
+from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.searchers import make_searcher
 from tests.behaviour.simulated_sweeps import sweep_of
@@ -61,9 +62,9 @@ def test_optuna_avoids_points_that_did_not_finish(status: OutcomeStatus, tmp_pat
 
 def test_missing_optuna_is_refused_with_its_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    require_sweep_extra(sweep_of(tmp_path, SPACE))
+    require_sampler(sweep_of(tmp_path, SPACE))
     with pytest.raises(UsageError, match="Optuna") as caught:
-        require_sweep_extra(sweep_of(tmp_path, SPACE, {"searcher": "optuna"}))
+        require_sampler(sweep_of(tmp_path, SPACE, {"searcher": "optuna"}))
     assert caught.value.hint == "pip install 'rlexp[sweep]'"
 
 

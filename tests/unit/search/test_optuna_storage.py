@@ -1,0 +1,148 @@
+"""Storages of Optuna: which are opened, which are refused, and that nothing in them is run or shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.errors import ConfigError, UsageError
+from rlexp.runs.secrets import masked, masked_command
+from rlexp.search.optuna_searcher import OptunaSearcher
+from rlexp.search.optuna_storage import open_storage
+from rlexp.search.outcome import Outcome, OutcomeStatus
+from rlexp.search.shared_study import StudyMember
+from rlexp.terminal import plan_as_json
+from rlexp.tuning.sweep import begun_journal
+from tests.behaviour.rehearsed_sweeps import text_of
+from tests.behaviour.simulated_sweeps import sweep_of
+
+SPACE = {"lr": {"loguniform": [0.01, 1.0]}}
+
+
+def plan_of(tmp_path: Path, **optuna_options: Any) -> Plan:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text_of(SPACE, {"searcher": "optuna", "num_samples": 3, "optuna": optuna_options}))
+    return load_plan([file], options=LoadOptions(is_sweep=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        ({"storage": "redis://host/0"}, "it begins with redis://", "sqlite:///study.db"),
+        ({"storage": "oracle+cx://host/0"}, "it begins with oracle+cx://", "sqlite:///study.db"),
+        ({"storage": "://host/0"}, "storage is not a URL of a database", "sqlite:///study.db"),
+        ({"storage": "study.db"}, "its name is that of a database", "write sqlite:/// before it"),
+        ({"study_name": "cart"}, "study_name is given without storage", "write storage"),
+        ({"storage": "study.log", "sampler": "cmaes"}, "as a pickle", "use another sampler"),
+    ],
+)
+def test_wrong_storage_is_refused_in_the_file(options: dict[str, Any], said: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(tmp_path, **options)
+    (problem,) = caught.value.problems
+    assert said in problem.message
+    assert hint in (problem.hint or "")
+    assert int(problem.where.split(":")[1]) > 5
+
+
+def database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        ("notes.txt", "notes.txt is not a journal file of Optuna"),
+        ("data.json", "data.json is not a journal file of Optuna"),
+        ("folder", "folder is not a journal file of Optuna"),
+        ("sqlite:///notes.txt", "notes.txt is not a SQLite database of Optuna"),
+        ("sqlite:///browser.db", "browser.db is not a SQLite database of Optuna"),
+        ("sqlite:///missing/study.db", "missing does not exist"),
+        ("sqlite://", "must name a file"),
+        ("sqlite:///:memory:", "must name a file"),
+        ("sqlite:///file:study.db?uri=true", "must name a file"),
+        ("mysql+nonsense://host/db", "cannot be opened"),
+        ("postgresql://user:hunter2@127.0.0.1:1/db", ""),
+    ],
+)
+def test_other_files_are_refused_and_left_as_they_are(storage: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("milk\n")
+    (tmp_path / "data.json").write_text("[1]\n")
+    (tmp_path / "folder").mkdir()
+    database(tmp_path / "browser.db")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(UsageError) as caught:
+        open_storage(storage, tmp_path)
+    assert said in str(caught.value)
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_relative_storages_begin_at_the_folder(tmp_path: Path) -> None:
+    for storage in ("sqlite:///study.db", "study.log"):
+        open_storage(storage, tmp_path)
+        assert open_storage(storage, tmp_path).get_all_studies() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["study.db", "study.log"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),
+        ("mysql://host/db?user=me&password=hunter2", "mysql://host/db?user=me&password=***"),
+        ("mysql://host/db?passwd=hunter2&charset=utf8", "mysql://host/db?passwd=***&charset=utf8"),
+        ("sqlite:///study.db", "sqlite:///study.db"),
+        ("what? token=3", "what? token=3"),
+    ],
+)
+def test_passwords_in_urls_are_masked(text: str, shown: str) -> None:
+    assert masked({"storage": [text]}) == {"storage": [shown]}
+    assert masked_command(["-o", f"search.optuna.storage={text}"])[1] == f"search.optuna.storage={shown}"
+
+
+def test_password_of_a_storage_is_shown_nowhere_and_its_run_is_private(tmp_path: Path) -> None:
+    from rlexp.runs.run_directory import RunDirectory
+
+    plan = plan_of(tmp_path, storage="postgresql://me:hunter2@host/db")
+    assert "hunter2" not in json.dumps(plan_as_json(plan, None, None))
+    with (
+        RunDirectory.create(tmp_path / "out", "small", None, [], overwrite=False) as directory,
+        begun_journal(plan, directory, 0),
+    ):
+        assert os.stat(directory.path).st_mode & 0o077 == 0
+        assert "hunter2" not in (directory.path / "search.jsonl").read_text()
+        assert "hunter2" in (directory.path / "resolved.yaml").read_text(), "a resume needs it"
+
+
+class Attack:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("attacked",)
+
+
+def test_pickles_in_a_study_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Optuna's CMA-ES sampler would load."""
+    monkeypatch.chdir(tmp_path)
+    search = {"searcher": "optuna", "num_samples": 9, "optuna": {"storage": "study.log", "n_startup_trials": 1}}
+    sweep = sweep_of(tmp_path, {**SPACE, "gamma": {"uniform": [0.9, 0.99]}}, search)
+    searcher = OptunaSearcher(sweep, StudyMember("first", tmp_path, tmp_path))
+    trial = searcher._study.ask()
+    attributes: dict[str, Any] = {"cma:optimizer:0": pickle.dumps(Attack()).hex(), "cma:generation": 0}
+    for key, value in attributes.items():
+        searcher._study._storage.set_trial_system_attr(trial._trial_id, key, value)
+    searcher._study.tell(trial, 1.0)
+    second = OptunaSearcher(sweep, StudyMember("second", tmp_path, tmp_path))
+    for configuration in range(4):
+        assert second.suggest(configuration) is not None
+        second.record(configuration, Outcome(OutcomeStatus.FINISHED, 1.0, 10))
+    assert not (tmp_path / "attacked").exists()
+    assert isinstance(second._study._storage, optuna.storages.JournalStorage)
