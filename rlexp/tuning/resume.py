@@ -79,7 +79,8 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
             directory.write_resolved(resolved_yaml(plan))
         directory.restart(trials)
         session = RaySession(machine.cpus, machine.gpus, debug)
-        return run_in_session(FixedTrials(trials), trials, directory, display, request, session)
+        source = FixedTrials(trials, machine.cpus, machine.gpus)
+        return run_in_session(source, trials, directory, display, request, session)
 
 
 def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
