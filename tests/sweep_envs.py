@@ -1,14 +1,9 @@
-"""Environments of which one value raises, one yields NaN, one hangs, and one changes its process."""
+"""Environments of which one value raises, one yields NaN and one hangs: what a sweep must outlive."""
 
 from __future__ import annotations
 
-import os
 import time
-import warnings
 from typing import Any
-
-import numpy as np
-import torch
 
 from tests.envs import Array, EndlessEnv
 
@@ -33,16 +28,3 @@ class FatefulEnv(EndlessEnv):
             time.sleep(3600)
         reward = float("nan") if is_due and self._fate == "nan" else self._pay
         return obs, reward, self._step >= 10, False, info
-
-
-class DisturbingEnv(EndlessEnv):
-    """Changes what an env can change for its whole process."""
-
-    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        torch.set_num_threads(2)
-        torch.set_default_dtype(torch.float64)
-        np.seterr(all="raise")
-        warnings.simplefilter("error")
-        os.environ["DISTURBED"] = "yes"
-        os.chdir("/")
-        return super().step(action)

@@ -58,7 +58,7 @@ class Search:
         trial = None if self._is_full() or self._is_over_time() else self._next_waiting()
         if trial is None:
             return None
-        if all(record.name != trial.name for record in self._directory.record.trials):
+        if not self._directory.record.knows(trial.name):
             self._directory.add(trial)
         self._begin(trial)
         return trial

@@ -108,6 +108,7 @@ class TrialEvents(tune.Callback):
         for trial in alive:
             self._kill_when_folder_is_lost(trial)
             self._kill_when_hung(trial)
+        self._directory.write_when_due()
         for text in self._source.drain_notes():
             self._display.on_note(None, text)
         self._display.tick()
@@ -123,7 +124,8 @@ class TrialEvents(tune.Callback):
         if self._started.get(ours.name, ours) != ours:  # its keys have changed
             self._recorders.pop(ours.name).close()
         self._started[ours.name] = ours
-        self._heard_s[ours.name] = self._clock()
+        self._heard_s.pop(ours.name, None)
+        self._phases.forget(self._directory.trial_directory(ours))
         self._failures.pop(ours.name, None)
         self._recorder(ours)
         self._source.on_start(ours)
@@ -211,10 +213,9 @@ class TrialEvents(tune.Callback):
             phase = self._phases.news(self._directory.trial_directory(ours))
             if phase is None:
                 continue
-            if ours.name not in self.training:
-                self._heard_s[ours.name] = self._clock()  # it begins
             if phase == TRAINING:
                 self._without_result.add(ours.name)
+                self._heard_s[ours.name] = self._clock()
             self._display.on_phase(ours, phase)
 
     def _end(self, trial: Trial, finished: bool, error: RecordedError | None) -> None:

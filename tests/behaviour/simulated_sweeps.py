@@ -77,7 +77,7 @@ def simulated(
         search = Search(SearchState(sweep, make_searcher(sweep)), directory, journal, room, 0)
         world = (make_world or World)(search, directory, reward)
         world.run()
-        world.simulation.search.conclude(Status.TERMINATED)
+        directory.finish(world.simulation.search.conclude(Status.TERMINATED))
         return world.simulation
 
 

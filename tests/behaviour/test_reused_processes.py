@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import psutil
+import torch
 
 from rlexp.checkpoint import newest_checkpoint, read_checkpoint
 from rlexp.errors import EnvError
@@ -17,6 +21,7 @@ from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.trainable import ASSIGNMENT, Assignment, ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
+from tests.envs import Array, EndlessEnv
 
 STOP = {"timesteps_total": 600}
 TRIAL: dict[str, Any] = {"env": "CartPole-v1", "stop": STOP, "config": {"noisy": True}}
@@ -27,7 +32,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "stop": STOP,
         "config": {"model": {"fcnet_hiddens": [64, 64]}, "optimizer": {"num_replay_buffer_shards": 2}},
     },
-    "an env that changes its process": {"env": "tests.sweep_envs:DisturbingEnv", "stop": STOP},
+    "an env that changes its process": {"env": f"{__name__}:DisturbingEnv", "stop": STOP},
     "an env that raises": {"env": "tests.envs:LateRaisingEnv", "stop": STOP},
 }
 THREADED: dict[str, Any] = {
@@ -38,6 +43,19 @@ THREADED: dict[str, Any] = {
 }
 MEASURED = ("time", "date", "throughput", "_s", "timers", "bottleneck")
 """Parts of the names of columns that differ between two runs of the same trial."""
+
+
+class DisturbingEnv(EndlessEnv):
+    """Changes what an env can change for its whole process."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        torch.set_num_threads(2)
+        torch.set_default_dtype(torch.float64)
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        os.environ["DISTURBED"] = "yes"
+        os.chdir("/")
+        return super().step(action)
 
 
 class TrialProcess(ExperimentTrainable):
