@@ -42,6 +42,7 @@ class Search:
         if search.time_budget_s is not None:
             self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
         self.hang_timeout_s: float | None = search.hang_timeout_s
+        self.reuses_processes = state.sweep.variants[0].reuse_actors
         self.milestones: Milestones | None = state.scheduler.milestones
         self._state = state
         self._sweep = state.sweep

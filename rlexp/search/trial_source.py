@@ -54,6 +54,8 @@ class TrialSource(Protocol):
     """The tags that TensorBoard's HParams tab is to show; none: all."""
     hang_timeout_s: float | None
     """Seconds without a result after which a trial's process is killed."""
+    reuses_processes: bool
+    """Whether a process may train one trial after another."""
 
     def next(self) -> Trial | None:
         """Return a trial to be started, or None where there is none at the moment."""
@@ -103,6 +105,7 @@ class FixedTrials:
 
     def __init__(self, trials: Sequence[Trial], cpus: float = math.inf, gpus: float = math.inf) -> None:
         """``cpus`` and ``gpus`` are what all trials that run together may reserve."""
+        self.reuses_processes = all(trial.experiment.reuse_actors for trial in trials)
         self._trials = deque(trials)
         self._room = {required_cpus: cpus, required_gpus: gpus}
         self._given: dict[str, Trial] = {}

@@ -83,7 +83,7 @@ def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents
         trainable,
         tune_config=tune.TuneConfig(
             num_samples=-1,  # as many as there are
-            reuse_actors=True,
+            reuse_actors=source.reuses_processes,
             search_alg=TrialQueue(source, events, config_of),
             scheduler=PausingScheduler(source, events, config_of),
             trial_name_creator=_name_for_tune,

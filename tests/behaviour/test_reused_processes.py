@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import psutil
+import pytest
 import torch
 
 from rlexp.checkpoint import newest_checkpoint, read_checkpoint
@@ -138,3 +139,26 @@ def test_trial_in_reused_process_equals_trial_in_new_process(tmp_path: Path) -> 
 def test_reused_process_keeps_no_threads_files_or_children(tmp_path: Path) -> None:
     found = in_new_process(resources, tmp_path)
     assert found[2:4] == found[4:6]
+
+
+def hang_in_end() -> None:
+    """Give a process another trial while an env of the one before does not close; called in a new process."""
+    trainable.END_TIMEOUT_S = 0.2
+    process = TrialProcess()
+    with patch.object(process, "cleanup", threading.Event().wait):
+        process.reset_config({})
+
+
+def raise_in_end() -> None:
+    """Give a process another trial while an env of the one before raises; called in a new process."""
+    process = TrialProcess()
+    with patch.object(process, "cleanup", side_effect=OSError):
+        process.reset_config({})
+
+
+@pytest.mark.parametrize("end", [hang_in_end, raise_in_end])
+def test_process_ends_where_the_trial_before_cannot_be_ended(end: Callable[[], None]) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=end)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1
