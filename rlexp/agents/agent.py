@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import gymnasium as gym
 
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
@@ -142,33 +142,33 @@ class Agent(ABC, Generic[ConfigT]):
         make_spec = partial(worker_spec, self.config, self.env_config, self.filters, self.worker_parts)
         return place_workers(self.pool, self.config, make_spec, self.stream_seed, queue_depth, max_weight_sync_delay)
 
-    def train(self, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress) -> dict[str, Any]:
+    def train(
+        self,
+        should_stop: ShouldStop = never,
+        report: ReportProgress = ignore_progress,
+        bounds: IterationBounds = UNBOUNDED,
+    ) -> dict[str, Any]:
         """Train for one iteration; return its row of results. ``report`` is called with its evaluation's progress.
 
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
-        ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum, but at least one step of
-        the optimizer must have sampled or trained something. It also ends when ``should_stop`` says so; even then
-        it has env steps of its own, if some come within STOP_GRACE_S, so that no two rows have the same step.
+        ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum. It ends earlier at one of
+        ``bounds``, to one step of the optimizer. In both cases, at least one such step must have sampled or trained
+        something. It also ends when ``should_stop`` says so; even then it has env steps of its own, if some come within
+        STOP_GRACE_S, so that no two rows have the same step.
         """
-        started = time.monotonic()
-        sampled_before = self.optimizer.counters.num_steps_sampled
-        trained_before = self.optimizer.counters.num_steps_trained
+        iteration = Iteration(self.optimizer.counters)
         self._last_sample_s = self._clock()
         infos: list[SampleInfo] = []
         while True:
             self.optimizer.step()
             infos += self._take_infos()
-            sampled = self.optimizer.counters.num_steps_sampled - sampled_before
-            trained = self.optimizer.counters.num_steps_trained - trained_before
-            elapsed_s = time.monotonic() - started
-            if self._is_long_enough(sampled, trained, elapsed_s):
+            if iteration.has_minimum(self.config) or (iteration.has_progress and self._has_reached(bounds)):
                 break
-            if should_stop() and (sampled > 0 or elapsed_s >= STOP_GRACE_S):
+            if should_stop() and (iteration.sampled > 0 or iteration.elapsed_s >= STOP_GRACE_S):
                 break
         self._progress.iteration += 1
         self.filters.synchronize(self.source)
-        elapsed_s = time.monotonic() - started
-        return self._report(infos, elapsed_s, sampled, trained) | self._evaluation_when_due(should_stop, report)
+        return self._report(iteration, infos) | self._evaluation_when_due(should_stop, report)
 
     def evaluate(
         self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
@@ -263,10 +263,8 @@ class Agent(ABC, Generic[ConfigT]):
             self.source.load(state["source"])
         self.restore_optimizer(state, arrays)
 
-    def _is_long_enough(self, sampled: int, trained: int, elapsed_s: float) -> bool:
-        """Return whether an iteration of so many steps and seconds may end."""
-        steps, seconds = self.config.timesteps_per_iteration or 0, self.config.min_iter_time_s or 0.0
-        return sampled + trained > 0 and sampled >= steps and elapsed_s >= seconds
+    def _has_reached(self, bounds: IterationBounds) -> bool:
+        return bounds.reached(self._progress.counters(self.optimizer.counters, self.source.num_weight_syncs))
 
     def _take_infos(self) -> list[SampleInfo]:
         infos = self.optimizer.drain_infos()
@@ -283,11 +281,11 @@ class Agent(ABC, Generic[ConfigT]):
             self._progress.add(info.episodes)
         return infos
 
-    def _report(self, infos: list[SampleInfo], elapsed_s: float, sampled: int, trained: int) -> dict[str, Any]:
+    def _report(self, iteration: Iteration, infos: list[SampleInfo]) -> dict[str, Any]:
         return IterationReport(
-            elapsed_s=elapsed_s,
-            sampled=sampled,
-            trained=trained,
+            elapsed_s=iteration.elapsed_s,
+            sampled=iteration.sampled,
+            trained=iteration.trained,
             counters=self.optimizer.counters,
             num_workers=max(self.config.num_workers, 1),
             infos=infos,

@@ -87,6 +87,17 @@ class Progress:
         """Seconds since the beginning, without those between two processes."""
         return self._time_before_s + time.monotonic() - self._started_s
 
+    def counters(self, steps: Counters, num_weight_syncs: int) -> dict[str, float]:
+        """Return the counters that are known at every step of the optimizer, by the names that they have in a row."""
+        return {
+            "timesteps_total": steps.num_steps_sampled,
+            "time_total_s": self.time_total_s,
+            "episodes_total": self.episodes_total,
+            "info/num_steps_sampled": steps.num_steps_sampled,
+            "info/num_steps_trained": steps.num_steps_trained,
+            "info/num_weight_syncs": num_weight_syncs,
+        }
+
     def add(self, episodes: Episodes) -> None:
         """Count episodes that ended."""
         reported = episodes.reported

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName
+from rlexp.config.keys.search import SchedulerConfig
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
 from rlexp.config.rllib_compat.layout import arranged, proper_path
@@ -27,7 +28,7 @@ _WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "asynchyperband": "asha",
             "asynchyperbandscheduler": "asha",
             "ashascheduler": "asha",
-            "hyperband": "asha",
+            "hyperbandscheduler": "hyperband",
             "median_stopping": "median",
             "median_stopping_rule": "median",
             "medianstoppingrule": "median",
@@ -141,6 +142,14 @@ def _use_search_section(translation: Translation, is_sweep: bool) -> None:
         if node is not None and isinstance(node.value, str):
             _respell(translation, f"{SEARCH}.{key}", node, node.value, words)
     _move_samples(translation)
+    for scheduler in ("asha", "hyperband"):
+        _move_limit(translation, scheduler)
+
+
+def _move_limit(translation: Translation, scheduler: str) -> None:
+    """Move Tune's ``max_t``, the time at which every trial ends, to ``stop``."""
+    unit = translation.value(f"{SEARCH}.{scheduler}.time_attr")
+    translation.move((SEARCH, scheduler, "max_t"), ("stop", str(unit or SchedulerConfig().time_attr)))
 
 
 def _respell(translation: Translation, key: str, node: Node, word: str, words: Mapping[str, str]) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import Axis, line_of, replaced
 from rlexp.config.translation import Translation, node_of
-from rlexp.config.variants.axes import at
-from rlexp.config.yaml.nodes import Finding, KeyPath, Node
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node, at
 from rlexp.config.yaml.writer import to_yaml
 
 _INDENT = "  "

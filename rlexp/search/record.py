@@ -63,6 +63,7 @@ class SearchRecord:
             "searcher": self._sweep.searcher,
             "search": self._sweep.search.model_dump(mode="json"),
             "seed": self._sweep.seed,
+            "space": self._sweep.space.column_data(),
             "number_of_configurations": self._sweep.number_of_configurations,
             "configurations": [_as_json(standing) for standing in ranked],
             "refused": {str(number): why for number, why in standings.refused.items()},
@@ -70,13 +71,13 @@ class SearchRecord:
         }
 
     def _table(self, ranked: list[Standing]) -> str:
-        keys = self._sweep.space.keys
+        keys = self._sweep.space.columns
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_COLUMNS, *keys])
         for rank, standing in enumerate(ranked, start=1):
             for each, score in zip(standing.trials, standing.scores, strict=True):
-                cells = [_cell(each.trial.varied[key]) for key in keys]
+                cells = [_cell(each.trial.varied.get(key)) for key in keys]
                 writer.writerow([rank, standing.configuration, standing.score, *_facts(each, score), *cells])
         return file.getvalue()
 

@@ -56,7 +56,7 @@ class Search:
         """What trials scored when they ended: it may change as others end."""
 
     def next(self) -> Trial | None:
-        trial = None if self._is_full() or self._is_over_time() else self._next_waiting()
+        trial = None if self._is_full() or self._is_over_time() or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
         if not self._directory.record.knows(trial.name):
@@ -91,19 +91,28 @@ class Search:
         return Decision(verdict, changed)
 
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
-        """Return the one with the fewest env steps, where there is room for it and none is left to begin."""
-        if self._is_full() or not (self._is_over_time() or self._next_waiting() is None):
+        """Return the one with the fewest env steps, where there is room for it and no other one goes first."""
+        if self._is_full():
             return None
-        free = [trial for trial in paused if self._state.judge_waiting(trial.name) is Verdict.CONTINUE]
-        if self._is_over_time() or not self._state.running:
+        is_any_left = not self._is_over_time() and self._next_waiting() is not None
+        free = [trial for trial in paused if self._may_continue(trial.name, is_any_left)]
+        if self._is_over_time() or not (self._state.running or is_any_left):
             free = free or list(paused)  # nothing runs that the scheduler could wait for
         trial = min(free, key=lambda each: self.standings.of(each).timesteps_total, default=None)
         if trial is not None:
             self._begin(trial)
         return trial
 
+    def _paused_goes_first(self) -> bool:
+        return any(self._may_continue(name, True) for name in self._state.paused)
+
+    def _may_continue(self, name: str, is_any_left: bool) -> bool:
+        """Return whether a paused trial may continue, also where others have not begun."""
+        judgement = self._state.judge_waiting(name)
+        return judgement.verdict is Verdict.CONTINUE and not (is_any_left and judgement.yields)
+
     def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
-        return [trial for trial in paused if self._state.judge_waiting(trial.name) is Verdict.STOP]
+        return [trial for trial in paused if self._state.judge_waiting(trial.name).verdict is Verdict.STOP]
 
     def on_start(self, trial: Trial) -> None:
         self.standings.of(trial).status = Status.RUNNING
@@ -113,7 +122,7 @@ class Search:
 
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         """Return what is searched, and the seed: with every key, the tab would have a column for each."""
-        return {**trial.varied, "seed": trial.experiment.config.seed}
+        return {**dict.fromkeys(self._sweep.space.columns), **trial.varied, "seed": trial.experiment.config.seed}
 
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         why = self._state.pruned.get(trial.name)
@@ -173,12 +182,13 @@ class Search:
         """Return the next trial that may begin; asks the searcher where none is known."""
         while True:
             for trial in list(self._state.waiting):
-                verdict = self._state.judge_waiting(trial.name)
+                verdict = self._state.judge_waiting(trial.name).verdict
                 if verdict is Verdict.CONTINUE:
                     return trial
                 if verdict is Verdict.STOP:
                     self._end_waiting(trial)
             if self._is_exhausted():
+                self._state.scheduler.exhausted()
                 break
             self._configure()
         is_idle = not self._state.running and not self._state.paused
@@ -202,7 +212,7 @@ class Search:
             self._write_configured(number, point, why)
             self._state.refused(why)
         else:
-            self._write_configured(number, self._sweep.point_of(trials[0]), None)
+            self._write_configured(number, self._sweep.current_point(trials[0], point), None)
             self._state.configured(point, trials)
 
     def _write_configured(self, number: int, point: Point, refused: str | None) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rlexp.config.space.domains import Domain, Listed, Range
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import UsageError
+from rlexp.search.optuna_space import parameters_of, suggested_point
 
 if TYPE_CHECKING:
     import optuna
@@ -32,8 +32,8 @@ class Outcome:
     status: OutcomeStatus
     value: float | None
     """Of which more is better; None for one that failed."""
-    time: int = 0
-    """Env steps that it was trained for."""
+    time: float = 0.0
+    """Of one that ended early: the rung at which it has that value, in the unit of the scheduler's ``time_attr``."""
 
 
 class Searcher(Protocol):
@@ -78,9 +78,6 @@ class OptunaSearcher:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sweep = sweep
         self._study = optuna.create_study(sampler=self._sampler(), direction="maximize")
-        self._domains: Mapping[str, Domain] = {
-            key: axis.domain for axis, key in zip(sweep.space.axes, sweep.space.keys, strict=True)
-        }
         self._left = sweep.search.num_samples
         self._asked: dict[int, optuna.Trial] = {}
 
@@ -89,7 +86,7 @@ class OptunaSearcher:
 
     def restore(self, configuration: int, point: Point) -> None:
         """Add a point to the study as one that is being tried; raises KeyError or ValueError where it does not fit."""
-        self._study.enqueue_trial({key: _parameter(domain, point[key]) for key, domain in self._domains.items()})
+        self._study.enqueue_trial(parameters_of(self._sweep.space, point))
         self._ask(configuration)  # gets the point that was enqueued
         # With the first seed of the study, the next draws would repeat its first points.
         self._study.sampler = self._sampler("resumed", configuration + 1)
@@ -106,14 +103,14 @@ class OptunaSearcher:
             self._study.tell(trial, outcome.value)
             return
         if outcome.status is OutcomeStatus.PRUNED and outcome.value is not None:
-            trial.report(outcome.value, outcome.time)
+            trial.report(outcome.value, int(outcome.time))
         self._study.tell(trial, state=TrialState.PRUNED)
 
     def _ask(self, configuration: int) -> Point:
         self._left -= 1
         trial = self._study.ask()
         self._asked[configuration] = trial
-        return {key: _suggested(trial, key, domain) for key, domain in self._domains.items()}
+        return suggested_point(trial, self._sweep.space)
 
     def _sampler(self, *stream: str | int) -> optuna.samplers.BaseSampler:
         import optuna
@@ -133,20 +130,3 @@ def require_sweep_extra(sweep: Sweep) -> None:
     """Raise UsageError where a sweep wants Optuna and it is not installed."""
     if sweep.searcher == "optuna" and importlib.util.find_spec("optuna") is None:
         raise UsageError("searcher optuna needs Optuna, which is not installed", "pip install 'rlexp[sweep]'")
-
-
-def _parameter(domain: Domain, value: Any) -> Any:
-    """Return what Optuna knows a value as: its place in a list, or itself."""
-    return list(domain.values).index(value) if isinstance(domain, Listed) else value
-
-
-def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> Any:
-    if isinstance(domain, Listed):
-        return domain.values[trial.suggest_categorical(key, range(len(domain.values)))]
-    assert isinstance(domain, Range)  # others were refused when the file was read
-    if domain.step is None:
-        return domain.limited(trial.suggest_float(key, domain.low, domain.high, log=domain.is_log))
-    if isinstance(domain.step, int) and isinstance(domain.low, int) and isinstance(domain.high, int):
-        step = 1 if domain.is_log else domain.step
-        return domain.limited(trial.suggest_int(key, domain.low, domain.high, step=step, log=domain.is_log))
-    return domain.limited(trial.suggest_float(key, domain.low, domain.high, step=domain.step))

@@ -7,7 +7,7 @@ names, times and values, of which more is better; it touches no file and no proc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
@@ -84,6 +84,8 @@ class Report:
     """The checkpoint written at this report, relative to the run; None where none was written for the scheduler."""
     others_wait: Callable[[], bool]
     """Return whether other trials wait for a place to run."""
+    is_running: Callable[[str], bool]
+    """Return whether a trial runs."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,12 @@ class Judgement:
     """With STOP: what it was compared by; more is better."""
     exploit: Exploit | None = None
     """With EXPLOIT."""
+    yields: bool = False
+    """With CONTINUE, of a paused trial: trials that have not begun go first."""
 
 
 CONTINUE = Judgement(Verdict.CONTINUE)
+YIELD = Judgement(Verdict.CONTINUE, yields=True)
 PAUSE = Judgement(Verdict.PAUSE)
 
 
@@ -144,13 +149,19 @@ class TrialScheduler:
         """Return the rule for a sweep."""
         return cls()
 
+    def configured(self, trials: Sequence[str]) -> None:
+        """Record the trials of the next configuration, one a seed; none where its point is invalid."""
+
+    def exhausted(self) -> None:
+        """Record that no further configurations will come; may be called again."""
+
     def judge(self, report: Report) -> Judgement:
         """Record a report and return what its trial does; not called for the last row of a trial."""
         return CONTINUE
 
     def judge_paused(self, trial: str) -> Judgement:
         """Return what a trial does that is paused, or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
-        return CONTINUE
+        return YIELD
 
     def exploited(self, exploit: Exploit) -> None:
         """Record that an exploit of ``judge`` was carried out: it may be impossible."""
@@ -167,4 +178,9 @@ def make_trial_scheduler(sweep: Sweep) -> TrialScheduler:
     """Return the trial scheduler that a sweep asks for."""
     module, _, name = sweep.search.scheduler_options.RULE.partition(":")
     rule: type[TrialScheduler] = getattr(import_module(module), name)
-    return rule.of(sweep)
+    scheduler = rule.of(sweep)
+    if sweep.search.num_seeds == 1 or scheduler.milestones is None:
+        return scheduler
+    from rlexp.search.seed_groups import SeedGroups
+
+    return SeedGroups(scheduler, scheduler.milestones)

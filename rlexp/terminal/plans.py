@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
 from rlexp.config.plan import Plan
+from rlexp.config.space.alternatives import Alternatives
+from rlexp.config.space.domains import Domain
 from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.line_width import columns_of, wrapped
@@ -90,7 +92,8 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
     yield f"ranked by {search.metric} ({search.mode})"
     axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
-    yield from (f"  {line}" for line in aligned([(key, *map(_data, axis.domain.data().items())) for key, axis in axes]))
+    rows = [row for key, axis in axes for row in _axis_rows(key, axis.domain)]
+    yield from (f"  {line}" for line in aligned(rows))
     yield from _where_values_come_from(sweep)
     yield ""
 
@@ -103,9 +106,15 @@ def _where_values_come_from(sweep: Sweep) -> Iterator[str]:
         yield "example values: config.seed is not set, so each command draws others"
 
 
-def _data(item: tuple[str, Any]) -> str:
-    sampler, values = item
-    return f"{sampler} {json.dumps(values)}"
+def _axis_rows(key: str, domain: Domain) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a key that is searched; values that hold samplers have a line each."""
+    ((sampler, values),) = domain.data().items()
+    if not isinstance(domain, Alternatives):
+        yield key, f"{sampler} {json.dumps(values)}"
+        return
+    for place, value in enumerate(values):
+        word = "or" if place else sampler
+        yield ("" if place else key), f"{word.ljust(len(sampler))} {json.dumps(value)}"
 
 
 def _sweep_as_json(sweep: Sweep) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.session import RaySession
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import CHECKING, EXIT_CODES, machine_for, run_in_session
-from rlexp.tuning.stop_condition import reached
+from rlexp.tuning.stop_condition import reached, writes_checkpoint
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep import capacity
 
@@ -252,10 +252,7 @@ def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manif
         directory.trial_checkpoint(trial, newest, row["episode_reward_mean"])
     if standing.iterations >= iteration:
         return
-    milestones = search.milestones
-    is_milestone = milestones is not None and milestones.passed(
-        standing.progress[milestones.metric], row[milestones.metric]
-    )
+    is_milestone = writes_checkpoint(search.milestones, standing.progress, row)
     decision = search.on_result(trial, row, newest if is_milestone else None)
     if decision.changed is not None:
         directory.change(decision.changed)

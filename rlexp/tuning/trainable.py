@@ -27,7 +27,7 @@ from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER, write_video
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.task_pool import RayTaskPool
-from rlexp.tuning.stop_condition import reached
+from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
@@ -113,7 +113,8 @@ class ExperimentTrainable(tune.Trainable):
         self._assignment, self._next = self._next, None
         self._experiment = self._assignment.trial.experiment
         self._directory = self._assignment.directory
-        self._progress = 0.0
+        self._last_row: dict[str, Any] = {}
+        """Of the checkpoint that it began from, then of each iteration."""
         self._stop_poll = StopFilePoll(self._directory.parent / STOP_FILE)
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
@@ -124,7 +125,8 @@ class ExperimentTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         assert self._agent is not None
         with self._errors_kept():
-            row = self._agent.train(self._should_stop, self._report_evaluation)
+            bounds = iteration_bounds(self._experiment.stop, self._assignment.milestones, self._last_row)
+            row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
             stopped, over_time = self._stop_poll.stop_requested(), self._is_over_time()
             reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
@@ -135,7 +137,8 @@ class ExperimentTrainable(tune.Trainable):
                 "timestamp": int(now.timestamp()),
                 "trial_name": self._assignment.trial.name,
             }
-            milestone = self._passes_milestone(row)
+            milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
+            self._last_row = row
             checkpoint = self._save_when_due(row, done, stopped or over_time, milestone)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
@@ -174,9 +177,7 @@ class ExperimentTrainable(tune.Trainable):
         if own is not None:
             self._events.append(f"continues from {own.name}")
             self._resumed_row = row
-        milestones = self._assignment.milestones
-        if milestones is not None and row is not None:
-            self._progress = row[milestones.metric]
+        self._last_row = row or {}
         write_phase(self._directory, f"creating {_workers(config.num_workers)}")
         agent = make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
@@ -208,13 +209,6 @@ class ExperimentTrainable(tune.Trainable):
         wanted = self._experiment.config.evaluation_num_episodes
         text = f"evaluating: {num_ended} of {wanted} episodes ended, {num_env_steps:,} env steps"
         write_phase(self._directory, text)
-
-    def _passes_milestone(self, row: dict[str, Any]) -> bool:
-        milestones = self._assignment.milestones
-        if milestones is None or not milestones.writes_checkpoint:
-            return False
-        before, self._progress = self._progress, row[milestones.metric]
-        return milestones.passed(before, self._progress)
 
     def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: bool, milestone: bool) -> str | None:
         """Write a checkpoint at its period, at the end where asked for, and always where a person or time ends it."""

@@ -30,6 +30,15 @@ from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World
 
 GRID = {"lr": {"grid_search": [0.1, 0.5, 0.3]}, "gamma": {"grid_search": [0.9, 0.99]}}
 DRAWN = {"lr": {"loguniform": [0.01, 1.0]}, "gamma": {"uniform": [0.9, 0.99]}, "n_step": {"randint": [1, 4]}}
+CONDITIONAL = {
+    "lr": {"loguniform": [0.01, 1.0]},
+    "exploration_config": {
+        "choice": [
+            {"type": "SoftQ", "temperature": {"loguniform": [0.1, 10]}},
+            {"type": "EpsilonGreedy", "final_epsilon": {"choice": [0.01, {"uniform": [0.05, 0.1]}]}},
+        ]
+    },
+}
 ASHA = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}}
 MEDIAN = {"scheduler": "median", "median": {"grace_period": 200, "min_samples_required": 2}}
 PBT = {"scheduler": "pbt", "pbt": {"perturbation_interval": 200}}

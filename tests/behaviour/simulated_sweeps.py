@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,12 @@ from rlexp.search.searchers import make_searcher
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Ending
+from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
 
 NEVER = 10**9
 ROW_STEPS = 100
-"""Env steps between two rows."""
+"""Env steps of a row that neither a milestone nor the trial's stop ends."""
+STEPS_PER_S = 100
 
 Reward = Callable[[Trial, int], float | None]
 """A trial's mean reward after so many env steps."""
@@ -91,7 +94,8 @@ class World:
         self._directory = directory
         self._reward = reward
         self._rows_left = stop_after
-        self._running: dict[str, tuple[Trial, int]] = {}
+        self._running: dict[str, tuple[Trial, dict[str, Any]]] = {}
+        """Each with its last row."""
         self._paused: dict[str, Trial] = {}
 
     def run(self) -> None:
@@ -114,27 +118,39 @@ class World:
 
     def _start(self, trial: Trial) -> None:
         newest = newest_checkpoint(self._directory.trial_directory(trial))
-        self._running[trial.name] = trial, read_checkpoint(newest).state["steps"] if newest else 0
+        self._running[trial.name] = trial, dict(read_checkpoint(newest).metadata["metrics"]) if newest else _row(0, 0)
         self._directory.trial_status(trial, Status.RUNNING)
 
-    def _report(self, trial: Trial, before: int) -> None:
+    def _report(self, trial: Trial, before: dict[str, Any]) -> None:
         stopped = self._rows_left <= 0
         self._rows_left -= 1
-        steps = before + ROW_STEPS
+        steps = self._end_of_row(trial, before)
         done = stopped or steps >= trial.experiment.stop.get("timesteps_total", 1000)
-        row = {**_row(steps, self._reward(trial, steps)), "done": done, "trial_name": trial.name}
+        row = _row(steps, before["training_iteration"] + 1, steps - before["timesteps_total"])
+        row |= _rewards(self._reward(trial, steps)) | {"done": done, "trial_name": trial.name}
         checkpoint, is_milestone = self._saved(trial, before, row, stopped)
         decision = self._search.on_result(trial, row, checkpoint if is_milestone else None)
         if decision.changed:
             self._directory.change(decision.changed)
         self._record(trial, row)
-        self._running[trial.name] = trial, steps
+        self._running[trial.name] = trial, row
         if done or decision.verdict is Verdict.STOP:
             problem = decision.problem
             self._end(trial, steps, done and not problem and not stopped, RecordedError(problem) if problem else None)
         elif decision.verdict is not Verdict.CONTINUE:
             del self._running[trial.name]
             self._paused[trial.name] = decision.changed or trial
+
+    def _end_of_row(self, trial: Trial, before: dict[str, Any]) -> int:
+        """Return the env steps at the end of the next row."""
+        bounds = iteration_bounds(trial.experiment.stop, self._search.milestones, before).values
+        steps: int = before["timesteps_total"]
+        ends = [
+            steps + ROW_STEPS,
+            bounds.get("timesteps_total", NEVER),
+            bounds.get("time_total_s", NEVER) * STEPS_PER_S,
+        ]
+        return max(math.ceil(min(ends)), steps + 1)
 
     def _record(self, trial: Trial, row: dict[str, Any]) -> None:
         recorder = JsonRecorder(self._directory.trial_directory(trial))
@@ -154,7 +170,7 @@ class World:
 
     def _go_on(self) -> None:
         for stopped in self._search.stopped(list(self._paused.values())):
-            self._running[stopped.name] = self._paused.pop(stopped.name), 0
+            self._running[stopped.name] = self._paused.pop(stopped.name), _row(0, 0)
             self._end(stopped, self._search.standings.of(stopped).timesteps_total, False, None)
         paused = list(self._paused.values())
         while (trial := self._search.next_paused(paused)) is not None:
@@ -162,30 +178,35 @@ class World:
             del self._paused[trial.name]
             self._start(trial)
 
-    def _saved(self, trial: Trial, before: int, row: dict[str, Any], stopped: bool) -> tuple[Path | None, bool]:
+    def _saved(
+        self, trial: Trial, before: dict[str, Any], row: dict[str, Any], stopped: bool
+    ) -> tuple[Path | None, bool]:
         """Write a checkpoint at a milestone and every ``checkpoint_freq`` rows; return whether there is one for pbt."""
-        milestones, period = self._search.milestones, trial.experiment.checkpoint_freq
-        is_milestone = False
-        if milestones is not None and milestones.writes_checkpoint:
-            is_milestone = milestones.passed(_row(before, 0.0)[milestones.metric], row[milestones.metric])
+        period = trial.experiment.checkpoint_freq
+        is_milestone = writes_checkpoint(self._search.milestones, before, row)
         if not is_milestone and not stopped and (not period or row["training_iteration"] % period):
             return None, False
         directory = checkpoint_directory(self._directory.trial_directory(trial), row["training_iteration"])
         counts = {"num_steps_sampled": row["timesteps_total"], "num_steps_trained": 0, "episodes_total": 0}
         progress = {"iteration": row["training_iteration"], "time_total_s": row["time_total_s"]}
-        state = {"trained_by": trial.name, "steps": row["timesteps_total"], **counts, **progress}
+        state = {"trained_by": trial.name, **counts, **progress}
         return write_checkpoint(directory, {"weights": {"w": np.zeros(1)}}, state, {"metrics": row}), is_milestone
 
 
-def _row(steps: int, reward: float | None) -> dict[str, Any]:
+def _row(steps: int, iteration: int, steps_of_row: int = 0) -> dict[str, Any]:
     return {
-        "training_iteration": steps // ROW_STEPS,
+        "training_iteration": iteration,
         "timesteps_total": steps,
-        "timesteps_this_iter": ROW_STEPS,
-        "time_total_s": steps / 100,
+        "timesteps_this_iter": steps_of_row,
+        "time_total_s": steps / STEPS_PER_S,
         "episodes_total": steps // 10,
+        "info": {"learner": {"loss": 0.5}},
+    }
+
+
+def _rewards(reward: float | None) -> dict[str, Any]:
+    return {
         "episode_reward_mean": reward,
         "episode_reward_mean_all": reward,
         "episode_len_mean": None if reward is None else -reward,
-        "info": {"learner": {"loss": 0.5}},
     }

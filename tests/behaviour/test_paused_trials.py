@@ -1,64 +1,25 @@
-"""A trial scheduler that pauses trials until all have reached a time: synchronous successive halving."""
+"""Trials that HyperBand pauses until all of their bracket have reached a rung."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from optuna.trial import TrialState
 
-from rlexp.config.keys.search import AshaConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.sweep import Sweep
 from rlexp.runs.run_record import Status
-from rlexp.search.trial_scheduler import CONTINUE, PAUSE, Judgement, Milestones, Report, TrialScheduler, Verdict
+from rlexp.search.searchers import OptunaSearcher
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, rows, text_of
 from tests.behaviour.simulated_sweeps import simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.4, 0.1, 0.2, 0.3]}}
-SEARCH = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}}
-
-
-class SynchronousHalving(TrialScheduler):
-    """Pauses each trial at a rung until all have come; then the better half continues and the others stop."""
-
-    def __init__(self, first: float, size: int) -> None:
-        self.milestones = Milestones("timesteps_total", first, writes_checkpoint=True)
-        self._first = first
-        self._size = size
-        self._rungs: list[dict[str, float]] = []
-        self._stopped: set[str] = set()
-
-    @classmethod
-    def of(cls, sweep: Sweep) -> SynchronousHalving:
-        return cls(sweep.stop_interval, sweep.number_of_configurations)
-
-    def judge(self, report: Report) -> Judgement:
-        rung = sum(report.trial in values for values in self._rungs)
-        if report.checkpoint is None or report.time < self._first * 2**rung:
-            return CONTINUE
-        self._rungs += [{}] * (rung == len(self._rungs))
-        self._rungs[rung][report.trial] = report.value
-        return self.judge_paused(report.trial)
-
-    def judge_paused(self, trial: str) -> Judgement:
-        for number, values in enumerate(self._rungs):
-            if trial not in values:
-                break
-            if len(values) < self._size // 2**number:
-                return PAUSE
-            if trial not in sorted(values, key=lambda name: -values[name])[: math.ceil(len(values) / 2)]:
-                return Judgement(Verdict.STOP, f"not in the better half at rung {number}")
-        return CONTINUE
+SEARCH = {"scheduler": "hyperband", "hyperband": {"grace_period": 200, "reduction_factor": 2}}
 
 
 def rate(trial: Trial, steps: int) -> float:
     return trial.experiment.config.lr * 100
-
-
-@pytest.fixture(autouse=True)
-def _synchronous(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AshaConfig, "RULE", f"{__name__}:SynchronousHalving")
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 4])
@@ -85,3 +46,102 @@ def test_paused_trials_of_a_killed_sweep_stay_paused(tmp_path: Path) -> None:
         assert {name: len(lines) for name, lines in rows(copy).items()} == {
             name: len(lines) for name, lines in rows(whole).items()
         }
+
+
+SEEDED = {"scheduler": "asha", "num_seeds": 2, "asha": {"grace_period": 200, "reduction_factor": 2}}
+
+
+def of_seed(trial: Trial, steps: int) -> float:
+    """Return a reward by which the second seed of each configuration looks bad."""
+    return rate(trial, steps) - 1000 * trial.sample
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 8])
+def test_seeds_of_a_configuration_are_judged_and_end_together(capacity: int, tmp_path: Path) -> None:
+    simulation = simulated(sweep_of(tmp_path, RATES, SEEDED), tmp_path, of_seed, capacity)
+    rungs = {rung["at"]: rung for rung in simulation.saved["early_stopping"]}
+    assert len(rungs[200]["values"]) == 4, "of four configurations"
+    assert set(rungs[200]["values"].values()) == {value - 500 for value in (10, 20, 30, 40)}
+    statuses: dict[str, set[Status]] = {}
+    for standing in simulation.search.standings.ranked():
+        statuses[str(standing.varied["lr"])] = {trial.status for trial in standing.trials}
+        ended = {trial.ended_early for trial in standing.trials}
+        assert len(ended) == 1
+    assert statuses["0.4"] == {Status.TERMINATED}
+    assert statuses["0.1"] == {Status.PRUNED}
+
+
+def test_optuna_gets_the_mean_at_the_rung_of_a_pruned_configuration(tmp_path: Path) -> None:
+    sampled = {"lr": {"choice": [0.4, 0.1, 0.2, 0.3]}}
+    search = {**SEEDED, "searcher": "optuna", "num_samples": 6}
+    simulation = simulated(sweep_of(tmp_path, sampled, search), tmp_path, of_seed, 2)
+    searcher = simulation.search._state.searcher
+    assert isinstance(searcher, OptunaSearcher)
+    pruned = [trial for trial in searcher._study.trials if trial.state is TrialState.PRUNED]
+    assert pruned
+    for trial in pruned:
+        lr = [0.4, 0.1, 0.2, 0.3][next(iter(trial.params.values()))]
+        ((at, value),) = trial.intermediate_values.items()
+        assert value == pytest.approx(lr * 100 - 500)
+        assert at in (200, 400, 800)
+
+
+def judged(path: Path) -> list[Any]:
+    """Return what was decided; the steps at which a seed learns that its configuration ends may be others."""
+    content = conclusion(path)["sweep"]
+    statuses = [(each["point"], each["status"]) for each in content["configurations"]]
+    return [content["early_stopping"], sorted(statuses, key=repr)]
+
+
+def test_killed_sweep_with_seeds_ends_as_if_not_killed(tmp_path: Path) -> None:
+    text = text_of(RATES, SEEDED)
+    rehearsals = Rehearsals(tmp_path, of_seed)
+    copies = Copies(tmp_path / "copies", stride=11)
+    whole = rehearsals.begin(text, copies.take)
+    for copy in copies.paths:
+        rehearsals.resume(copy)
+        assert judged(copy) == judged(whole)
+
+
+@pytest.mark.key("search.hyperband.grace_period", "search.hyperband.reduction_factor")
+@pytest.mark.parametrize(
+    ("group", "rungs"),
+    [
+        ({}, [37.03703703703704, 111.11111111111111, 333.3333333333333]),
+        ({"grace_period": 300}, [300.0, 900.0]),
+        ({"grace_period": 300, "reduction_factor": 2}, [300.0, 600.0]),
+    ],
+)
+def test_hyperband_rungs_follow_from_the_first_and_the_factor(
+    group: dict[str, Any], rungs: list[float], tmp_path: Path
+) -> None:
+    search = {"scheduler": "hyperband", "hyperband": group}
+    simulation = simulated(sweep_of(tmp_path, RATES, search), tmp_path, rate, capacity=4)
+    assert simulation.search.milestones is not None
+    at = simulation.search.milestones.after(0)
+    found = []
+    while at < 1000:
+        found.append(at)
+        at = simulation.search.milestones.after(at)
+    assert found == pytest.approx(rungs)
+
+
+@pytest.mark.key("search.hyperband.time_attr")
+def test_hyperband_time_attr_is_the_unit_of_rungs(tmp_path: Path) -> None:
+    search = {"scheduler": "hyperband", "hyperband": {"time_attr": "training_iteration", "grace_period": 3}}
+    stop = {"training_iteration": 9, "timesteps_total": 1000}
+    simulation = simulated(sweep_of(tmp_path, RATES, search, stop=stop), tmp_path, rate, capacity=4)
+    assert sorted(end for status, end in simulation.ends.values() if status is Status.PRUNED) == [300] * 2
+
+
+@pytest.mark.key("search.asha.brackets")
+@pytest.mark.parametrize("brackets", [1, 3])
+def test_asha_brackets_of_a_sweep(brackets: int, tmp_path: Path) -> None:
+    asha = {"grace_period": 200, "reduction_factor": 2, "brackets": brackets}
+    search = {"scheduler": "asha", "num_samples": 40, "asha": asha}
+    simulation = simulated(sweep_of(tmp_path, {"lr": {"uniform": [0.1, 1.0]}}, search), tmp_path, rate)
+    rungs = simulation.saved["early_stopping"]
+    assert {rung["bracket"] for rung in rungs} == set(range(brackets))
+    assert min(rung["at"] for rung in rungs if rung["bracket"] == brackets - 1) == 200 * 2 ** (brackets - 1)
+    first = sum(len(rung["values"]) for rung in rungs if rung["at"] == 200)
+    assert first == 40 if brackets == 1 else 0 < first < 40

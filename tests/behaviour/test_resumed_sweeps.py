@@ -20,6 +20,7 @@ from rlexp.search.searchers import OptunaSearcher
 from rlexp.seeding import derive_seed
 from tests.behaviour.rehearsed_sweeps import (
     ASHA,
+    CONDITIONAL,
     DRAWN,
     GRID,
     MEDIAN,
@@ -53,6 +54,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], Reward, dict[str, Any
     "random-fifo-seeds": (DRAWN, {"num_samples": 2, "num_seeds": 3}, curve, {}),
     "random-fifo-failure": (DRAWN, {"num_samples": 5}, diverging, {"checkpoint_freq": 2}),
     "random-asha": (DRAWN, {"num_samples": 7, **ASHA}, curve, {"checkpoint_freq": 1}),
+    "random-conditional": (CONDITIONAL, {"num_samples": 6, **ASHA}, curve, {}),
     "random-median": (DRAWN, {"num_samples": 7, **MEDIAN}, curve, {}),
 }
 

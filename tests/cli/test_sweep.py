@@ -85,6 +85,15 @@ def test_rlexp_run_refuses_a_sweep_and_names_the_command(path: Path, tmp_path: P
         (["--sweep", "lr="], "--sweep lr=  config.lr: grid_search needs a list of values"),
         (["--sweep", "n_setp=1,2"], "unknown key config.n_setp (agent DQN)"),
         (["-o", "stop={}"], "search.scheduler is asha, but neither stop.timesteps_total nor"),
+        (
+            ["--scheduler", "hyperband", "-o", "stop={}"],
+            "search.scheduler is hyperband, but stop.timesteps_total is not given",
+        ),
+        (
+            ["-o", "search.asha.grace_period=2000", "-o", "stop.timesteps_total=1500"],
+            "search.asha.grace_period is 2000, but trials end at stop.timesteps_total: 1500, before any are compared",
+        ),
+        (["-o", "search.asha.reduction_factor=1.0001"], "search.asha.reduction_factor must be a number >= 1.5"),
         (["-o", "lr=1e-3"], "cartpole has nothing to search"),
         (
             ["--searcher", "optuna", "--sweep", "n_step=1,2"],

@@ -176,11 +176,15 @@ class CommonConfig(KeyGroup):
     """Env steps that all workers together must sample in an iteration. Null or 0: no minimum.
 
     An iteration ends when ``min_iter_time_s`` has passed as well. Without both, it ends after the first step of the
-    optimizer that sampled or trained something.
+    optimizer that sampled or trained something. It ends earlier where a counter reaches its value in ``stop``, and in a
+    sweep where the trial reaches the next time at which it is compared with others, such as a rung.
     """
 
     min_iter_time_s: PositiveOrZero | None
-    """Minimum duration of an iteration in seconds. Null or 0: no minimum; see ``timesteps_per_iteration``."""
+    """Minimum duration of an iteration in seconds. Null or 0: no minimum.
+
+    The value of ``stop`` and the rungs of a sweep end it earlier; see ``timesteps_per_iteration``.
+    """
 
     metrics_smoothing_episodes: Count = 100
     """Number of newest episodes over which ``episode_reward_mean`` and the like are computed."""

@@ -81,7 +81,10 @@ class Experiment(KeyGroup):
     )
     """Metrics and numbers. A trial stops when the first metric reaches its number. Empty: it runs until interrupted.
 
-    Rewards can be any number; steps, episodes, iterations and seconds must be > 0.
+    Rewards can be any number; steps, episodes, iterations and seconds must be > 0. An iteration ends as soon as
+    ``timesteps_total``, ``episodes_total``, ``time_total_s``, ``info/num_steps_sampled``, ``info/num_steps_trained`` or
+    ``info/num_weight_syncs`` reaches its number: a trial ends at most one step of its optimizer beyond it. Rewards and
+    other metrics are checked at the end of each iteration.
     """
 
     num_samples: Count = 1
@@ -140,13 +143,24 @@ class Experiment(KeyGroup):
             yield from self._never_reported()
         yield from self.config.env_conflicts(self.env)
         yield from self._unfit_filters()
+        yield from self._useless_intervals()
+
+    def _useless_intervals(self) -> Iterator[Conflict]:
+        """Yield that the scheduler cannot know when to compare trials, or would never do so."""
         search, options = self.search, self.search.scheduler_options
-        if options.interval(self.stop.get(search.time_attr)) is None:
-            message = f"search.scheduler is {search.scheduler}, but neither stop.{search.time_attr}"
+        unit, named = search.time_attr, f"search.{search.scheduler}.{options.INTERVAL_KEY}"
+        limit = self.stop.get(unit)
+        interval = options.interval(limit)
+        if limit is None and options.NEEDS_STOP:
+            message = f"search.scheduler is {search.scheduler}, but stop.{unit} is not given"
+            yield Conflict(("search.scheduler",), message, "set it; the rungs are counted back from it")
+        elif interval is None:
+            message = f"search.scheduler is {search.scheduler}, but neither stop.{unit} nor {named} is given"
             hint = "set one of them; it is the time after which trials are compared"
-            yield Conflict(
-                ("search.scheduler",), f"{message} nor search.{search.scheduler}.{options.INTERVAL_KEY} is given", hint
-            )
+            yield Conflict(("search.scheduler",), message, hint)
+        elif limit is not None and interval >= limit > 1:
+            message = f"{named} is {interval:g}, but trials end at stop.{unit}: {limit:g}, before any are compared"
+            yield Conflict((named, "search.scheduler"), message, f"set a {options.INTERVAL_KEY} below it")
 
     def _unfit_filters(self) -> Iterator[Conflict]:
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""

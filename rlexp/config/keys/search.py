@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, Fraction, KeyGroup, Positive
+from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, Fraction, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import KNOWN_METRICS
 
 TimeAttribute = Literal["timesteps_total", "training_iteration", "time_total_s"]
@@ -31,6 +32,8 @@ class SchedulerConfig(KeyGroup):
     """The module and class that judge trials, imported when a sweep begins."""
     INTERVAL_KEY: ClassVar[str | None] = None
     """The key with the time at which it first compares trials; None: it compares none."""
+    NEEDS_STOP: ClassVar[bool] = False
+    """Whether it needs a limit for its ``time_attr`` in ``stop``."""
     COPIES_TRIALS: ClassVar[bool] = False
     """Whether trials copy each other's weights and change their keys."""
     EXAMPLE: ClassVar[str] = "search: {scheduler: fifo}"
@@ -58,6 +61,9 @@ class SchedulerConfig(KeyGroup):
         return "no trial is ended early"
 
 
+ReductionFactor = Annotated[float, Field(ge=1.5, le=100)]
+
+
 class AshaConfig(SchedulerConfig):
     """Asynchronous successive halving (Li et al. 2020): only the best trials at a rung continue to the next rung."""
 
@@ -78,15 +84,60 @@ class AshaConfig(SchedulerConfig):
     Null: chosen such that two rungs are below the limit in ``stop`` for ``time_attr``.
     """
 
-    reduction_factor: Annotated[float, Field(gt=1)] = 4.0
-    """One of so many trials at a rung continues: the best so far."""
+    reduction_factor: ReductionFactor = 4.0
+    """One of so many configurations at a rung continues: the best so far. From 1.5 to 100."""
+
+    brackets: Annotated[Whole, Field(ge=1, le=10)] = 1
+    """Number of brackets. Each has rungs of its own, the first of them one rung later than in the bracket before.
+
+    Configurations are drawn into the brackets, most of them into the first: a guard against values at the first rung
+    that say little about the end.
+    """
 
     @property
     def share(self) -> float:
         return self.reduction_factor**-2
 
     def describe(self, interval: str) -> str:
-        return f"asha after {interval} {self.time_attr}"
+        brackets = "" if self.brackets == 1 else f" in {self.brackets} brackets"
+        return f"asha after {interval} {self.time_attr}{brackets}"
+
+
+class HyperbandConfig(SchedulerConfig):
+    """HyperBand (Li et al. 2018): brackets in which configurations wait at each rung until all are there."""
+
+    RULE = "rlexp.search.hyperband:HyperBand"
+    INTERVAL_KEY = "grace_period"
+    NEEDS_STOP = True
+    EXAMPLE = "search: {scheduler: hyperband, num_samples: 49}"
+    MEANING = (
+        "HyperBand (Li et al. 2018): brackets of configurations; at each rung a bracket pauses until all of it are "
+        "there, then the best 1 / reduction_factor continue and the others end early."
+    )
+
+    time_attr: TimeAttribute = "timesteps_total"
+    """Unit in which rungs are counted."""
+
+    grace_period: Positive | None = None
+    """Position of the first rung of the first bracket. Each later rung is at ``reduction_factor`` times the one
+    before.
+
+    Null: chosen such that three rungs are below the limit in ``stop`` for ``time_attr``.
+    """
+
+    reduction_factor: ReductionFactor = 3.0
+    """One of so many configurations at a rung continues. From 1.5 to 100."""
+
+    @property
+    def share(self) -> float:
+        return self.reduction_factor**-3
+
+    def number_of_rungs(self, first: float, limit: float) -> int:
+        """Return how many rungs are below ``limit``, from the one at ``first``."""
+        return max(math.ceil(math.log(limit / first, self.reduction_factor) - 1e-9), 0)
+
+    def describe(self, interval: str) -> str:
+        return f"hyperband after {interval} {self.time_attr}"
 
 
 class MedianConfig(SchedulerConfig):
@@ -168,15 +219,16 @@ class SearchConfig(KeyGroup):
     Null: ``grid`` if there are no samplers, else ``random``.
     """
 
-    scheduler: Literal["fifo", "asha", "median", "pbt"] = "fifo"
-    """Whether trials are stopped early: never (``fifo``), by ``asha`` or by ``median``. ``pbt``: trials copy from each
-    other instead."""
+    scheduler: Literal["fifo", "asha", "hyperband", "median", "pbt"] = "fifo"
+    """Whether trials are stopped early: never (``fifo``), by ``asha``, ``hyperband`` or ``median``. ``pbt``: trials
+    copy from each other instead."""
 
     num_samples: Count = 1
     """Number of configurations; with a grid beside samplers, per point of the grid."""
 
     num_seeds: Count = 1
-    """Number of trials of each configuration, with different seeds. Configurations are ranked by all of them."""
+    """Number of trials of each configuration, with different seeds. Configurations are ranked by all of them, and
+    compared by their mean where ``scheduler`` ends some early: the trials of a configuration end together."""
 
     rank_by: Literal["mean", "iqm"] = "mean"
     """How the scores of a configuration's seeds are combined: mean, or interquartile mean (``iqm``)."""
@@ -195,6 +247,9 @@ class SearchConfig(KeyGroup):
 
     asha: AshaConfig = AshaConfig()
     """Options of ``scheduler: asha``."""
+
+    hyperband: HyperbandConfig = HyperbandConfig()
+    """Options of ``scheduler: hyperband``."""
 
     median: MedianConfig = MedianConfig()
     """Options of ``scheduler: median``."""

@@ -194,7 +194,11 @@ _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
             "RLlib's spelling of a sampler, as Python text. Only a single call of a sampler is understood; nothing is "
             "executed.",
         ),
-        "choice": ("sampler", "n_step: {choice: [1, 3, 5]}", "One value of a list, each equally likely."),
+        "choice": (
+            "sampler",
+            "n_step: {choice: [1, 3, 5]}",
+            "One value of a list, each equally likely. A value may hold samplers, drawn only where it is drawn itself.",
+        ),
         "uniform": ("sampler", "gamma: {uniform: [0.9, 0.999]}", "A number between low and high."),
         "loguniform": (
             "sampler",

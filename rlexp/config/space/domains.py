@@ -24,6 +24,9 @@ class Domain(Protocol):
     def data(self) -> dict[str, Any]:
         """Return the domain as a file has it: ``{"uniform": [0, 1]}``."""
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value can be drawn."""
+
     def draw(self, rng: Random) -> Any:
         """Return one value."""
 
@@ -40,6 +43,9 @@ class Listed:
 
     def data(self) -> dict[str, Any]:
         return {self.sampler: list(self.values)}
+
+    def holds(self, value: Any) -> bool:
+        return value in self.values
 
     def draw(self, rng: Random) -> Any:
         return self.values[rng.randrange(len(self.values))]
@@ -65,6 +71,10 @@ class Range:
 
     def data(self) -> dict[str, Any]:
         return {self.sampler: list(self.arguments)}
+
+    def holds(self, value: Any) -> bool:
+        is_between = _is_number(value) and self.low <= value <= self.high
+        return is_between and (self.step is None or self.limited(value) == value)
 
     def draw(self, rng: Random) -> Number:
         if self.step is None:
@@ -98,6 +108,9 @@ class Normal:
     def data(self) -> dict[str, Any]:
         return {"randn": [self.mean, self.deviation]}
 
+    def holds(self, value: Any) -> bool:
+        return _is_number(value) and self.ends[0] <= value <= self.ends[1]
+
     @property
     def ends(self) -> tuple[float, float]:
         """The lowest and the highest value that is drawn."""
@@ -111,6 +124,10 @@ class Normal:
 
     def moved(self, value: float, factor: float, rng: Random) -> float:
         return min(max(_short(value * factor), self.ends[0]), self.ends[1])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _short(value: Number) -> float:

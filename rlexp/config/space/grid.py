@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, product
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, product
 from math import prod
 from typing import Any
 
+from rlexp.config.space.alternatives import Alternative, Alternatives, columns_of
 from rlexp.config.space.domains import Domain, Listed
-from rlexp.config.space.samplers import GRID, MalformedError, Sampled, read_sampler, sampler_in
+from rlexp.config.space.samplers import CHOICE, GRID, MalformedError, Sampled, read_sampler, sampler_in
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
 
 __all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "find_axes", "line_of", "replaced", "variant_indices", "variants"]
@@ -20,6 +21,9 @@ MAX_TRIALS = 10_000
 MAX_CHECKED_VARIANTS = 1_000
 """Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
 first end are, which finds what is wrong with any value and any pair of values."""
+
+MAX_CHECKED_ENDS = 32
+"""The same for one value of a ``choice`` with samplers inside it: all ends of up to five ranges."""
 
 SEARCH = "search"
 """The section that makes an experiment a sweep."""
@@ -33,10 +37,11 @@ class Axis:
 
     path: KeyPath
     choices: tuple[Node, ...]
-    """Every value of a list; of a range its two ends."""
+    """Every value of a list, with the ends of the samplers inside it; of a range its two ends."""
     domain: Domain
     makes: tuple[KeyPath, ...] = ()
-    """The current keys that its values set, if these are several; empty if the key at ``path`` is the only one."""
+    """The current keys that its values set, if these are several, or one elsewhere with samplers inside the values;
+    empty if the key at ``path`` is the only one."""
 
     @property
     def key(self) -> str:
@@ -46,6 +51,27 @@ class Axis:
     def data(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the axis as a file has it, with other spellings of the values where it is a list of them."""
         return {self.domain.sampler: list(values)} if isinstance(self.domain, Listed) else self.domain.data()
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether its values hold samplers, so that which keys are drawn depends on the value."""
+        return isinstance(self.domain, Alternatives)
+
+    @property
+    def keeps_spelling(self) -> bool:
+        """Whether its values stay as the file has them, also where other keys have that place today."""
+        return bool(self.makes) or self.is_conditional
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys by which tables show its values: several where mappings hold samplers."""
+        if not self.is_conditional:
+            return (self.key,)
+        return tuple(dict.fromkeys(key for choice in self.choices for key in self.shown(choice.plain())))
+
+    def shown(self, value: Any) -> dict[str, Any]:
+        """Return a value by those of the ``columns`` that it has."""
+        return columns_of(self.key, value) if self.is_conditional else {self.key: value}
 
     @property
     def is_grid(self) -> bool:
@@ -72,10 +98,13 @@ def _position(axis: Axis) -> tuple[bool, int, int]:
     return place.line == 0, place.line, place.column
 
 
-def variant_indices(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Return, for each variant that is looked at, which choice it takes on every axis; the last axis varies fastest."""
+def variant_indices(axes: Sequence[Axis], most: int = MAX_CHECKED_VARIANTS) -> list[tuple[int, ...]]:
+    """Return, for each variant that is looked at, which choice it takes on every axis; the last axis varies fastest.
+
+    More than ``most`` are looked at by pairs of axes, except of grids.
+    """
     sizes = [len(axis.choices) for axis in axes]
-    if prod(sizes) <= MAX_CHECKED_VARIANTS or all(axis.is_grid for axis in axes):
+    if prod(sizes) <= most or all(axis.is_grid for axis in axes):
         return list(product(*map(range, sizes)))
     found = dict.fromkeys([(0,) * len(sizes)])
     for count in (1, 2):
@@ -95,9 +124,9 @@ def line_of(axes: Sequence[Axis], number: int) -> list[int]:
     ]
 
 
-def variants(experiment: Node, axes: Sequence[Axis]) -> Iterator[Node]:
+def variants(experiment: Node, axes: Sequence[Axis], most: int = MAX_CHECKED_VARIANTS) -> Iterator[Node]:
     """Yield every variant in the order of ``variant_indices``."""
-    for indices in variant_indices(axes):
+    for indices in variant_indices(axes, most):
         variant = experiment
         for axis, index in zip(axes, indices, strict=True):
             variant = replaced(variant, axis.path, axis.choices[index])
@@ -134,6 +163,8 @@ class _Reader:
         sampled = self._sampler(node, path)
         if isinstance(sampled, MalformedError):
             yield Finding(sampled.node.place, f"{where}: {sampled.message}", sampled.hint)
+        elif grid is not None or sampled is not None:
+            yield from self._wrong_inside(node, where, grid is not None)
         if path[:1] in [(key,) for key in _NEVER_VARIED] and (grid is not None or sampled is not None):
             yield Finding((grid or node).key_place, f"{where} cannot be searched", "write an experiment for each value")
         for key, child in _children(node):
@@ -155,16 +186,60 @@ class _Reader:
             yield Axis(path, choices, Listed(GRID, [choice.plain() for choice in choices]))
         elif sampled is not None:
             assert isinstance(sampled, Sampled)
-            yield Axis(path, sampled.ends, sampled.domain)
+            yield self._conditional(node, path) or Axis(path, sampled.ends, sampled.domain)
         else:
             for key, child in _children(node):
                 yield from self.axes(child, (*path, key))
+
+    def _wrong_inside(self, node: Node, where: str, is_grid: bool) -> Iterator[Finding]:
+        """Yield the samplers inside a grid, and the grids inside a ``choice``: they would not be tried as written."""
+        for inside in self._nested(node, ()):
+            is_grid_inside = GRID in inside.entries()
+            if is_grid and not is_grid_inside:
+                sampler = next(iter(inside.entries()))
+                hint = f"write {CHOICE} in place of {GRID}: it can hold samplers"
+                yield Finding(inside.place, f"{where}: {GRID} cannot hold {sampler}", hint)
+            if is_grid_inside and not is_grid:
+                hint = f"write {CHOICE} in place of {GRID}"
+                yield Finding(inside.place, f"{where}: {CHOICE} cannot hold {GRID}", hint)
+
+    def _nested(self, node: Node, path: KeyPath) -> Iterator[Node]:
+        """Yield the grids and samplers inside a node, but not those inside them."""
+        for key, child in _children(node):
+            if GRID in child.entries() or self._sampler(child, (*path, key)) is not None:
+                yield child
+            else:
+                yield from self._nested(child, (*path, key))
 
     def _expanded(self, values: Node) -> tuple[Node, ...]:
         """Return the values of a list: themselves, or the variants of the grids inside them."""
         return tuple(
             variant for _, child in _children(values) for variant in variants(child, tuple(self.axes(child, ())))
         )
+
+    def _conditional(self, node: Node, path: KeyPath) -> Axis | None:
+        """Return the axis of a ``choice`` whose values hold samplers, None for any other."""
+        choice = node.entries().get(CHOICE)
+        values = [] if choice is None else [child for _, child in _children(choice)]
+        inside = [tuple(self._inside(value, place)) for place, value in enumerate(values)]
+        if not any(inside):
+            return None
+        alternatives = tuple(
+            Alternative(value.plain(), {axis.path: axis.domain for axis in axes})
+            for value, axes in zip(values, inside, strict=True)
+        )
+        ends = (variants(value, axes, MAX_CHECKED_ENDS) for value, axes in zip(values, inside, strict=True))
+        return Axis(path, tuple(chain.from_iterable(ends)), Alternatives(CHOICE, alternatives))
+
+    def _inside(self, value: Node, place: int) -> Iterator[Axis]:
+        """Yield the axes inside the nth value of a list, by their paths from the value; ``()`` is the value itself.
+
+        What is wrong with a key is found once, and not for each end of its range.
+        """
+        for axis in self.axes(value, (place,)):
+            path = axis.path[1:]
+            key = (value.find(path) or value).key_place
+            yield replace(axis, path=path, choices=tuple(replace(end, key_place=key) for end in axis.choices))
 
     def _sampler(self, node: Node, path: KeyPath) -> Sampled | MalformedError | None:
         named = sampler_in(node, path) if self._sampling else None

@@ -15,6 +15,7 @@ from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import KeyPath, Node, shown
 
 GRID = "grid_search"
+CHOICE = "choice"
 
 FREE_FORM = "env_config"
 """A mapping with the user's own keys: in it ``{choice: 3}`` is not a sampler."""
@@ -24,7 +25,7 @@ PYTHON_KEYS = ("sample_from", EVAL)
 
 _MODULES = ("tune.", "ray.tune.", "np.random.", "numpy.random.", "random.")
 
-_SAME_NAMES = ("choice", "uniform", "loguniform", "quniform", "randint", "lograndint", "randn")
+_SAME_NAMES = (CHOICE, "uniform", "loguniform", "quniform", "randint", "lograndint", "randn")
 
 _NAMES: Mapping[str, str] = MappingProxyType(
     {name: name for name in _SAME_NAMES} | {"normal": "randn", "gauss": "randn"}
@@ -85,7 +86,7 @@ def _python_sampler(node: Node) -> tuple[str, Any] | None:
 
 
 def _python_arguments(module: str, name: str, arguments: list[Any]) -> Any:
-    if name == "choice":
+    if name == CHOICE:
         return list(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else arguments
     if (module, name) == ("random", "randint") and len(arguments) == 2 and isinstance(arguments[1], int):
         return [arguments[0], arguments[1] + 1]  # Python's own has both ends, Tune's and NumPy's not the upper one
@@ -145,7 +146,7 @@ def _randn(name: str, arguments: Node) -> Sampled:
 
 SAMPLERS: Mapping[str, Callable[[str, Node], Sampled]] = MappingProxyType(
     {
-        "choice": _choice,
+        CHOICE: _choice,
         "uniform": _uniform,
         "loguniform": _loguniform,
         "quniform": _quniform,

@@ -9,12 +9,11 @@ from typing import Any
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.space.expressions import EVAL
 from rlexp.config.space.grid import SEARCH, Axis, line_of, variant_indices
-from rlexp.config.yaml.nodes import Finding, KeyPath, Node
+from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at
 
 Data = dict[str, Any]
 Computed = tuple[tuple[KeyPath, Node], ...]
 """The path of each ``eval`` whose value depends on the variant, and its node."""
-_MISSING = object()
 
 
 def computed_values(experiment: Node, variants: Sequence[Experiment]) -> Computed:
@@ -50,9 +49,9 @@ def located(
     for number, axis in enumerate(axes):
         along = [data[place] for place in line_of(axes, number)]
         paths = {path for other in along[1:] for path in _differences(along[0], other)}.difference(following)
-        if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not _MISSING:
+        if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not MISSING:
             found.append(axis)
-        elif len(paths) == 1:
+        elif len(paths) == 1 and not axis.is_conditional:
             found.append(replace(axis, path=paths.pop()))
         elif paths:
             found.append(replace(axis, makes=tuple(sorted(paths, key=str))))
@@ -77,12 +76,12 @@ def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
             yield path
         return
     for key in {**one, **other}:
-        yield from _differences(one.get(key, _MISSING), other.get(key, _MISSING), (*path, key))
+        yield from _differences(one.get(key, MISSING), other.get(key, MISSING), (*path, key))
 
 
 def is_at_a_key(axis: Axis, experiment: Experiment) -> bool:
     """Return whether a located axis is at a key of an experiment, or sets several of them."""
-    return bool(axis.makes) or at(data_of(experiment), axis.path) is not _MISSING
+    return bool(axis.makes) or at(data_of(experiment), axis.path) is not MISSING
 
 
 def varied_values(axes: Sequence[Axis], variants: Sequence[Experiment]) -> list[dict[str, Any]]:
@@ -106,7 +105,7 @@ def resolved(axes: Sequence[Axis], variants: Sequence[Experiment], computed: Com
 
 def _value_on(axis: Axis, data: Data, choice: int) -> Any:
     """Return the value on a located axis, of an experiment with this data that has its nth choice."""
-    return axis.choices[choice].plain() if axis.makes else at(data, axis.path)
+    return axis.choices[choice].plain() if axis.keeps_spelling else at(data, axis.path)
 
 
 def _put_axis(data: Data, axis: Axis, values: Sequence[Any]) -> None:
@@ -130,13 +129,3 @@ def without_section(experiment: Experiment) -> Experiment:
     plain = experiment.model_copy()
     plain.model_fields_set.discard(SEARCH)
     return plain
-
-
-def at(data: Any, path: KeyPath) -> Any:
-    """Return what is at a path, the same object ``_MISSING`` each time where there is nothing."""
-    for key in path:
-        try:
-            data = data[key]
-        except (KeyError, IndexError, TypeError):
-            return _MISSING
-    return data

@@ -14,18 +14,19 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.rllib_compat.ages import Age
+from rlexp.config.space.alternatives import column_domains, domains_in
 from rlexp.config.space.domains import Listed, Normal
 from rlexp.config.space.grid import SEARCH, Axis, replaced
 from rlexp.config.translation import node_of
-from rlexp.config.variants.axes import at, data_of
+from rlexp.config.variants.axes import data_of
 from rlexp.config.variants.variant import Variant, variant_of
-from rlexp.config.yaml.nodes import Finding, Node, Place
+from rlexp.config.yaml.nodes import Finding, Node, Place, at
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
 from rlexp.seeding import derive_seed
 
 Point = Mapping[str, Any]
-"""A value for each axis, by the axis's key."""
+"""A value for each axis, by the axis's key; of a ``choice`` that holds samplers, the drawn value with these drawn."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class Space:
     def keys(self) -> tuple[str, ...]:
         """The axes' keys, as trials show them."""
         return tuple(axis.key for axis in self.located)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys as tables show them: for values that hold samplers, those inside these too."""
+        return tuple(column for axis in self.located for column in axis.columns)
+
+    def column_data(self) -> dict[str, Any]:
+        """Return what the columns can be, as a file has it: ``{"lr": {"uniform": [0, 1]}}``; see ``column_domains``."""
+        found = (column_domains(axis.key, axis.domain) for axis in self.located)
+        return {column: domain.data() for domains in found for column, domain in domains.items()}
 
     def searcher(self, search: SearchConfig) -> str:
         """Return the searcher, also where the section leaves it open."""
@@ -73,7 +84,7 @@ class Space:
             if searcher == "optuna" and axis.is_grid:
                 message = f"{axis.key}: grid_search cannot be used with search.searcher: optuna"
                 yield Finding(place, message, "write choice: [...]")
-            if searcher == "optuna" and isinstance(axis.domain, Normal):
+            if searcher == "optuna" and any(isinstance(domain, Normal) for domain in domains_in(axis.domain)):
                 message = f"{axis.key}: randn cannot be used with search.searcher: optuna"
                 yield Finding(place, message, "write uniform: [low, high]")
             set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
@@ -140,8 +151,12 @@ class Sweep:
     @property
     def stop_interval(self) -> float:
         """The first rung, grace period or perturbation interval of the scheduler; 0 where it has none."""
-        stop = self.variants[0].stop.get(self.search.time_attr)
-        return self.search.scheduler_options.interval(stop) or 0.0
+        return self.search.scheduler_options.interval(self.stop_limit) or 0.0
+
+    @property
+    def stop_limit(self) -> float | None:
+        """The limit in ``stop`` for the time that the scheduler counts; None where there is none."""
+        return self.variants[0].stop.get(self.search.time_attr)
 
     def with_axes_in_order(self, keys: Sequence[str]) -> Sweep:
         """Return the sweep with its axes in the order of ``keys``: by it points are counted, drawn and named.
@@ -179,11 +194,11 @@ class Sweep:
     def changed(self, trial: Trial, point: Point) -> Trial:
         """Return a trial under its name and seed, at another point; raises ConfigError where that is not right."""
         experiment = self._experiment(point).with_seed(trial.experiment.config.seed or 0)
-        return Trial(trial.index, trial.name, experiment, self._varied(experiment, point), trial.sample)
+        return replace(trial, experiment=experiment, varied=self._shown(self._current(experiment, point)))
 
-    def point_of(self, trial: Trial) -> Point:
-        """Return the point of a trial, in today's spelling."""
-        return dict(trial.varied)
+    def current_point(self, trial: Trial, point: Point) -> Point:
+        """Return the point of a trial in today's spelling, where a resolved file has it so."""
+        return self._current(trial.experiment, point)
 
     def best_yaml(self, point: Point, comment: str) -> str:
         """Return the file with its axes at a point: an experiment for ``rlexp run``, without the section."""
@@ -201,8 +216,15 @@ class Sweep:
     def _trial(self, index: int, sample: int, experiment: Experiment, point: Point) -> Trial:
         own = experiment.config.seed
         seeded = experiment.with_seed(sample_seed(self.seed if own is None else own, sample))
-        return trial_of(index, seeded, self._varied(seeded, point), sample)
+        current = self._current(seeded, point)
+        return replace(trial_of(index, seeded, current, sample), varied=self._shown(current))
 
-    def _varied(self, experiment: Experiment, point: Point) -> Mapping[str, Any]:
+    def _current(self, experiment: Experiment, point: Point) -> Point:
         data = data_of(experiment)
-        return {axis.key: point[axis.key] if axis.makes else at(data, axis.path) for axis in self.space.located}
+        located = self.space.located
+        return {axis.key: point[axis.key] if axis.keeps_spelling else at(data, axis.path) for axis in located}
+
+    def _shown(self, current: Point) -> Mapping[str, Any]:
+        """Return the values of a point by the columns of the space; those that were not drawn are not there."""
+        columns = (axis.shown(current[axis.key]) for axis in self.space.located)
+        return {column: value for shown in columns for column, value in shown.items()}

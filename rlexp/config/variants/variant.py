@@ -90,7 +90,7 @@ def _computed(translation: Translation, node: Node, path: KeyPath) -> Node | Non
     sampler = next((name for name in _SAMPLERS if name in entries and len(entries) == 1), None)
     if sampler and path[-1:] and path[-1] != FREE_FORM:
         if SEARCH in translation.experiment.entries():
-            hint = "write one sampler, or a list of values, not a list of samplers"
+            hint = "write a sampler: {uniform: [0, 1]}, for example, or {choice: [a, b, c]}"
             translation.problem(entries[sampler], f"{dotted(path)}: {sampler} is not allowed here", hint)
             return None
         message = f"{dotted(path)}: {sampler} is random, which rlexp run does not support"

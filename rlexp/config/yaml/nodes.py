@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from rlexp.errors import Notice, Problem
 
 Scalar = None | bool | int | float | str
 KeyPath = tuple[str | int, ...]
 """The keys (and places in lists) from the root to a node."""
+
+MISSING: Final = object()
+"""Returned in place of data that is not there: None is data."""
 
 _LONGEST_SHOWN = 60
 
@@ -97,6 +100,16 @@ class Finding:
     def notice(self) -> Notice:
         """Return what is shown for something worth knowing."""
         return Notice(str(self.place), self.message)
+
+
+def at(data: Any, path: KeyPath) -> Any:
+    """Return what is at a path of plain data, MISSING where there is nothing."""
+    for key in path:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+    return data
 
 
 def _typed(data: Any) -> Any:

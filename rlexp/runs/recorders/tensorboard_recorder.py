@@ -65,8 +65,9 @@ class TensorBoardRecorder:
         # With the run's name: trials of two runs in one log directory are called alike and would become one row.
         session = f"{trial_directory.parent.name}/{trial_directory.name}"
         values = _hparams(hyperparameters)
+        columns = flatten(hyperparameters)  # also what this trial does not have
         summaries = [hparams_pb(values, trial_id=session), custom_scalars(TAG_PREFIX)]
-        for summary in [*([hparams_columns(values, metrics)] if metrics else []), *summaries]:
+        for summary in [*([hparams_columns(columns, metrics)] if metrics else []), *summaries]:
             self._write(Event(wall_time=time.time(), summary=summary))
         self._file.flush()
 

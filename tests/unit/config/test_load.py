@@ -113,6 +113,20 @@ def test_load_unknown_agent_with_scheduler_of_tune(write: Write) -> None:
     assert found[1] == "unknown agent apexx"
 
 
+def test_max_t_of_a_scheduler_moves_to_stop(write: Write) -> None:
+    text = (
+        "a: {run: DQN, env: CartPole-v1, search: {scheduler: HyperBand, hyperband: {max_t: 90, time_attr: %s}}, %s}\n"
+    )
+    sampled = "config: {lr: {choice: [0.1, 0.2]}}"
+    write(text % ("training_iteration", sampled))
+    plan = load_plan(["f.yaml"])
+    assert plan.sweeps[0].variants[0].stop == {"training_iteration": 90}
+    assert plan.sweeps[0].search.scheduler == "hyperband"
+    ((_, message, hint),) = problems(write(text % ("time_total_s", f"stop: {{time_total_s: 80}}, {sampled}")))
+    assert message.startswith("search.hyperband.max_t is another name of stop.time_total_s, but they differ: 80 at")
+    assert hint == "keep one of them"
+
+
 def test_load_missing_run(write: Write) -> None:
     assert problems(write("a:\n  env: CartPole-v1\n")) == [("f.yaml:1:1", "run is missing", f"write run: {agents()}")]
 

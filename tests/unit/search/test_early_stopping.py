@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from statistics import median
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.search.early_stopping import Asha, MedianStopping
-from rlexp.search.trial_scheduler import Report, TrialScheduler, Verdict
+from rlexp.search.trial_scheduler import Milestones, Report, TrialScheduler, Verdict
 
 REPORTS = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40), st.integers(-5, 5).map(float)), max_size=60)
 
 
+def asha_of(first: float, factor: float, brackets: int = 1) -> Asha:
+    return Asha(Milestones("timesteps_total", first, factor), brackets, Random(1))
+
+
+def median_of(grace: float, min_others: int) -> MedianStopping:
+    return MedianStopping(Milestones("timesteps_total", max(grace, 1)), min_others)
+
+
+def report_of(trial: str, time: float, value: float) -> Report:
+    return Report(trial, time, value, {}, None, lambda: False, lambda name: True)
+
+
 def judged(rule: TrialScheduler, trial: str, time: float, value: float) -> str | None:
     """Return why a rule stops a trial, None where the trial continues."""
-    judgement = rule.judge(Report(trial, time, value, {}, None, lambda: False))
+    rule.configured([trial])
+    judgement = rule.judge(report_of(trial, time, value))
     assert (judgement.verdict is Verdict.STOP) == (judgement.reason is not None)
     return judgement.reason
 
@@ -31,41 +46,76 @@ def rising(reports: list[tuple[str, int, float]]) -> list[tuple[str, int, float]
     return found
 
 
+class SlowAsha:
+    """The rule as a list of all that was reported, looked at anew each time."""
+
+    def __init__(self, first: float, factor: float) -> None:
+        self.rungs: dict[float, dict[str, float]] = {first * factor**number: {} for number in range(20)}
+        self.factor = factor
+
+    def stops(self, trial: str, time: float, value: float) -> bool:
+        passed = [at for at in self.rungs if at <= time]
+        counted = [at for at, values in self.rungs.items() if trial in values]
+        if math.isnan(value) or not passed or max(passed) in counted:
+            return False
+        values = self.rungs[max(passed)]
+        values[trial] = value
+        better = [other for other in values.values() if other > value]
+        return len(better) >= max(math.ceil(len(values) / self.factor), 1)
+
+
 @given(REPORTS, st.sampled_from([1.5, 2.0, 3.0, 4.0]))
 def test_asha_judges_by_rank_among_all_that_reached_the_rung(
     reports: list[tuple[str, int, float]], factor: float
 ) -> None:
-    asha = Asha(4.0, factor)
-    rungs: dict[float, dict[str, float]] = {4.0 * factor**number: {} for number in range(20)}
+    asha, slow = asha_of(4.0, factor), SlowAsha(4.0, factor)
     ended: set[str] = set()
     for trial, time, value in rising(reports):
-        if trial in ended:
-            continue
-        why = judged(asha, trial, time, value)
-        expected = False
-        for at, values in rungs.items():
-            if at <= time and trial not in values:
-                values[trial] = value
-                better = [other for other in values.values() if other > value]
-                expected = expected or len(better) >= max(math.ceil(len(values) / factor), 1)
-        assert (why is not None) == expected
-        ended |= {trial} if why else set()
+        if trial not in ended:
+            known = math.nan if value == -5.0 else value
+            why = judged(asha, trial, time, known)
+            assert (why is not None) == slow.stops(trial, time, known)
+            ended |= {trial} if why else set()
 
 
 def test_asha_continues_the_first_and_the_best_at_a_rung() -> None:
-    asha = Asha(10, 3)
+    asha = asha_of(10, 3)
     assert judged(asha, "a", 10, -100.0) is None
     assert judged(asha, "b", 11, 5.0) is None
-    assert judged(asha, "c", 12, 4.0) == "rank 2 of 3 at rung 10; 1 trial continues"
-    assert judged(asha, "d", 12, 4.5) is None, "of four, two go on"
+    assert judged(asha, "c", 12, 4.0) == "rank 2 of 3 at rung 10; 1 continues"
+    assert judged(asha, "d", 12, 4.5) is None, "of four, two continue"
     assert judged(asha, "b", 29, 0.0) is None, "not yet at the next rung"
-    assert [rung.at for rung in asha.rungs] == [10]
-    rung = {"at": 10, "values": {"a": -100.0, "b": 5.0, "c": 4.0, "d": 4.5}, "ended": ["c"]}
+    rung = {"at": 10, "bracket": 0, "values": {"a": -100.0, "b": 5.0, "c": 4.0, "d": 4.5}, "ended": ["c"]}
     assert asha.state() == {"early_stopping": [rung]}
 
 
+def test_asha_late_value_counts_for_the_highest_rung_only() -> None:
+    asha = asha_of(10, 2)
+    for trial, value in (("a", 1.0), ("b", 2.0)):
+        assert judged(asha, trial, 10, value) is None
+    assert judged(asha, "late", 25, 0.5) is None, "the first at rung 20"
+    assert [(rung["at"], list(rung["values"])) for rung in asha.state()["early_stopping"]] == [
+        (10, ["a", "b"]),
+        (20, ["late"]),
+    ]
+
+
+def test_asha_brackets_begin_one_rung_later_each() -> None:
+    asha = asha_of(10, 2, brackets=3)
+    names = [f"trial {number}" for number in range(700)]
+    for name in names:
+        asha.configured([name])
+    for at in (10, 20, 40):
+        for name in names:
+            asha.judge(report_of(name, at, 1.0))
+    rungs = [(rung["bracket"], rung["at"], len(rung["values"])) for rung in asha.state()["early_stopping"]]
+    assert [rung[:2] for rung in rungs] == [(0, 10), (0, 20), (0, 40), (1, 20), (1, 40), (2, 40)]
+    shares = {bracket: count / len(names) for bracket, _, count in rungs}
+    assert shares == pytest.approx({0: 4 / 10, 1: 3 / 10, 2: 3 / 10}, abs=0.06), "of weights 4, 2 * 3 / 2 and 3"
+
+
 def test_asha_equal_values_share_a_rank() -> None:
-    asha = Asha(10, 4)
+    asha = asha_of(10, 4)
     assert [judged(asha, trial, 10, 1.0) for trial in "abcde"] == [None] * 5
 
 
@@ -73,7 +123,7 @@ def test_asha_equal_values_share_a_rank() -> None:
 def test_median_rule_compares_best_value_with_running_averages(
     reports: list[tuple[str, int, float]], min_others: int, grace: int
 ) -> None:
-    rule = MedianStopping(grace, min_others)
+    rule = median_of(grace, min_others)
     seen: dict[str, list[tuple[int, float]]] = {}
     for trial, time, value in rising(reports):
         seen.setdefault(trial, []).append((time, value))
@@ -90,7 +140,7 @@ def test_median_rule_compares_best_value_with_running_averages(
 
 
 def test_judgements_are_final_for_a_restarted_trial() -> None:
-    median_rule = MedianStopping(10, 1)
+    median_rule = median_of(10, 1)
     assert judged(median_rule, "a", 10, 5.0) is None
     assert judged(median_rule, "b", 10, 9.0) is None
     assert judged(median_rule, "a", 5, 0.0) is None, "judged now, it would be below what b is"
@@ -98,16 +148,16 @@ def test_judgements_are_final_for_a_restarted_trial() -> None:
     assert judged(median_rule, "c", 10, 4.0) == "below the median of 2 others at 10", "of 5 and 9, as before"
     assert judged(median_rule, "b", 20, 9.0) is None
     assert judged(median_rule, "a", 20, 0.0) == "below the median of 1 others at 20", "beyond where it was"
-    asha = Asha(10, 2)
+    asha = asha_of(10, 2)
     assert judged(asha, "a", 10, 1.0) is None
     assert judged(asha, "b", 10, 2.0) is None
     assert judged(asha, "a", 5, 0.0) is None
     assert judged(asha, "a", 10, 0.0) is None
-    assert asha.rungs[0].values == {"a": 1.0, "b": 2.0}
+    assert asha.state()["early_stopping"][0]["values"] == {"a": 1.0, "b": 2.0}
 
 
 def test_reports_without_a_value_are_not_judged() -> None:
-    for rule in (Asha(10, 2), MedianStopping(10, 1)):
+    for rule in (asha_of(10, 2), median_of(10, 1)):
         assert judged(rule, "a", 10, 5.0) is None
         assert judged(rule, "b", 10, math.nan) is None
         assert judged(rule, "b", 10, 4.0) is not None, "as the first report at this time"

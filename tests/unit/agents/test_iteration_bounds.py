@@ -1,0 +1,118 @@
+"""Bounds of an iteration: it ends at the first counter that has reached one, whatever its minimum is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.iteration import IterationBounds
+from rlexp.checkpoint import read_checkpoint
+from rlexp.config.keys.metric_names import GROWING_METRICS
+from rlexp.runs.recorders import flatten
+from tests.behaviour.learning_agents import MAKERS, STEPS, both_agents, make_dqn
+from tests.envs import COUNTING_ENV
+
+ENDLESS: Mapping[str, Any] = {"timesteps_per_iteration": 10**9, "min_iter_time_s": 3600.0}
+"""An iteration that only a bound ends."""
+GOALS = {
+    "timesteps_total": (250, STEPS),
+    "info/num_steps_sampled": (310, STEPS),
+    "info/num_steps_trained": (160, 160),
+    "info/num_weight_syncs": (7, 10),
+    "episodes_total": (12, STEPS),
+    "time_total_s": (0.3, 2.0),
+}
+"""A bound of each counter, and how far beyond it one step of the optimizer can end at most."""
+
+
+def numbers_in(value: Any) -> list[float]:
+    """Return every number in a row, however deep."""
+    if isinstance(value, dict):
+        return [number for part in value.values() for number in numbers_in(part)]
+    if isinstance(value, list):
+        return [number for part in value for number in numbers_in(part)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def counter_when_stopped(agent: Agent[Any], bounds: IterationBounds, metric: str) -> float:
+    return float(flatten(agent.train(bounds=bounds))[metric])
+
+
+@both_agents
+def test_iteration_ends_at_bound_of_env_steps(run: str) -> None:
+    agent = MAKERS[run](**ENDLESS)
+    rows = [agent.train(bounds=IterationBounds({"timesteps_total": goal})) for goal in (100, 130, 300)]
+    agent.stop()
+    assert [row["timesteps_total"] for row in rows] == [100, 140, 300]
+    assert [row["timesteps_this_iter"] for row in rows] == [100, 40, 160]
+    assert [row["training_iteration"] for row in rows] == [1, 2, 3]
+
+
+@both_agents
+@pytest.mark.parametrize("metric", sorted(GOALS))
+def test_iteration_ends_within_a_step_of_the_bound_of_each_counter(run: str, metric: str) -> None:
+    agent = MAKERS[run](COUNTING_ENV, **ENDLESS)
+    goal, most_beyond = GOALS[metric]
+    reached = counter_when_stopped(agent, IterationBounds({metric: goal}), metric)
+    agent.stop()
+    assert goal <= reached <= goal + most_beyond
+
+
+def test_every_counter_but_two_can_end_an_iteration() -> None:
+    assert GROWING_METRICS - set(GOALS) == {"training_iteration", "info/num_target_updates"}
+
+
+def test_iteration_ends_at_the_first_of_several_bounds() -> None:
+    agent = make_dqn(**ENDLESS)
+    bounds = IterationBounds({"timesteps_total": 10**9, "time_total_s": 10**9, "info/num_steps_sampled": 60})
+    assert counter_when_stopped(agent, bounds, "timesteps_total") == 60
+    agent.stop()
+
+
+def test_iteration_ends_at_its_minimum_where_the_bound_is_beyond_it() -> None:
+    agent = make_dqn(timesteps_per_iteration=100)
+    assert counter_when_stopped(agent, IterationBounds({"timesteps_total": 150}), "timesteps_total") == 100
+    assert counter_when_stopped(agent, IterationBounds({"timesteps_total": 150}), "timesteps_total") == 160
+    assert counter_when_stopped(agent, IterationBounds({"timesteps_total": 900}), "timesteps_total") == 260
+    agent.stop()
+
+
+@pytest.mark.parametrize("metric", ["episode_reward_mean", "training_iteration", "info/num_target_updates"])
+def test_iteration_is_not_ended_by_metrics_that_only_rows_have(metric: str) -> None:
+    agent = make_dqn(timesteps_per_iteration=100)
+    assert counter_when_stopped(agent, IterationBounds({metric: -1}), "timesteps_total") == 100
+    agent.stop()
+
+
+def test_iteration_beyond_its_bound_has_steps_of_its_own() -> None:
+    agent = make_dqn(**ENDLESS)
+    totals = [counter_when_stopped(agent, IterationBounds({"time_total_s": 0.0}), "timesteps_total") for _ in range(3)]
+    agent.stop()
+    assert totals == [STEPS, 2 * STEPS, 3 * STEPS]
+
+
+@both_agents
+def test_bounds_count_from_the_beginning_also_after_a_checkpoint(run: str, tmp_path: Path) -> None:
+    agent = MAKERS[run](**ENDLESS)
+    agent.train(bounds=IterationBounds({"timesteps_total": 200}))
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    agent.stop()
+    resumed = MAKERS[run](checkpoint=read_checkpoint(path), **ENDLESS)
+    row = resumed.train(bounds=IterationBounds({"timesteps_total": 300}))
+    resumed.stop()
+    assert (row["timesteps_total"], row["timesteps_this_iter"], row["training_iteration"]) == (300, 100, 2)
+
+
+@both_agents
+def test_row_of_a_single_step_has_only_finite_rates(run: str) -> None:
+    agent = MAKERS[run](COUNTING_ENV, **ENDLESS)
+    agent.train(bounds=IterationBounds({"info/num_steps_trained": 1}))  # rewards, fill and loss are known from here on
+    rows = [agent.train(bounds=IterationBounds({"timesteps_total": 0})) for _ in range(5)]
+    agent.stop()
+    assert all(row["timesteps_this_iter"] <= STEPS for row in rows)
+    assert all(math.isfinite(number) for row in rows for number in numbers_in(row))
