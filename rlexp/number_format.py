@@ -44,6 +44,12 @@ def score(value: Any) -> str:
     return f"{whole}{point}{decimals.rstrip('0') or '0'}" if point else whole
 
 
+def score_at(value: Any, at: float, of: float | None = None, unit: str = "") -> str:
+    """Return a reward and when it was reached: ``40.0 @ 100 of 1,000``; ``unit`` is left out for env steps."""
+    goal = "" if of is None else f" of {exact(of)}"
+    return f"{score(value)} @ {exact(round(at, 1))}{goal}{f' {unit}' if unit else ''}"
+
+
 def digits_for(largest: float) -> int:
     """Return how many digits behind the point show a number up to ``largest`` with four significant ones."""
     return min(max(3 - math.floor(math.log10(largest)), 0), _MOST_DIGITS) if largest > 0 else 1

@@ -91,6 +91,12 @@ def compare(
     ],
     metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
     by: Annotated[Axis, typer.Option(help="Align runs by env steps or by wall time.")] = Axis.STEPS,
+    at: Annotated[
+        float | None,
+        typer.Option(
+            min=1, metavar="N", help="Compare all trials at N env steps (--by time: seconds), not at their end."
+        ),
+    ] = None,
     goal: Annotated[float | None, typer.Option(metavar="X", help="Also print when the metric reached X.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as a single HTML file.")] = None,
     png: Annotated[
@@ -102,13 +108,13 @@ def compare(
     """Compare runs over their seeds, with intervals and curves.
 
     Trials of a run that differ only in their seeds are one group; each variant of a grid is a group.
-    Final scores are means over the last tenth of the steps that all trials have. A sweep keeps the
-    scores and the order of its own ranking.
+    Final scores are means over the last tenth of the steps that all completed trials have. Trials that
+    ended earlier or failed are listed below. A sweep keeps the scores and the order of its own ranking.
     """
     from rlexp.results.comparison import compare_groups
     from rlexp.terminal.comparisons import export_comparison, print_comparison
 
-    comparison = compare_groups(groups, metric, by, goal)
+    comparison = compare_groups(groups, metric, by, goal, at)
     export_comparison(comparison, html, png)
     print_comparison(comparison, as_json)
 

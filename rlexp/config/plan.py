@@ -128,6 +128,9 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
+    repetition = parsed.space.repetition(parsed.variants[0].search) if parsed.variants[0].is_sweep else None
+    if repetition is not None:
+        yield repetition
     repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(parsed.distinct)
     if repeated:
         variants = f"{repeated} of {len(parsed.variants)} variants"

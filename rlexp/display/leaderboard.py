@@ -5,17 +5,35 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.text import Text
 
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.json_file import plain, to_json
-from rlexp.number_format import MISSING, count, first_of, middle_cut, one_line, score, short
+from rlexp.number_format import (
+    MISSING,
+    count,
+    duration,
+    first_of,
+    middle_cut,
+    one_line,
+    percent,
+    score,
+    score_at,
+    short,
+)
 from rlexp.runs.run_record import Status
-from rlexp.search.ranking import RULE, Standing, TrialStanding
+from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding
 from rlexp.search.standings import Standings
+from rlexp.search.sweep_summary import summary_of
 
 _HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
+_EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status", "configuration")
+"""Of configurations that did not complete."""
+_TIME_UNITS: Final[Mapping[TimeAttribute, str]] = {"training_iteration": "iterations", "time_total_s": "s"}
+"""Shown after a time that is not in env steps."""
 _RULE_WIDTH: Final = 79
 _MOST_LINES: Final = 10
 """Configurations that the last words of a sweep list; ``trials.csv`` has all."""
@@ -32,9 +50,9 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
     metric = f"{standings.search.metric}, {standings.search.mode}"
     foot = Text(f"{begun}; trials: {', '.join(said) or 'none'}; by {metric}", "dim")
     room = max(height - 3, 0)
-    shown = ranked if len(ranked) <= room else _with_running(ranked, room - 1)
-    rows = [_live_cells(standing, ranked.index(standing) + 1) for standing in shown]
-    table = _table(_LIVE_HEADER, rows, [standing.status for standing in shown], width)
+    shown = list(enumerate(ranked, start=1)) if len(ranked) <= room else _with_running(ranked, room - 1)
+    rows = [_live_cells(standing, rank, standings) for rank, standing in shown]
+    table = _table(_LIVE_HEADER, rows, [standing.status for _, standing in shown], width)
     if len(shown) < len(ranked):
         table.append(Text(f"… and {len(ranked) - len(shown)} more", "dim"))
     lines = [Text(headline, style="bold"), *table, foot]
@@ -44,15 +62,17 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
 
 
 def leaderboard_lines(standings: Standings) -> list[str]:
-    """Return the best configurations, and a table of what failed, as plain lines."""
+    """Return the best configurations, what the sweep took, and a table of what failed, as plain lines."""
     ranked = standings.ranked()
-    rows = [_HEADER, *(_cells(standing, rank) for rank, standing in enumerate(ranked[:_MOST_LINES], start=1))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER) - 1)]
-    lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+    shown = list(enumerate(ranked[:_MOST_LINES], start=1))
+    completed = [_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
+    others = [_early_cells(standing, rank, standings) for rank, standing in shown if standing.tier > Tier.RUNNING]
+    lines = _plain_table(_HEADER, completed)
+    lines += ["", *_plain_table(_EARLY_HEADER, others)] if others else []
     if len(ranked) > _MOST_LINES:
         lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
-    rule = textwrap.wrap(RULE.format(metric=standings.search.metric), _RULE_WIDTH)
-    return [*lines, *rule, *_failure_lines(standings)]
+    rule = textwrap.wrap(SCORE_RULE.format(metric=standings.search.metric), _RULE_WIDTH)
+    return [*lines, RULE, *rule, *_summary_lines(standings), *_failure_lines(standings)]
 
 
 def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
@@ -63,12 +83,17 @@ def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
             "configuration": standing.configuration,
             "point": dict(standing.varied),
             "status": standing.status,
-            "score": standing.score,
+            "score": standing.score if standing.ended_early is None else None,
             "interval": standing.interval,
+            "ended_early": _as_dict(standings.end_comparison(standing)),
             "trials": [trial.trial.name for trial in standing.trials],
         }
         for rank, standing in enumerate(standings.ranked(), start=1)
     ]
+
+
+def _as_dict(end: EndComparison | None) -> dict[str, Any] | None:
+    return None if end is None else asdict(end)
 
 
 def configuration_words(varied: Mapping[str, Any]) -> str:
@@ -96,18 +121,21 @@ def _short_name(trial: TrialStanding) -> str:
     return f"{trial.trial.index:05d} {configuration_words(trial.trial.varied)}"
 
 
-def _with_running(ranked: Sequence[Standing], room: int) -> list[Standing]:
-    """Return the best ones, and after them those that run, as many as there is room for."""
-    running = [standing for standing in ranked if standing.status is Status.RUNNING][: max(room // 2, 0)]
-    best = [standing for standing in ranked if standing not in running][: max(room - len(running), 0)]
-    return sorted([*best, *running], key=ranked.index)
+def _with_running(ranked: Sequence[Standing], room: int) -> list[tuple[int, Standing]]:
+    """Return the best ones, and after them those that run, as many as there is room for; each with its rank."""
+    ranks = [rank for rank, standing in enumerate(ranked, start=1) if standing.status is Status.RUNNING]
+    running = set(ranks[: max(room // 2, 0)])
+    best = [rank for rank in range(1, len(ranked) + 1) if rank not in running][: max(room - len(running), 0)]
+    return [(rank, ranked[rank - 1]) for rank in sorted([*best, *running])]
 
 
-def _live_cells(standing: Standing, rank: int) -> tuple[str, ...]:
+def _live_cells(standing: Standing, rank: int, standings: Standings) -> tuple[str, ...]:
     done = sum(trial.status not in (Status.PENDING, Status.RUNNING) for trial in standing.trials)
     steps = count(max(trial.timesteps_total for trial in standing.trials))
     words = configuration_words(standing.varied)
-    return str(rank), _score(standing), f"{done}/{len(standing.trials)}", steps, standing.status.lower(), words
+    end = standings.end_comparison(standing)
+    value = _score(standing) if end is None else score_at(end.value, end.at, unit=_TIME_UNITS.get(end.unit, ""))
+    return str(rank), value, f"{done}/{len(standing.trials)}", steps, standing.status.lower(), words
 
 
 def _cells(standing: Standing, rank: int) -> tuple[str, ...]:
@@ -116,11 +144,43 @@ def _cells(standing: Standing, rank: int) -> tuple[str, ...]:
     return str(rank), _score(standing), interval, steps, standing.status, configuration_words(standing.varied)
 
 
+def _early_cells(standing: Standing, rank: int, standings: Standings) -> tuple[str, ...]:
+    end, value, there = standings.end_comparison(standing), MISSING, MISSING
+    if end is not None:
+        value = score_at(end.value, end.at, end.of, _TIME_UNITS.get(end.unit, ""))
+        there = score(end.rank_1_value)
+    return str(rank), value, there, standing.status, configuration_words(standing.varied)
+
+
+def _summary_lines(standings: Standings) -> list[str]:
+    """Return what the sweep took, what ending trials early saved, and when the best configuration was found."""
+    summary = summary_of(standings)
+    if not summary.configurations:
+        return []
+    early = f"{summary.ended_early} ended early ({percent(summary.ended_early / summary.configurations)})"
+    took = f"{count(summary.env_steps)} env steps, {duration(summary.time_s)} of training in all trials"
+    lines = ["", f"{summary.configurations} configurations, {early}; {took}"]
+    if summary.env_steps_saved is not None:
+        saved = f"{count(summary.env_steps_saved)} env steps, {duration(summary.time_saved_s)}"
+        lines.append(f"saved: about {saved} (an estimate: against all of them running to the stop)")
+    if summary.best_found_after_s is not None:
+        after = f"{duration(summary.best_found_after_s)} and {count(summary.best_found_after_env_steps)} env steps"
+        lines.append(f"best: configuration {summary.best_configuration}, found after {after} of the sweep")
+    return lines
+
+
 def _score(standing: Standing) -> str:
     if standing.score is not None:
         return score(standing.score)
     known = [each for each in standing.scores if each is not None]
     return f"({score(sum(known) / len(known))})" if known and not standing.failed else MISSING
+
+
+def _plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
+    return [
+        "  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in [header, *rows]
+    ]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int) -> list[Text]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
@@ -17,8 +17,9 @@ from rlexp.number_format import digits_for
 from rlexp.results.axis import Axis
 from rlexp.results.curve import Band, Curve, Reached, band, reached, read_curve
 from rlexp.results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
-from rlexp.results.scoring import Scoring, Window, scoring_of
+from rlexp.results.scoring import Curves, Request, Scoring, Window, scoring_of
 from rlexp.results.trial_folder import TrialFolder
+from rlexp.results.unscored import UnscoredGroup, unscored_groups
 from rlexp.results.warnings import warnings_of
 from rlexp.sample_batch import Array
 
@@ -64,7 +65,7 @@ class ComparedGroup:
     iqm: Estimate
     improvement: Estimate | None
     """The probability that a trial here is better than one of the first group; None for the first itself, where one of
-    the two has a single seed or was ended earlier than the other, and where they share no environment."""
+    the two has a single seed, and where they share no environment."""
     band: Band
     goal: GoalReached | None
     """None without a goal."""
@@ -85,6 +86,8 @@ class Comparison:
     """How trials are scored, in a sentence."""
     lower_is_better: bool
     groups: tuple[ComparedGroup, ...]
+    ended_early: tuple[UnscoredGroup, ...]
+    """What ended before the scores are taken, or failed; shown below the groups."""
     differences: tuple[str, ...]
     """The settings that are not the same in all groups."""
     notices: tuple[Notice, ...]
@@ -113,14 +116,20 @@ class Comparison:
         return tuple(dict.fromkeys(trial.folder.env for group in self.groups for trial in group.trials))
 
 
-def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: float | None) -> Comparison:
-    """Compare the groups of ``arguments`` (see ``groups_of``); raises UsageError if nothing can be compared."""
+def compare_groups(
+    arguments: Sequence[str], metric: str, axis: Axis, goal: float | None, at: float | None = None
+) -> Comparison:
+    """Compare the groups of ``arguments`` (see ``groups_of``); raises UsageError if nothing can be compared.
+
+    ``at``: scores are taken before so many env steps or seconds, and not at the end of completed trials.
+    """
     reader = SettingsReader()
     groups, metric = groups_of(arguments, reader), current_metric(metric)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
-    with_rows = [_with_rows(group, curves, metric) for group in groups]
-    scoring = scoring_of(arguments, with_rows, curves, metric, axis)
-    scored = scoring.in_order([group for group in (_scored(group, scoring) for group in with_rows) if group.trials])
+    _refuse_without_rows(groups, curves, metric)
+    request = Request(arguments, metric, axis, at)
+    scoring = scoring_of(request, groups, curves)
+    scored = scoring.in_order([group for group in (_scored(group, scoring) for group in groups) if group.trials])
     compared: list[ComparedGroup] = []
     for index, group in enumerate(scored):
         trials = [_compared_trial(trial, curves[trial], scoring, goal) for trial in group.trials]
@@ -136,8 +145,9 @@ def compare_groups(arguments: Sequence[str], metric: str, axis: Axis, goal: floa
         scoring=scoring.rule,
         lower_is_better=scoring.lower_is_better,
         groups=tuple(compared),
+        ended_early=tuple(unscored_groups(groups, scored, curves, axis, scoring)),
         differences=tuple(differing([group.settings for group in compared])),
-        notices=tuple(warnings_of(groups, curves, axis, reader, scoring)),
+        notices=tuple(warnings_of(groups, scored, curves, reader, request)),
     )
 
 
@@ -178,10 +188,9 @@ def _goal_reached(trials: Sequence[ComparedTrial]) -> GoalReached | None:
 
 def _improvement(trials: Sequence[ComparedTrial], first: Sequence[ComparedTrial], scoring: Scoring) -> Estimate | None:
     """Return how likely one of ``trials`` is better than one of ``first``; None if that cannot be estimated."""
-    folders, others = ([trial.folder for trial in each] for each in (trials, first))
     strata, over = _strata(trials), _strata(first)
     shared = sorted(strata.keys() & over.keys())
-    if not shared or not scoring.comparable(folders, others):
+    if not shared:
         return None
     sign, rng = -1 if scoring.lower_is_better else 1, np.random.default_rng(_SEED)
     estimate = improvement_probability(
@@ -200,14 +209,15 @@ def _scored(group: Group, scoring: Scoring) -> Group:
     return Group(group.name, tuple(trial for trial in group.trials if scoring.score(trial) is not None))
 
 
-def _with_rows(group: Group, curves: Mapping[TrialFolder, Curve], metric: str) -> Group:
-    """Return the group without the trials that have reported no ``metric``; raises UsageError if none is left."""
-    trials = tuple(trial for trial in group.trials if len(curves[trial].values))
-    if trials:
-        return Group(group.name, trials)
-    names = sorted(set().union(*(curves[trial].metrics for trial in group.trials)))
+def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -> None:
+    """Raise UsageError if no trial has reported ``metric``."""
+    trials = [trial for group in groups for trial in group.trials]
+    if any(len(curves[trial].values) for trial in trials):
+        return
+    whose = groups[0].name if len(groups) == 1 else f"the {len(groups)} groups"
+    names = sorted(set().union(*(curves[trial].metrics for trial in trials)))
     if not names:
-        raise UsageError(f"no trial of {group.name} has a result yet", "rlexp ls shows the progress of runs")
+        raise UsageError(f"no trial of {whose} has a result yet", "rlexp ls shows the progress of runs")
     close = get_close_matches(metric, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"metrics: {', '.join(names[:_NAMES_SHOWN])} ..."
-    raise UsageError(f"no trial of {group.name} has reported {metric}", hint)
+    raise UsageError(f"no trial of {whose} has reported {metric}", hint)

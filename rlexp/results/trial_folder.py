@@ -41,6 +41,11 @@ class TrialFolder:
     run: RunFolder
     record: TrialRecord | None
 
+    @property
+    def name(self) -> str:
+        """The name of its directory, also where the path ends in ``.``."""
+        return self.path.resolve().name
+
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
         """Agent, env and every key of its config, secrets masked; empty if they cannot be read."""

@@ -9,7 +9,7 @@ from rlexp.errors import Notice
 from rlexp.results.axis import Axis, amount
 from rlexp.results.curve import RESULT_FILE
 from rlexp.results.group import Group, SettingsReader, differing
-from rlexp.results.scoring import Curves, Scoring
+from rlexp.results.scoring import Curves, Request, failed
 from rlexp.runs.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8
@@ -18,15 +18,17 @@ _NAMES_SHOWN: Final = 4
 
 
 def warnings_of(
-    groups: Sequence[Group], curves: Curves, axis: Axis, reader: SettingsReader, scoring: Scoring
+    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, reader: SettingsReader, request: Request
 ) -> Iterator[Notice]:
-    """Yield what was left out, what ends early, which groups mix different settings, and which have a single seed."""
+    """Yield what cannot be read, what ends early, which groups mix different settings, and which have a single seed.
+
+    ``scored`` are the groups with the trials that have scores.
+    """
     yield from _unreadable(groups, curves)
-    yield from _unscored(groups, curves, scoring)
-    if scoring.window is not None:
-        yield from _short(groups, curves, axis)
-    yield from _mixed(groups, reader)
-    yield from _single(groups, curves)
+    if request.at is None:
+        yield from _short(scored, curves, request.axis)
+    yield from _mixed(scored, reader)
+    yield from _single(scored)
 
 
 def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
@@ -39,25 +41,12 @@ def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
         if curve.damaged_lines:
             lines = "1 line" if curve.damaged_lines == 1 else f"{curve.damaged_lines} lines"
             yield Notice(str(trial.path / RESULT_FILE), f"{lines} cannot be read and are left out")
-        if not len(curve.values):
+        if not len(curve.values) and not failed(trial):
             yield Notice(str(trial.path), "has not reported the metric and is left out")
 
 
-def _unscored(groups: Sequence[Group], curves: Curves, scoring: Scoring) -> Iterator[Notice]:
-    for trial in (trial for group in groups for trial in group.trials):
-        if len(curves[trial].values) and scoring.score(trial) is None:
-            yield Notice(str(trial.path), "has no score in its sweep and is left out")
-
-
 def _short(groups: Sequence[Group], curves: Curves, axis: Axis) -> Iterator[Notice]:
-    ends = {
-        trial: float(curves[trial].along(axis)[-1])
-        for group in groups
-        for trial in group.trials
-        if len(curves[trial].values)
-    }
-    if not ends:
-        return
+    ends = {trial: float(curves[trial].along(axis)[-1]) for group in groups for trial in group.trials}
     first, longest = min(ends, key=lambda trial: ends[trial]), max(ends.values())
     if ends[first] < _SHORT_SHARE * longest:
         status = f" ({first.record.status})" if first.record else ""
@@ -79,8 +68,8 @@ def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
         yield Notice(", ".join(envs), "are different environments; their scores have different scales")
 
 
-def _single(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
-    single = [group.name for group in groups if sum(len(curves[trial].values) > 0 for trial in group.trials) == 1]
+def _single(groups: Sequence[Group]) -> Iterator[Notice]:
+    single = [group.name for group in groups if len(group.trials) == 1]
     if single:
         more = f" and {len(single) - _NAMES_SHOWN} more" if len(single) > _NAMES_SHOWN else ""
         yield Notice(", ".join(single[:_NAMES_SHOWN]) + more, "only one seed per group, so no interval; run more seeds")

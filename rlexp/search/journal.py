@@ -29,6 +29,8 @@ class Event(StrEnum):
 
     CONFIGURED = "configured"
     """Its searcher suggested a point; ``refused`` says why the point is invalid."""
+    EXHAUSTED = "exhausted"
+    """Its searcher has no point that was not tried."""
     BEGUN = "begun"
     """A trial began, or continues."""
     REPORTED = "reported"

@@ -8,6 +8,7 @@ distribution in every configuration, as ``TPESampler(multivariate=True, group=Tr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rlexp.config.space.alternatives import Alternatives
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 def suggested_point(trial: optuna.Trial, space: Space) -> Point:
     """Return the point that Optuna suggests for a trial."""
-    axes = zip(space.keys, space.axes, strict=True)
-    return {key: _suggested(trial, key, axis.domain) for key, axis in axes}
+    return {key: _suggested(trial, key, domain) for key, domain in space.domains.items()}
 
 
 def parameters_of(space: Space, point: Point) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def parameters_of(space: Space, point: Point) -> dict[str, Any]:
 
     Raises KeyError or ValueError where the point does not fit the space.
     """
-    axes = zip(space.keys, space.axes, strict=True)
-    return dict(parameter for key, axis in axes for parameter in _parameters(key, axis.domain, point[key]))
+    found = (_parameters(key, domain, point[key]) for key, domain in space.domains.items())
+    return dict(chain.from_iterable(found))
 
 
 def _suggested(trial: optuna.Trial, name: str, domain: Domain) -> Any:

@@ -6,9 +6,11 @@ The leaderboard, ``trials.csv``, ``sweep.json``, ``best.yaml`` and the HParams t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from enum import IntEnum
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,27 +18,49 @@ import numpy as np
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.sweep import Point
-from rlexp.metrics.statistics import FINAL_SHARE, bootstrap_interval, final_score, interquartile_mean_of
+from rlexp.metrics.statistics import (
+    FINAL_SHARE,
+    bootstrap_interval,
+    final_score,
+    interquartile_mean,
+    interquartile_mean_of,
+)
 from rlexp.runs.run_record import Status
 
 SWEEP_FILE: Final = "sweep.json"
 """The state of the search: every configuration with its point, trials and score, the best first; rungs, takeovers."""
-RULE: Final = (
-    "A trial scores the mean of {metric} over the last tenth of the steps that all completed trials have; one that "
-    "ended early, over the last tenth of its own. Configurations that ended early rank behind all that did not."
-)
-"""What :func:`ranking` does, as reports print it."""
+RULE: Final = "Rank: completed by score; ended early, furthest first, by value there; failed."
+"""What :func:`ranking` does, as reports print it: a line of a terminal."""
+SCORE_RULE: Final = "A score is the mean of {metric} over the last tenth of the steps that all completed trials have."
+"""What :func:`score_of` returns, as reports print it."""
 _SEED: Final = 0
 """Of every bootstrap: the same scores give the same interval, and the one that ``rlexp compare`` gives."""
 _ENDED_EARLY: Final = (Status.PRUNED, Status.STOPPED)
 
 
+class Tier(IntEnum):
+    """What is compared first: a configuration of a lower tier ranks before all of a higher one."""
+
+    COMPLETED = 0
+    """All of its seeds reached their stop: by score."""
+    RUNNING = 1
+    """One of its seeds runs or waits: by score so far."""
+    ENDED_EARLY = 2
+    """The scheduler, the time budget or a person ended one of its seeds, or not all of them began: by how far all
+    seeds came, then by their value there."""
+    WITHOUT_VALUE = 3
+    """One of its seeds has no value, or none where it is to be compared."""
+    FAILED = 4
+    """One of its seeds failed."""
+
+
 @dataclass(frozen=True)
 class EndedEarly:
-    """How far a configuration came that the scheduler ended: its seeds end together."""
+    """How far a configuration came that ended early."""
 
     at: float
-    """The rung, in the unit of the scheduler's ``time_attr``."""
+    """In the unit of the scheduler's ``time_attr``: the rung where the scheduler ended its seeds; else how far all of
+    its seeds came."""
     value: float
     """The mean of the metric over its seeds there."""
 
@@ -50,12 +74,14 @@ class TrialStanding:
     steps: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     """The metric, where it was known, at ``steps`` env steps."""
+    times: list[float] = field(default_factory=list)
+    """The same rows in the unit of the scheduler's ``time_attr``."""
     iterations: int = 0
     timesteps_total: int = 0
     time_total_s: float = 0.0
     error: str | None = None
     ended_early: EndedEarly | None = None
-    """Where its configuration ended early."""
+    """Where the scheduler ended its configuration."""
 
     @property
     def progress(self) -> dict[TimeAttribute, float]:
@@ -66,6 +92,15 @@ class TrialStanding:
             "time_total_s": self.time_total_s,
         }
 
+    def value_at(self, time: float) -> float | None:
+        """Return the metric at ``time``, interpolated between rows; None before its first value and after its last."""
+        index = bisect_left(self.times, time)
+        if index == len(self.times):
+            return None
+        if self.times[index] == time:
+            return self.values[index]
+        return float(np.interp(time, self.times, self.values)) if index else None
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -74,12 +109,28 @@ class Standing:
     configuration: int
     varied: Point
     trials: tuple[TrialStanding, ...]
+    num_seeds: int
+    """How many trials it is to have."""
+    tier: Tier
     scores: tuple[float | None, ...]
-    """Of each trial; None without a value, or after a failure."""
+    """Of each trial; None where it did not complete, or runs and has no value yet."""
     score: float | None
-    """What it is ranked by; None where one of its trials failed or has no value yet."""
-    interval: tuple[float, float] | None
-    """A bootstrap interval of it; None with a single seed."""
+    """What it is ranked by within its tier: the mean (or ``rank_by``) of ``scores``; where it ended early, its value
+    there. None without a value, or where it failed."""
+    ended_early: EndedEarly | None
+    """How far it came; None where it did not end early, or has no value there."""
+    rank_by: str
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The bootstrap interval of ``score``; None with a single seed, and where it ended early."""
+        known = sorted(score for score in self.scores if score is not None)
+        if self.score is None or self.ended_early is not None or len(known) < 2:
+            return None
+        rng, values = np.random.default_rng(_SEED), np.array(known)
+        if self.rank_by == "mean":
+            return bootstrap_interval(values, rng)
+        return interquartile_mean_of([values], rng).interval
 
     @property
     def failed(self) -> bool:
@@ -88,31 +139,67 @@ class Standing:
 
     @property
     def status(self) -> Status:
-        """That of its trials: the worst of them, or that one of them still runs."""
+        """That of its trials: the worst of them, or that one of them still runs or has not begun."""
         statuses = {trial.status for trial in self.trials}
         order = (Status.RUNNING, Status.ERROR, Status.PENDING, *reversed(_ENDED_EARLY))
-        return next((status for status in order if status in statuses), Status.TERMINATED)
+        found = next((status for status in order if status in statuses), Status.TERMINATED)
+        return Status.PENDING if found is Status.TERMINATED and len(self.trials) < self.num_seeds else found
+
+    def value_at(self, time: float) -> float | None:
+        """Return the mean over its seeds at ``time`` (in ``time_attr``); None where one of them has no value there."""
+        return _mean([trial.value_at(time) for trial in self.trials])
 
 
-def ranking(configurations: Mapping[int, Sequence[TrialStanding]], search: SearchConfig) -> list[Standing]:
-    """Return the configurations by RULE, the best first; those without a score next to last, failed ones last."""
-    end = common_end(trial for trials in configurations.values() for trial in trials)
-    standings = [standing_of(number, trials, end, search) for number, trials in configurations.items()]
+@dataclass(frozen=True)
+class EndComparison:
+    """A configuration that ended early beside the one of rank 1, where it ended."""
+
+    at: float
+    of: float | None
+    """The ``stop`` in the same unit; None where there is none."""
+    unit: TimeAttribute
+    value: float
+    rank_1_value: float | None
+    """Of rank 1 at the same time; None for rank 1 itself, and where it has none."""
+
+
+def ranking(standings: Iterable[Standing], search: SearchConfig) -> list[Standing]:
+    """Return configurations by RULE, the best first; equal ones by their number."""
     sign = 1 if search.mode == "min" else -1
-    return sorted(standings, key=lambda each: (_tier(each), sign * (each.score or 0.0), each.configuration))
+
+    def key(each: Standing) -> tuple[float, ...]:
+        furthest = -each.ended_early.at if each.ended_early else 0.0
+        return each.tier, furthest, sign * (each.score or 0.0), each.configuration
+
+    return sorted(standings, key=key)
 
 
 def standing_of(
     configuration: int, trials: Sequence[TrialStanding], end: float | None, search: SearchConfig
 ) -> Standing:
     """Return how one configuration stands, where all completed trials have ``end`` env steps."""
+    tier = _tier(trials, search.num_seeds)
     scores = tuple(score_of(trial, end) for trial in trials)
-    known = [score for score in scores if score is not None]
+    ended = _ended_early(trials) if tier is Tier.ENDED_EARLY else None
+    score = None
+    if ended is not None:
+        score = ended.value
+    elif tier in (Tier.COMPLETED, Tier.RUNNING):
+        score = _mean(scores) if search.rank_by == "mean" else _interquartile_mean(scores)
+    if score is None and tier is not Tier.FAILED:
+        tier = Tier.WITHOUT_VALUE
     varied = dict(trials[0].trial.varied)
-    if len(known) < len(trials):
-        return Standing(configuration, varied, tuple(trials), scores, None, None)
-    middle, interval = _of_seeds(tuple(sorted(known)), search.rank_by)
-    return Standing(configuration, varied, tuple(trials), scores, middle, interval)
+    return Standing(configuration, varied, tuple(trials), search.num_seeds, tier, scores, score, ended, search.rank_by)
+
+
+def end_comparison(standing: Standing, best: Standing, unit: TimeAttribute) -> EndComparison | None:
+    """Return a configuration beside the best one where it ended early; None where it did not."""
+    ended = standing.ended_early
+    if ended is None:
+        return None
+    stop = standing.trials[0].trial.experiment.stop.get(unit)
+    there = None if standing.configuration == best.configuration else best.value_at(ended.at)
+    return EndComparison(ended.at, stop, unit, ended.value, there)
 
 
 def common_end(trials: Iterable[TrialStanding]) -> float | None:
@@ -122,27 +209,44 @@ def common_end(trials: Iterable[TrialStanding]) -> float | None:
 
 
 def score_of(trial: TrialStanding, end: float | None) -> float | None:
-    """Return what a trial scores, where all completed trials have ``end`` env steps."""
-    if not trial.values or trial.error is not None:
+    """Return what a trial scores, where all completed trials have ``end`` env steps.
+
+    One that runs scores over the last tenth of its own steps so far. None without a value, and for one that failed or
+    ended early.
+    """
+    if not trial.values or trial.status in (Status.ERROR, *_ENDED_EARLY):
         return None
     x, values = np.array(trial.steps), np.array(trial.values)
     until = end if end is not None and trial.status is Status.TERMINATED else x[-1]
     return final_score(x, values, until * (1 - FINAL_SHARE), until)
 
 
-@lru_cache(maxsize=4096)  # ten thousand draws, and displays ask many times a second
-def _of_seeds(scores: tuple[float, ...], rank_by: str) -> tuple[float, tuple[float, float] | None]:
-    """Return what stands for the seeds of a configuration, and its interval."""
-    rng, values = np.random.default_rng(_SEED), np.array(scores)
-    if rank_by == "mean":
-        return float(values.mean()), bootstrap_interval(values, rng) if len(scores) > 1 else None
-    estimate = interquartile_mean_of([values], rng)
-    return estimate.value, estimate.interval
+def _tier(trials: Sequence[TrialStanding], num_seeds: int) -> Tier:
+    """Return the tier by the statuses of the trials alone."""
+    statuses = {trial.status for trial in trials}
+    if Status.ERROR in statuses:
+        return Tier.FAILED
+    if statuses & {Status.RUNNING, Status.PENDING}:
+        return Tier.RUNNING
+    return Tier.COMPLETED if statuses == {Status.TERMINATED} and len(trials) == num_seeds else Tier.ENDED_EARLY
 
 
-def _tier(standing: Standing) -> int:
-    if standing.failed:
-        return 3
-    if standing.score is None:
-        return 2
-    return 1 if standing.status in _ENDED_EARLY else 0
+def _ended_early(trials: Sequence[TrialStanding]) -> EndedEarly | None:
+    """Return where the scheduler ended the trials, else how far all came; None where one has no value there."""
+    judged = next((trial.ended_early for trial in trials if trial.ended_early is not None), None)
+    if judged is not None:
+        return judged
+    at = float(min((trial.times[-1] if trial.times else 0.0) for trial in trials))
+    value = _mean([trial.value_at(at) for trial in trials])
+    return None if value is None else EndedEarly(at, value)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where a value is missing."""
+    known = sorted(value for value in values if value is not None)
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _interquartile_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(interquartile_mean(np.array(known))) if known and len(known) == len(values) else None

@@ -1,11 +1,27 @@
-"""What a sweep leaves beside its trials: ``sweep.json``, ``trials.csv`` and ``best.yaml``."""
+"""What a sweep leaves beside its trials: ``sweep.json``, ``trials.csv`` and ``best.yaml``.
+
+``sweep.json`` is one object::
+
+    format, experiment, searcher, search, seed, number_of_configurations
+    configurations: the best first, each
+        configuration, point, status
+        tier: completed | running | ended_early | without_value | failed
+        score, interval: over the steps that all completed trials have; of one that runs, so far; else null
+        ended_early: {at, of, unit, value, rank_1_value}, or null; see EndComparison
+        trials: [{name, seed, status, score, timesteps_total, error}]
+    summary: {configurations, ended_early, env_steps, env_steps_saved, time_s, time_saved_s, best_configuration,
+        best_found_after_s, best_found_after_env_steps}; see SweepSummary
+    refused: {number: why}
+    early_stopping, exploits: the state of the scheduler
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,16 +29,19 @@ from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.json_file import plain, replace_json, replace_text, to_json
 from rlexp.number_format import count
 from rlexp.runs.run_record import now
-from rlexp.search.ranking import SWEEP_FILE, Standing, TrialStanding
+from rlexp.search.ranking import SWEEP_FILE, EndComparison, Standing, TrialStanding
 from rlexp.search.standings import Standings
+from rlexp.search.sweep_summary import summary_of
 
 TRIALS_FILE: Final = "trials.csv"
 BEST_FILE: Final = "best.yaml"
 FORMAT: Final = 1
 _SECONDS_BETWEEN_WRITES: Final = 5.0
+_LARGEST_SHARE: Final = 0.05
+"""Of the time of a sweep that goes into these files: the larger they are, the less often they are written."""
 _COLUMNS: Final = (
-    *("rank", "configuration", "configuration_score", "trial", "status", "seed", "score"),
-    *("iterations", "timesteps_total", "time_total_s", "error"),
+    *("rank", "configuration", "configuration_score", "ended_at", "value_there", "rank_1_there"),
+    *("trial", "status", "seed", "score", "iterations", "timesteps_total", "time_total_s", "error"),
 )
 
 State = Callable[[], Mapping[str, Any]]
@@ -34,19 +53,22 @@ class SearchRecord:
     def __init__(self, sweep: Sweep, run_directory: Path) -> None:
         self._sweep = sweep
         self._directory = run_directory
-        self._written = 0.0
+        self._due = 0.0
 
     def write_when_due(self, standings: Standings, state: State) -> None:
         """Write ``sweep.json`` and ``trials.csv``, but not more often than every few seconds."""
-        if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
+        if time.monotonic() >= self._due:
             self.write(standings, state)
 
     def write(self, standings: Standings, state: State) -> None:
         """Write ``sweep.json`` and ``trials.csv``."""
+        began = time.monotonic()
         ranked = standings.ranked()
-        replace_json(self._directory / SWEEP_FILE, self._content(standings, ranked, state))
-        replace_text(self._directory / TRIALS_FILE, self._table(ranked))
-        self._written = time.monotonic()
+        ends = [standings.end_comparison(standing) for standing in ranked]
+        replace_json(self._directory / SWEEP_FILE, self._content(standings, ends, state))
+        replace_text(self._directory / TRIALS_FILE, self._table(ranked, ends))
+        ended = time.monotonic()
+        self._due = ended + max(_SECONDS_BETWEEN_WRITES, (ended - began) / _LARGEST_SHARE)
 
     def write_best(self, standings: Standings, points: Mapping[str, Point]) -> None:
         """Write ``best.yaml``; not where no configuration has a score."""
@@ -56,7 +78,7 @@ class SearchRecord:
             text = self._sweep.best_yaml(point, self._says(best, standings))
             replace_text(self._directory / BEST_FILE, text)
 
-    def _content(self, standings: Standings, ranked: list[Standing], state: State) -> dict[str, Any]:
+    def _content(self, standings: Standings, ends: Sequence[EndComparison | None], state: State) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "experiment": self._sweep.name,
@@ -65,20 +87,22 @@ class SearchRecord:
             "seed": self._sweep.seed,
             "space": self._sweep.space.column_data(),
             "number_of_configurations": self._sweep.number_of_configurations,
-            "configurations": [_as_json(standing) for standing in ranked],
+            "configurations": [_as_json(*pair) for pair in zip(standings.ranked(), ends, strict=True)],
+            "summary": asdict(summary_of(standings)),
             "refused": {str(number): why for number, why in standings.refused.items()},
             **state(),
         }
 
-    def _table(self, ranked: list[Standing]) -> str:
+    def _table(self, ranked: Sequence[Standing], ends: Sequence[EndComparison | None]) -> str:
         keys = self._sweep.space.columns
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_COLUMNS, *keys])
-        for rank, standing in enumerate(ranked, start=1):
+        for rank, (standing, end) in enumerate(zip(ranked, ends, strict=True), start=1):
+            whole = [rank, standing.configuration, *_scored(standing, end)]
             for each, score in zip(standing.trials, standing.scores, strict=True):
                 cells = [_cell(each.trial.varied.get(key)) for key in keys]
-                writer.writerow([rank, standing.configuration, standing.score, *_facts(each, score), *cells])
+                writer.writerow([*whole, *_facts(each, score), *cells])
         return file.getvalue()
 
     def _says(self, best: Standing, standings: Standings) -> str:
@@ -86,10 +110,17 @@ class SearchRecord:
         trials = "1 seed" if len(best.trials) == 1 else f"{len(best.trials)} seeds"
         interval = "" if best.interval is None else f" [{best.interval[0]:.4g}, {best.interval[1]:.4g}]"
         steps = count(max(trial.timesteps_total for trial in best.trials))
+        end = standings.end_comparison(best)
+        early = "" if end is None else f" at {end.at:,.10g} {end.unit}, where it ended early: none completed;"
         return (
             f"The best of {len(standings.ranked())} configurations of {self._sweep.name}, {now()}: "
-            f"{search.metric} {best.score:.4g}{interval} over {trials} of {steps} env steps"
+            f"{search.metric} {best.score:.4g}{interval}{early} over {trials} of {steps} env steps"
         )
+
+
+def _scored(standing: Standing, end: EndComparison | None) -> list[Any]:
+    """Return the cells of a configuration: its score, or where it ended early and the two values there."""
+    return [standing.score, None, None, None] if end is None else [None, end.at, end.value, end.rank_1_value]
 
 
 def _facts(each: TrialStanding, score: float | None) -> list[Any]:
@@ -98,13 +129,15 @@ def _facts(each: TrialStanding, score: float | None) -> list[Any]:
     return [each.trial.name, each.status, seed, score, *progress, each.error]
 
 
-def _as_json(standing: Standing) -> dict[str, Any]:
+def _as_json(standing: Standing, end: EndComparison | None) -> dict[str, Any]:
     return {
         "configuration": standing.configuration,
         "point": dict(standing.varied),
         "status": standing.status,
-        "score": standing.score,
+        "tier": standing.tier.name.lower(),
+        "score": standing.score if end is None else None,
         "interval": standing.interval,
+        "ended_early": None if end is None else asdict(end),
         "trials": [
             {
                 "name": each.trial.name,

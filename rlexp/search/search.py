@@ -115,7 +115,7 @@ class Search:
         return [trial for trial in paused if self._state.judge_waiting(trial.name).verdict is Verdict.STOP]
 
     def on_start(self, trial: Trial) -> None:
-        self.standings.of(trial).status = Status.RUNNING
+        self.standings.on_status(trial, Status.RUNNING)
 
     def drain_notes(self) -> list[str]:
         return self.standings.drain_notes()
@@ -135,8 +135,9 @@ class Search:
         if finished and self._is_over_time() and error is None:
             status, why = Status.STOPPED, "search.time_budget_s is over"
         self._journal.write(Event.ENDED, trial=trial.name, status=status, error=asdict(error) if error else None)
+        self.standings.elapsed_s = self._journal.elapsed_s
         self._state.ended(trial, status, error)
-        self._record.write(self.standings, self._state.summary)
+        self._record.write_when_due(self.standings, self._state.summary)
         self._scores[trial.name] = self.standings.score_of(trial)
         return Ending(status, why, self._scores[trial.name])
 
@@ -173,7 +174,7 @@ class Search:
         return self._is_exhausted() and not self._state.waiting and not self._state.unfinished()
 
     def _is_exhausted(self) -> bool:
-        return self._state.configurations >= self._sweep.number_of_configurations
+        return self._state.is_exhausted
 
     def _is_full(self) -> bool:
         return len(self._state.running) >= self._capacity
@@ -204,7 +205,13 @@ class Search:
         """Ask for the next configuration; an invalid one counts as a failure."""
         number = self._state.configurations
         point = self._state.searcher.suggest(number)
-        assert point is not None  # a searcher has as many as the sweep
+        for note in self._state.searcher.drain_notes():
+            self.standings.note(note)
+        if point is None:
+            self._journal.write(Event.EXHAUSTED)
+            self._state.exhausted()
+            self.standings.note(f"every point of the space was tried: the sweep ends after {number} configurations")
+            return
         try:
             trials = self._sweep.trials(number, point)
         except ConfigError as error:

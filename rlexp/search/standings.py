@@ -6,18 +6,43 @@ Not in ``ranking``: ``rlexp compare`` imports that without what writes TensorBoa
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
-from rlexp.search.ranking import EndedEarly, Standing, TrialStanding, common_end, ranking, score_of, standing_of
+from rlexp.search.ranking import (
+    EndComparison,
+    EndedEarly,
+    Standing,
+    TrialStanding,
+    common_end,
+    end_comparison,
+    ranking,
+    score_of,
+    standing_of,
+)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a sweep."""
+
+    elapsed_s: float
+    """For how long the sweep had run, without the time between a stop and a resume."""
+    env_steps: int
+    """Of all its trials until then."""
 
 
 class Standings:
-    """Owns what the trials of a sweep have reached; displays read it."""
+    """Owns what the trials of a sweep have reached; displays read it.
+
+    The ranking is computed again only when it is asked for after something has changed, and then only for the
+    configurations that have changed.
+    """
 
     def __init__(self, search: SearchConfig, number_of_configurations: int) -> None:
         self.search = search
@@ -27,8 +52,23 @@ class Standings:
         """What happened between trials and has not been drained, the newest last."""
         self.refused: dict[int, str] = {}
         """Configurations that could not even begin, and why."""
+        self.elapsed_s = 0.0
+        """For how long the sweep has run, as of the newest event."""
+        self.env_steps = 0
+        """Of all trials."""
+        self.ends: dict[int, Moment] = {}
+        """When the last trial of each configuration ended."""
         self._by_name: dict[str, TrialStanding] = {}
         self._configurations: dict[int, list[TrialStanding]] = {}
+        self._numbers: dict[str, int] = {}
+        """The configuration of each trial."""
+        self._end: float | None = None
+        """The env steps that all completed trials have."""
+        self._ranked: list[Standing] = []
+        self._ranked_end: float | None = None
+        """``_end`` when ``_ranked`` was computed."""
+        self._changed: set[int] = set()
+        """Configurations that have changed since then."""
 
     def begin(self, configuration: int, trial: Trial) -> None:
         """Record that a trial begins; one that is resumed is known already."""
@@ -36,7 +76,9 @@ class Standings:
             return
         standing = TrialStanding(trial)
         self._by_name[trial.name] = standing
+        self._numbers[trial.name] = configuration
         self._configurations.setdefault(configuration, []).append(standing)
+        self._changed.add(configuration)
 
     def of(self, trial: Trial) -> TrialStanding:
         """Return what is known of a trial."""
@@ -44,18 +86,19 @@ class Standings:
 
     def of_configuration(self, configuration: int) -> Standing:
         """Return how a configuration stands."""
-        return standing_of(configuration, self._configurations[configuration], self._common_end(), self.search)
+        return standing_of(configuration, self._configurations[configuration], self._end, self.search)
 
     def score_of(self, trial: Trial) -> float | None:
         """Return what a trial scores now; it may change until all trials have ended."""
-        return score_of(self._by_name[trial.name], self._common_end())
+        return score_of(self._by_name[trial.name], self._end)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Record a row; what it does again, since its trial began again from an earlier step, is taken back."""
         flat, standing = flatten(row), self._by_name[trial.name]
         kept = bisect_right(standing.steps, flat["timesteps_total"] - flat["timesteps_this_iter"])
-        del standing.steps[kept:], standing.values[kept:]
-        standing.status = Status.RUNNING
+        del standing.steps[kept:], standing.values[kept:], standing.times[kept:]
+        self.on_status(trial, Status.RUNNING)
+        self.env_steps += flat["timesteps_total"] - standing.timesteps_total
         standing.iterations = flat["training_iteration"]
         standing.timesteps_total = flat["timesteps_total"]
         standing.time_total_s = flat["time_total_s"]
@@ -63,6 +106,17 @@ class Standings:
         if value is not None:
             standing.steps.append(flat["timesteps_total"])
             standing.values.append(value)
+            standing.times.append(flat[self.search.time_attr])
+
+    def on_status(self, trial: Trial, status: Status) -> None:
+        """Record what a trial does now."""
+        standing = self._by_name[trial.name]
+        before, standing.status = standing.status, status
+        self._changed.add(self._numbers[trial.name])
+        if before is Status.TERMINATED and status is not before:
+            self._end = common_end(self._by_name.values())
+        elif status is Status.TERMINATED and standing.steps:
+            self._end = standing.steps[-1] if self._end is None else min(self._end, standing.steps[-1])
 
     def note(self, text: str) -> None:
         """Remember what happened between trials."""
@@ -79,21 +133,35 @@ class Standings:
         count = sum(step <= steps for step in other.steps)
         standing.trial = trial
         standing.steps, standing.values = other.steps[:count], other.values[:count]
+        standing.times = other.times[:count]
+        self._changed.add(self._numbers[trial.name])
 
     def on_early_end(self, configuration: int, ended: EndedEarly) -> None:
         """Record where the scheduler ended a configuration."""
         for standing in self._configurations[configuration]:
             standing.ended_early = ended
+        self._changed.add(configuration)
 
     def on_end(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
         """Record that a trial ended."""
-        standing = self._by_name[trial.name]
-        standing.status = status
-        standing.error = error.summary if error else None
+        self._by_name[trial.name].error = error.summary if error else None
+        self.on_status(trial, status)
+        self.ends[self._numbers[trial.name]] = Moment(self.elapsed_s, self.env_steps)
 
-    def ranked(self) -> list[Standing]:
+    def ranked(self) -> Sequence[Standing]:
         """Return the configurations, the best first."""
-        return ranking(self._configurations, self.search)
+        if self._end != self._ranked_end:
+            self._changed.update(self._configurations)
+        if self._changed:
+            kept = [standing for standing in self._ranked if standing.configuration not in self._changed]
+            changed = [self.of_configuration(number) for number in sorted(self._changed)]
+            self._ranked, self._ranked_end = ranking([*kept, *changed], self.search), self._end
+            self._changed.clear()
+        return self._ranked
+
+    def end_comparison(self, standing: Standing) -> EndComparison | None:
+        """Return a configuration beside the one of rank 1 where it ended early; None where it did not."""
+        return end_comparison(standing, self.ranked()[0], self.search.time_attr)
 
     def best(self) -> Standing | None:
         """Return the best configuration, None where there is no score yet."""
@@ -107,6 +175,3 @@ class Standings:
     def failures(self) -> list[TrialStanding]:
         """Return the trials that failed."""
         return [trial for trial in self._by_name.values() if trial.status is Status.ERROR]
-
-    def _common_end(self) -> float | None:
-        return common_end(self._by_name.values())

@@ -15,8 +15,9 @@ from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.journal import Event, damaged, read_events
+from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.ranking import EndedEarly
-from rlexp.search.searchers import Outcome, OutcomeStatus, Searcher, make_searcher
+from rlexp.search.searchers import Searcher, make_searcher
 from rlexp.search.standings import Standings
 from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 
@@ -68,6 +69,15 @@ class SearchState:
         self.searcher.record(self.configurations, Outcome(OutcomeStatus.FAILED, None))
         self.configurations += 1
         self.scheduler.configured([])
+
+    def exhausted(self) -> None:
+        """Record that the searcher has no other point: there are as many configurations as there are now."""
+        self.standings.number_of_configurations = self.configurations
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the searcher has suggested all configurations."""
+        return self.configurations >= self.standings.number_of_configurations
 
     def begun(self, trial: Trial) -> None:
         """Record that a trial begins, or continues."""
@@ -142,7 +152,7 @@ class SearchState:
         self.running.clear()
         self.paused.clear()
         for trial in unfinished:
-            self.standings.of(trial).status = Status.PENDING
+            self.standings.on_status(trial, Status.PENDING)
 
     def summary(self) -> dict[str, Any]:
         """Return the state of the scheduler, as ``sweep.json`` has it."""
@@ -220,6 +230,8 @@ class _JournalReader:
         match event["event"]:
             case Event.CONFIGURED:
                 self._configured(event["number"], event["point"], event["refused"])
+            case Event.EXHAUSTED:
+                self.state.exhausted()
             case Event.BEGUN:
                 self.exploited.pop(event["trial"], None)
                 self.state.begun(self._trials[event["trial"]])
@@ -228,6 +240,7 @@ class _JournalReader:
             case Event.EXPLOITED:
                 self._exploited(Exploit(**event["exploit"]))
             case Event.ENDED:
+                self.state.standings.elapsed_s = float(event["elapsed_s"])
                 self._ended(event["trial"], Status(event["status"]), event["error"])
             case other:
                 raise ValueError(f"there is no event {other!r}")

@@ -13,10 +13,21 @@ from typing import Any, Final
 from rlexp.errors import Notice
 from rlexp.json_file import plain, to_json
 from rlexp.metrics.statistics import Estimate
-from rlexp.number_format import count, decimal, distinct_cuts, duration, exact, one_line
+from rlexp.number_format import (
+    MOST_LINES,
+    count,
+    decimal,
+    distinct_cuts,
+    duration,
+    exact,
+    middle_cut,
+    one_line,
+    score,
+)
 from rlexp.results.axis import unit_of
 from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.results.report import write_picture, write_report
+from rlexp.results.unscored import UnscoredGroup
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 
@@ -27,10 +38,10 @@ _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20
 _SHORTEST_NAME: Final = 8
 _NO_PROBABILITY: Final = (
-    "P(better than A) is - where it cannot be estimated: both groups need 2 seeds or more in an env that both play, "
-    "and no trial that a sweep ended early."
+    "P(better than A) is - where it cannot be estimated: both groups need 2 seeds or more in an env that both play."
 )
 _SCORES: Final = ("seeds", "mean", "IQM [95 % interval]", "P(better than A)")
+_EARLY: Final = ("value where it ended", "A there", "status")
 _GOAL: Final = ("median env steps", "median time")
 
 
@@ -68,6 +79,7 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
         "final_window": [comparison.window.start, comparison.window.end] if comparison.window else None,
         "scoring": comparison.scoring,
         "groups": [_group_as_json(group) for group in comparison.groups],
+        "ended_early": [_unscored_as_json(each) for each in comparison.ended_early],
         "differences": {
             name: {group.name: group.settings.get(name) for group in comparison.groups}
             for name in comparison.differences
@@ -90,6 +102,20 @@ def _group_as_json(group: ComparedGroup) -> dict[str, Any]:
         "improvement_interval_95": group.improvement.interval if group.improvement else None,
         "trials": [_trial_as_json(trial) for trial in group.trials],
         "curve": plain({"x": band.x, "iqm": band.middle, "low": band.low, "high": band.high}),
+    }
+
+
+def _unscored_as_json(each: UnscoredGroup) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "status": each.status,
+        "error": each.error,
+        "at": each.at,
+        "of": each.of,
+        "unit": each.unit,
+        "value": each.value,
+        "first_value": each.first_value,
+        "trials": [str(trial.path) for trial in each.trials],
     }
 
 
@@ -142,8 +168,25 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
         yield ""
         header = (f"reached {exact(comparison.goal)}", *_GOAL)
         yield from _table(header, [_goal_cells(group) for group in comparison.groups], comparison, columns)
+    if comparison.ended_early:
+        yield ""
+        yield from _ended_early(comparison.ended_early, columns)
     yield ""
     yield from textwrap.wrap(comparison.scoring, columns - 1)
+
+
+def _ended_early(groups: Sequence[UnscoredGroup], columns: int) -> Iterator[str]:
+    """Yield a table of what has no score, a line cut to ``columns`` each."""
+    shown = groups[:MOST_LINES]
+    cells = [(each.where, score(each.first_value), each.why) for each in shown]
+    rows = [_EARLY, *cells]
+    figures = [max(len(row[column]) for row in rows) for column in range(2)]
+    room = max(columns - sum(figures) - max(len(row[2]) for row in rows) - 8, _SHORTEST_NAME)
+    names = distinct_cuts([one_line(each.name) for each in shown], room)
+    lines = aligned([("ended early", *_EARLY), *((name, *row) for name, row in zip(names, cells, strict=True))], (1, 2))
+    yield from (middle_cut(line, columns - 1) for line in lines)
+    if len(groups) > len(shown):
+        yield f"… and {len(groups) - len(shown)} more; --json prints all"
 
 
 def _table(

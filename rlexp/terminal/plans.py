@@ -90,12 +90,20 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
     early = search.scheduler_options.describe(exact(sweep.stop_interval))
     yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
-    yield f"ranked by {search.metric} ({search.mode})"
+    yield f"ranked by {search.metric} ({search.mode}); {_size(sweep)}"
     axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
     rows = [row for key, axis in axes for row in _axis_rows(key, axis.domain)]
     yield from (f"  {line}" for line in aligned(rows))
     yield from _where_values_come_from(sweep)
     yield ""
+
+
+def _size(sweep: Sweep) -> str:
+    """Return how many points differ, in words."""
+    number = None if sweep.space.is_continuous else sweep.space.number_of_distinct_points()
+    if number is None:
+        return "the space is continuous"
+    return "1 distinct point" if number == 1 else f"{exact(number)} distinct points"
 
 
 def _where_values_come_from(sweep: Sweep) -> Iterator[str]:
@@ -122,6 +130,7 @@ def _sweep_as_json(sweep: Sweep) -> dict[str, Any]:
         "experiment": sweep.name,
         "searcher": sweep.searcher,
         "configurations": sweep.number_of_configurations,
+        "distinct_points": sweep.space.number_of_distinct_points(),
         "search": sweep.search.model_dump(mode="json"),
         "space": {key: axis.domain.data() for key, axis in zip(sweep.space.keys, sweep.space.axes, strict=True)},
         "seed": sweep.seed,

@@ -30,10 +30,10 @@ from rlexp.runs.run_record import RUN_FILE, RecordedError, RunRecord, Status, re
 from rlexp.runs.secrets import masked
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
+from rlexp.search.optuna_searcher import require_sweep_extra
 from rlexp.search.ranking import SWEEP_FILE
 from rlexp.search.record import BEST_FILE
 from rlexp.search.search import Search
-from rlexp.search.searchers import require_sweep_extra
 from rlexp.search.state import OVER, Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.session import RaySession
@@ -169,7 +169,7 @@ def refuse_unresumable(past: Restored, directory: RunDirectory) -> None:
         raise ResumeError(message, "-o search.num_samples=... may only be higher")
     for trial in state.unfinished():
         refuse_unloadable(newest_manifest(directory.trial_directory(trial)))
-    is_left = state.waiting or state.unfinished() or state.configurations < state.sweep.number_of_configurations
+    is_left = state.waiting or state.unfinished() or not state.is_exhausted
     has_best = (directory.path / BEST_FILE).exists() or state.standings.best() is None
     if not is_left and directory.record.status in EXIT_CODES and has_best:
         hint = None if state.sweep.searcher == "grid" else "-o search.num_samples=... tries more"
@@ -223,7 +223,7 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     state.requeue()
     directory.restart(unfinished)
     over = len(state.standings.trials()) - len(unfinished)
-    new = state.sweep.number_of_configurations - len(state.standings.ranked()) - len(state.standings.refused)
+    new = state.standings.number_of_configurations - len(state.standings.ranked()) - len(state.standings.refused)
     search.standings.note(
         f"resumed; trials that ended before: {over}, that continue: {len(unfinished)}; new configurations: {new}"
     )

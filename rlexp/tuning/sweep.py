@@ -14,8 +14,9 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.secrets import masked
 from rlexp.search.journal import Heading, Journal
+from rlexp.search.optuna_searcher import require_sweep_extra
 from rlexp.search.search import Search
-from rlexp.search.searchers import make_searcher, require_sweep_extra
+from rlexp.search.searchers import make_searcher
 from rlexp.search.state import SearchState
 from rlexp.sessions.session import RaySession
 from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_in_session

@@ -158,6 +158,8 @@ def statuses(path: Path) -> dict[str, str]:
 def conclusion(path: Path) -> dict[str, Any]:
     """Return what a sweep says at its end, but for the time of day and the order in which trials were ended."""
     content = saved(path)
+    for key in ("best_found_after_s", "best_found_after_env_steps"):
+        del content["summary"][key]
     for each in content["early_stopping"]:
         each["ended"] = sorted(each.get("ended", ()))
     content["early_stopping"].sort(key=to_json)

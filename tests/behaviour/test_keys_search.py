@@ -12,8 +12,9 @@ from rlexp.checkpoint import list_checkpoints, read_checkpoint
 from rlexp.config.keys.trial import Trial
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.run_record import Status
+from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.search import Search
-from rlexp.search.searchers import OptunaSearcher, PlannedSearcher, make_searcher
+from rlexp.search.searchers import PlannedSearcher, make_searcher
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.1, 0.2, 0.3, 0.4]}}
@@ -53,12 +54,12 @@ def test_best_configuration_is_by_metric_and_mode(search: dict[str, Any], best: 
 
 @pytest.mark.key("search.searcher")
 @pytest.mark.parametrize(
-    ("searcher", "config", "count"), [(None, RATES, 4), ("grid", RATES, 4), (None, DRAWN, 5), ("random", RATES, 20)]
+    ("searcher", "config", "count"), [(None, RATES, 4), ("grid", RATES, 4), (None, DRAWN, 5), ("random", RATES, 4)]
 )
 def test_searcher_gives_the_configurations(
     searcher: str | None, config: dict[str, Any], count: int, tmp_path: Path
 ) -> None:
-    search = {"searcher": searcher} | ({} if count == 4 else {"num_samples": 5})
+    search = {"searcher": searcher} | ({} if config is RATES and searcher != "random" else {"num_samples": 5})
     sweep = sweep_of(tmp_path, config, search)
     assert sweep.number_of_configurations == count
     assert isinstance(make_searcher(sweep), PlannedSearcher)

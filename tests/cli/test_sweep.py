@@ -58,6 +58,23 @@ def test_check_prints_the_search_section_as_json(path: Path) -> None:
     assert (sweep["searcher"], sweep["configurations"], sweep["seed"]) == ("random", 3, 1)
 
 
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+def test_check_counts_distinct_points(path: Path, searcher: str) -> None:
+    assert "ranked by episode_reward_mean (max); the space is continuous" in rlexp("check", str(path)).stdout
+    small = [
+        f"search={{searcher: {searcher}, num_samples: 20}}",
+        "lr={choice: [1e-3, 1e-4]}",
+        "n_step={randint: [1, 4]}",
+    ]
+    overrides = [word for override in small for word in ("-o", override)]
+    done = rlexp("check", str(path), *overrides)
+    assert done.stdout.startswith(f"cartpole: 6 configurations by {searcher}, 6 trials")
+    assert "; 6 distinct points" in done.stdout
+    assert "search.num_samples is 20, but cartpole has only 6 distinct points: each is tried once" in done.stderr
+    (sweep,) = json.loads(rlexp("check", str(path), "--json", *overrides).stdout)["sweeps"]
+    assert (sweep["configurations"], sweep["distinct_points"]) == (6, 6)
+
+
 def test_the_same_seed_draws_the_same_points(path: Path) -> None:
     first, again, other = (
         [trial["varied"] for trial in json.loads(rlexp("check", str(path), "--json", *seed).stdout)["trials"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from random import Random
@@ -15,10 +16,12 @@ from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.rllib_compat.ages import Age
 from rlexp.config.space.alternatives import column_domains, domains_in
-from rlexp.config.space.domains import Listed, Normal
+from rlexp.config.space.distinct import every_value, is_continuous, number_of_values
+from rlexp.config.space.domains import Domain, Normal
 from rlexp.config.space.grid import SEARCH, Axis, replaced
 from rlexp.config.translation import node_of
 from rlexp.config.variants.axes import data_of
+from rlexp.config.variants.tried_points import TriedPoints
 from rlexp.config.variants.variant import Variant, variant_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, at
 from rlexp.config.yaml.writer import to_yaml
@@ -27,6 +30,9 @@ from rlexp.seeding import derive_seed
 
 Point = Mapping[str, Any]
 """A value for each axis, by the axis's key; of a ``choice`` that holds samplers, the drawn value with these drawn."""
+
+CONTINUOUS_FROM = 10_000
+"""A space with a range of numbers is called continuous if it has so many points: they differ by rounding."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,42 @@ class Space:
         """Return the searcher, also where the section leaves it open."""
         return search.searcher or ("grid" if all(axis.is_grid for axis in self.axes) and self.axes else "random")
 
+    @property
+    def domains(self) -> Mapping[str, Domain]:
+        """What each axis can be, by its key."""
+        return {key: axis.domain for axis, key in zip(self.axes, self.keys, strict=True)}
+
+    def number_of_distinct_points(self) -> int | None:
+        """Return how many points differ, None where there is no bound on their number."""
+        return _product(self.axes)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether its points are too close to each other for their number to matter."""
+        number = self.number_of_distinct_points()
+        is_large = number is None or number >= CONTINUOUS_FROM
+        return is_large and any(is_continuous(axis.domain) for axis in self.axes)
+
     def number_of_configurations(self, search: SearchConfig) -> int:
-        """Return how many configurations a sweep tries at most."""
-        grid = prod(len(axis.choices) for axis in self.axes if axis.is_grid)
-        return grid * (1 if self.searcher(search) == "grid" else search.num_samples)
+        """Return how many configurations a sweep tries at most: none twice, except in a population."""
+        grid = _product([axis for axis in self.axes if axis.is_grid]) or 0
+        if self.searcher(search) == "grid":
+            return grid
+        drawn = _product([axis for axis in self.axes if not axis.is_grid])
+        if drawn is None or search.scheduler_options.COPIES_TRIALS:
+            return grid * search.num_samples
+        return grid * min(search.num_samples, drawn)
+
+    def repetition(self, search: SearchConfig) -> Finding | None:
+        """Return that ``num_samples`` asks for more configurations than there are, None where it does not."""
+        tried = self.number_of_configurations(search)
+        grid = len(self.grid())
+        if self.searcher(search) == "grid" or tried >= grid * search.num_samples:
+            return None
+        points = f"{tried // grid} distinct points" + (" beside its grid" if grid > 1 else "")
+        message = f"search.num_samples is {search.num_samples}, but {self.name} has only {points}: each is tried once"
+        node = self._section.child("num_samples") or self._section
+        return Finding(node.key_place, f"{message}; search.num_seeds repeats them with other seeds")
 
     def findings(self, experiment: Experiment) -> Iterator[Finding]:
         """Yield what the searcher or scheduler of an experiment's section cannot do with these axes."""
@@ -95,16 +133,9 @@ class Space:
 
     def grid(self) -> list[Point]:
         """Return the points of the grid axes alone, the last axis fastest; one empty point where there are none."""
-        axes = [axis for axis in zip(self.axes, self.keys, strict=True) if axis[0].is_grid]
-        values = [axis.domain.values for axis, _ in axes if isinstance(axis.domain, Listed)]
-        return [dict(zip([key for _, key in axes], point, strict=True)) for point in product(*values)]
-
-    def drawn(self, rng: Random, grid_point: Point) -> Point:
-        """Return a point with its grid axes at ``grid_point`` and a draw for every other one."""
-        return {
-            key: grid_point[key] if key in grid_point else axis.domain.draw(rng)
-            for axis, key in zip(self.axes, self.keys, strict=True)
-        }
+        axes = {key: axis for axis, key in zip(self.axes, self.keys, strict=True) if axis.is_grid}
+        values = [every_value(axis.domain) for axis in axes.values()]
+        return [dict(zip(axes, point, strict=True)) for point in product(*values)]
 
     def variant(self, point: Point) -> Variant:
         """Return the experiment at a point, without its ``search`` section, or what is wrong with it there."""
@@ -146,7 +177,8 @@ class Sweep:
     @property
     def number_of_configurations(self) -> int:
         """How many are tried at most."""
-        return self.space.number_of_configurations(self.search)
+        points = self.planned_points()
+        return self.space.number_of_configurations(self.search) if points is None else len(points)
 
     @property
     def stop_interval(self) -> float:
@@ -170,16 +202,30 @@ class Sweep:
 
     def planned_points(self) -> tuple[Point, ...] | None:
         """Return the points in the order in which they are tried; None where each depends on those before."""
+        return None if self.searcher == "optuna" else self._planned
+
+    @cached_property
+    def _planned(self) -> tuple[Point, ...]:
         grid = self.space.grid()
         if self.searcher == "grid":
             return tuple(grid)
-        if self.searcher == "optuna":
-            return None
-        return tuple(
-            self.space.drawn(self.rng("point", sample * len(grid) + number), point)
-            for sample in range(self.search.num_samples)
+        tried = TriedPoints(self.space.domains)
+        drawn = (
+            self._drawn(sample * len(grid) + number, point, tried)
+            for sample in range(self.space.number_of_configurations(self.search) // len(grid))
             for number, point in enumerate(grid)
         )
+        return tuple(point for point in drawn if point is not None)
+
+    def _drawn(self, number: int, grid_point: Point, tried: TriedPoints) -> Point | None:
+        """Return a random point that was not tried, None where there is none; any one for a population."""
+        rng = self.rng("point", number)
+        if self.search.scheduler_options.COPIES_TRIALS:
+            return tried.drawn(rng, grid_point)
+        point = tried.new(rng, grid_point)
+        if point is not None:
+            tried.add(point)
+        return point
 
     def rng(self, *stream: str | int) -> Random:
         """Return the generator of one of the search's own random streams."""
@@ -228,3 +274,9 @@ class Sweep:
         """Return the values of a point by the columns of the space; those that were not drawn are not there."""
         columns = (axis.shown(current[axis.key]) for axis in self.space.located)
         return {column: value for shown in columns for column, value in shown.items()}
+
+
+def _product(axes: Sequence[Axis]) -> int | None:
+    """Return how many combinations of values some axes have, None where there is no bound on their number."""
+    numbers = [number_of_values(axis.domain) for axis in axes]
+    return None if None in numbers else prod(number for number in numbers if number is not None)

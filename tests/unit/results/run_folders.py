@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.yaml.writer import to_yaml
-from rlexp.runs.run_record import RunRecord, Status, TrialRecord
+from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
 
 STEPS_PER_ROW = 100
 SECONDS_PER_ROW = 2.0
@@ -24,6 +24,7 @@ class MadeTrial:
     varied: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     env: str = "CartPole-v1"
+    status: Status = Status.TERMINATED
 
 
 def row(iteration: int, reward: float | None, **changes: Any) -> dict[str, Any]:
@@ -68,7 +69,9 @@ def _make_trial(run: Path, index: int, trial: MadeTrial) -> TrialRecord:
     (directory / "params.json").write_text(json.dumps({"run": "DQN", "env": trial.env, **config}))
     rows = [row(iteration, reward) for iteration, reward in enumerate(trial.rewards, start=1)]
     (directory / "result.json").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    record = TrialRecord(directory.name, directory.name, trial.seed, trial.varied, Status.TERMINATED)
+    record = TrialRecord(directory.name, directory.name, trial.seed, trial.varied, trial.status)
+    if trial.status is Status.ERROR:
+        record.error = RecordedError("ValueError: no more")
     for each in rows:
         record.add_result(each)
     return record

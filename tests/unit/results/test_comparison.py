@@ -104,7 +104,7 @@ def test_metrics_by_current_and_old_flat_names(two: tuple[Path, Path]) -> None:
 
 
 def test_unknown_metric_suggests_nearest(two: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="no trial of worse has reported episode_reward_meen") as caught:
+    with pytest.raises(UsageError, match="no trial of the 2 groups has reported episode_reward_meen") as caught:
         compared(*two, metric="episode_reward_meen")
     assert caught.value.hint == f"did you mean {REWARD}?"
     with pytest.raises(UsageError, match="has reported zzz") as caught:

@@ -14,6 +14,7 @@ from rlexp.results.axis import Axis
 from rlexp.results.comparison import compare_groups
 from rlexp.results.report import report_page, write_report
 from rlexp.results.report.videos import _LARGEST_BYTES
+from rlexp.runs.run_record import Status
 from tests.unit.results.run_folders import MadeTrial, make_run, write_resolved
 
 EVIL = "<script>alert(1)</script>\"'&<b onload=x>\u202e\x1b[31m"
@@ -207,3 +208,12 @@ def test_report_at_unwritable_path(tmp_path: Path, where: str) -> None:
         write_report(comparison, tmp_path / where, WRITTEN)
     assert caught.value.hint
     assert [entry.name for entry in tmp_path.iterdir()] == ["grid"]
+
+
+def test_what_ended_early_has_a_table(tmp_path: Path) -> None:
+    trials = [MadeTrial([1.0] * 20, 1, {"lr": 0.1}), MadeTrial([5.0] * 3, 1, {"lr": 0.2}, status=Status.ERROR)]
+    comparison = compare_groups([str(make_run(tmp_path / "run", trials))], "episode_reward_mean", Axis.STEPS, None)
+    page = Parsed(report_page(comparison, tmp_path, WRITTEN))
+    words = " ".join(page.text.split())
+    assert "Ended early These have no score" in words
+    assert "lr=0.2 5.0 @ 300 1.0 ERROR: ValueError: no more" in words

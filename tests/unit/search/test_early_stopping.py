@@ -161,3 +161,10 @@ def test_reports_without_a_value_are_not_judged() -> None:
         assert judged(rule, "a", 10, 5.0) is None
         assert judged(rule, "b", 10, math.nan) is None
         assert judged(rule, "b", 10, 4.0) is not None, "as the first report at this time"
+
+
+def test_median_rule_passes_over_trials_without_a_value() -> None:
+    rule = median_of(10, 1)
+    assert judged(rule, "a", 10, math.nan) is None
+    assert judged(rule, "b", 10, 5.0) is None
+    assert judged(rule, "c", 10, 4.0) == "below the median of 1 others at 10"

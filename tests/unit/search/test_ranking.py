@@ -13,7 +13,9 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.runs.run_record import RecordedError, Status
+from rlexp.search.ranking import EndedEarly, Tier
 from rlexp.search.standings import Standings
+from rlexp.search.sweep_summary import summary_of
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]
@@ -50,6 +52,19 @@ def test_completed_trials_are_compared_where_the_shortest_ends(make_trial: MakeT
     for trial in (short, long):
         standings.on_end(trial, Status.TERMINATED, None)
     assert (standings.score_of(short), standings.score_of(long)) == (50.0, 40.0)
+
+
+def test_end_of_a_shorter_trial_changes_scores_and_order(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, (first, second, short) = standings_of(make_trial, make_row, [[50.0], [40.0], [0.0]])
+    for iteration in range(11, 21):
+        standings.on_result(second, make_row(iteration, 90.0))
+        standings.on_result(first, make_row(iteration, 80.0))
+    for trial in (first, second):
+        standings.on_end(trial, Status.TERMINATED, None)
+    assert [standing.score for standing in standings.ranked()] == [90.0, 80.0, 0.0]
+    standings.on_end(short, Status.TERMINATED, None)
+    assert [standing.score for standing in standings.ranked()] == [50.0, 40.0, 0.0]
+    assert standings.ranked() is standings.ranked(), "nothing is computed again before something changes"
 
 
 def test_seeds_give_a_mean_with_its_interval(make_trial: MakeTrial, make_row: MakeRow) -> None:
@@ -111,9 +126,122 @@ def test_summary_has_ranking_and_failures(make_trial: MakeTrial, make_row: MakeR
     standings.on_end(trials[1], Status.TERMINATED, None)
     lines = leaderboard_lines(standings)
     assert lines[1].split() == ["1", "20.0", "-", "10,000", "TERMINATED", "lr=0.001"]
-    assert lines[3].startswith("A trial scores the mean of episode_reward_mean over the last tenth of the steps")
+    assert lines[4].split() == ["2", "-", "-", "ERROR", "lr=0.001"]
+    assert lines[5] == "Rank: completed by score; ended early, furthest first, by value there; failed."
+    assert lines[6].startswith("A score is the mean of episode_reward_mean over the last tenth of the steps")
     assert lines[-2] == "1 of 2 trials failed:"
     assert lines[-1] == "  00000 lr=0.001  after 10,000 steps: ValueError: no [2J"
+
+
+def pruned(
+    make_trial: MakeTrial, make_row: MakeRow, values: list[float], at: list[int], **search: Any
+) -> tuple[Standings, list[Trial]]:
+    """Return standings where each but the first configuration was pruned after ``at`` rows, with the same value in all.
+
+    The first one completes with the value 10 times its number of rows.
+    """
+    standings = Standings(SearchConfig(**search), len(values) + 1)
+    trials = [make_trial(index, stop={"timesteps_total": 10_000}) for index in range(len(values) + 1)]
+    for configuration, trial in enumerate(trials):
+        standings.begin(configuration, trial)
+        for iteration in range(1, (at[configuration - 1] if configuration else 10) + 1):
+            reward = values[configuration - 1] if configuration else 10.0 * iteration
+            standings.on_result(trial, make_row(iteration, reward))
+        if configuration:
+            ended = EndedEarly(1_000.0 * at[configuration - 1], values[configuration - 1])
+            standings.on_early_end(configuration, ended)
+        standings.on_end(trial, Status.PRUNED if configuration else Status.TERMINATED, None)
+    return standings, trials
+
+
+def test_pruned_rank_by_rung_then_by_value_there(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, _ = pruned(make_trial, make_row, [500.0, 30.0, 40.0, 35.0], [1, 3, 3, 2])
+    assert [standing.configuration for standing in standings.ranked()] == [0, 3, 2, 4, 1]
+    lowest, _ = pruned(make_trial, make_row, [500.0, 30.0, 40.0, 35.0], [1, 3, 3, 2], mode="min")
+    assert [standing.configuration for standing in lowest.ranked()] == [0, 2, 3, 4, 1]
+
+
+def test_pruned_is_shown_with_the_value_of_rank_1_at_its_rung(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, trials = pruned(make_trial, make_row, [500.0, 40.0], [1, 3])
+    lines = leaderboard_lines(standings)
+    assert lines[3] == "rank     value where it ended  rank 1 there  status  configuration"
+    assert lines[4] == "   2   40.0 @ 3,000 of 10,000          30.0  PRUNED  lr=0.001"
+    assert lines[5] == "   3  500.0 @ 1,000 of 10,000          10.0  PRUNED  lr=0.001"
+    live = leaderboard(standings, "", 80, 23).plain.split("\n")
+    assert live[3].split() == ["2", "40.0", "@", "3,000", "1/1", "3,000", "pruned", "lr=0.001"]
+    assert standings.score_of(trials[1]) is None, "it has no score over the common steps"
+
+
+@pytest.mark.parametrize(("time_attr", "shown"), [("training_iteration", "3 iterations"), ("time_total_s", "6 s")])
+def test_time_of_an_early_end_has_its_unit(
+    make_trial: MakeTrial, make_row: MakeRow, time_attr: str, shown: str
+) -> None:
+    search = {"scheduler": "asha", "asha": {"time_attr": time_attr}}
+    standings = Standings(SearchConfig.model_validate(search), 2)
+    for configuration, status in enumerate((Status.TERMINATED, Status.STOPPED)):
+        trial = make_trial(configuration)
+        standings.begin(configuration, trial)
+        for iteration in range(1, 4 if configuration else 11):
+            standings.on_result(trial, make_row(iteration, 10.0 * iteration))
+        standings.on_end(trial, status, None)
+    assert f"30.0 @ {shown}          30.0  STOPPED" in leaderboard_lines(standings)[4]
+
+
+def test_running_configurations_rank_between_completed_and_ended_early(
+    make_trial: MakeTrial, make_row: MakeRow
+) -> None:
+    standings, trials = standings_of(make_trial, make_row, [[10.0], [90.0], [20.0], [80.0]])
+    standings.on_end(trials[0], Status.TERMINATED, None)
+    standings.on_end(trials[3], Status.STOPPED, None)
+    standings.begin(4, make_trial(4))
+    assert [standing.configuration for standing in standings.ranked()] == [0, 1, 2, 3, 4]
+
+
+def test_stopped_seeds_are_compared_where_all_have_values(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, trials = standings_of(make_trial, make_row, [[10.0, 30.0]])
+    for iteration in range(11, 16):
+        standings.on_result(trials[1], make_row(iteration, 1_000.0))
+    for trial in trials:
+        standings.on_end(trial, Status.STOPPED, None)
+    (standing,) = standings.ranked()
+    assert standing.ended_early == EndedEarly(10_000, 20.0)
+
+
+def test_configuration_without_its_second_seed_has_not_completed(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings = Standings(SearchConfig(num_seeds=2), 2)
+    for index, configuration in enumerate((0, 0, 1)):
+        trial = make_trial(index)
+        standings.begin(configuration, trial)
+        standings.on_result(trial, make_row(1, 10.0 + index))
+        standings.on_end(trial, Status.TERMINATED, None)
+    first, second = standings.ranked()
+    assert (first.configuration, first.tier, second.tier) == (0, Tier.COMPLETED, Tier.ENDED_EARLY)
+    assert second.status is Status.PENDING
+
+
+def test_summary_estimates_what_early_ends_saved(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, _ = pruned(make_trial, make_row, [5.0, 5.0, 5.0], [1, 3, 3])
+    summary = summary_of(standings)
+    assert (summary.configurations, summary.ended_early, summary.env_steps) == (4, 3, 17_000)
+    assert (summary.env_steps_saved, summary.time_s, summary.time_saved_s) == (23_000, 34.0, 46.0)
+    lines = leaderboard_lines(standings)
+    assert "4 configurations, 3 ended early (75 %); 17,000 env steps, 0:00:34 of training in all trials" in lines
+    assert "saved: about 23,000 env steps, 0:00:46 (an estimate: against all of them running to the stop)" in lines
+
+
+def test_summary_says_when_the_best_was_found(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings = Standings(SearchConfig(), 3)
+    for configuration, reward in enumerate((10.0, 30.0, 20.0)):
+        trial = make_trial(configuration)
+        standings.begin(configuration, trial)
+        standings.on_result(trial, make_row(1, reward))
+        standings.elapsed_s = 60.0 * (configuration + 1)
+        standings.on_end(trial, Status.TERMINATED, None)
+    summary = summary_of(standings)
+    assert (summary.best_configuration, summary.best_found_after_s) == (1, 120.0)
+    assert (summary.best_found_after_env_steps, summary.env_steps_saved) == (2_000, None)
+    said = "best: configuration 1, found after 0:02:00 and 2,000 env steps of the sweep"
+    assert said in leaderboard_lines(standings)
 
 
 def test_standings_drop_rows_that_a_trial_repeats(make_trial: MakeTrial, make_row: MakeRow) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import UsageError
-from rlexp.search.searchers import OptunaSearcher, Outcome, OutcomeStatus, make_searcher, require_sweep_extra
+from rlexp.json_file import to_json
+from rlexp.search.optuna_searcher import OptunaSearcher, require_sweep_extra
+from rlexp.search.outcome import Outcome, OutcomeStatus
+from rlexp.search.searchers import make_searcher
 from tests.behaviour.simulated_sweeps import sweep_of
 
 SPACE = {
@@ -35,7 +42,6 @@ def test_optuna_points_are_in_the_space(tmp_path: Path) -> None:
         assert config.train_batch_size % 8 == 0
         assert round(config.gamma * 100, 6).is_integer()
         searcher.record(configuration, Outcome(OutcomeStatus.FINISHED, 1.0, 10))
-    assert searcher.suggest(30) is None
 
 
 @pytest.mark.parametrize("status", [OutcomeStatus.FAILED, OutcomeStatus.PRUNED])
@@ -59,3 +65,47 @@ def test_missing_optuna_is_refused_with_its_pip_line(tmp_path: Path, monkeypatch
     with pytest.raises(UsageError, match="Optuna") as caught:
         require_sweep_extra(sweep_of(tmp_path, SPACE, {"searcher": "optuna"}))
     assert caught.value.hint == "pip install 'rlexp[sweep]'"
+
+
+SIX_POINTS = {"n_step": {"randint": [1, 4]}, "double_q": {"choice": [True, False]}}
+
+
+def same_points(one: Iterable[Mapping[str, Any]], other: Iterable[Mapping[str, Any]]) -> bool:
+    return sorted(map(to_json, one)) == sorted(map(to_json, other))
+
+
+def test_random_points_do_not_repeat(tmp_path: Path) -> None:
+    points = sweep_of(tmp_path, SIX_POINTS, {"searcher": "random", "num_samples": 20}).planned_points()
+    assert points is not None
+    assert same_points(points, [{"n_step": n, "double_q": d} for n in (1, 2, 3) for d in (True, False)])
+
+
+def test_random_points_without_repetition_are_the_draws_of_their_streams(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, SPACE, {"num_samples": 20})
+    draws = [{key: domain.draw(rng) for key, domain in sweep.space.domains.items()} for rng in streams(sweep, 20)]
+    assert sweep.planned_points() == tuple(draws)
+
+
+def streams(sweep: Sweep, count: int) -> Iterator[Random]:
+    return (sweep.rng("point", number) for number in range(count))
+
+
+def test_more_samples_keep_the_first_points(tmp_path: Path) -> None:
+    few, many = (sweep_of(tmp_path, SIX_POINTS, {"num_samples": count}).planned_points() for count in (3, 20))
+    assert few is not None
+    assert many is not None
+    assert many[:3] == few
+
+
+def test_random_points_beside_a_grid_are_new_for_each_of_its_points(tmp_path: Path) -> None:
+    config = {"n_step": {"grid_search": [1, 2, 2]}, "double_q": {"choice": [True, False]}}
+    sweep = sweep_of(tmp_path, config, {"num_samples": 3})
+    assert sweep.number_of_configurations == 4
+    assert same_points(
+        sweep.planned_points() or (), [{"n_step": n, "double_q": d} for n in (1, 2) for d in (True, False)]
+    )
+
+
+def test_population_may_have_the_same_point_twice(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, {"double_q": {"choice": [True, False]}}, {"num_samples": 8, "scheduler": "pbt"})
+    assert len(sweep.planned_points() or ()) == sweep.number_of_configurations == 8

@@ -9,6 +9,7 @@ import pytest
 
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.runs.run_record import Status
 from rlexp.terminal.comparisons import print_comparison
 from tests.unit.results.run_folders import MadeTrial, make_run
 
@@ -106,6 +107,57 @@ def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixt
     print_comparison(comparison, as_json=False)
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
+
+
+def ended_early(tmp_path: Path, name: str = "n_step") -> Path:
+    """Return a run of a trial that completed, one that was pruned and one that failed."""
+    trials = [
+        MadeTrial(rising(60.0), 1, {name: 0}),
+        MadeTrial([45.5] * 5, 1, {name: 1}, status=Status.PRUNED),
+        MadeTrial([None], 1, {name: 2}, status=Status.ERROR),
+    ]
+    return make_run(tmp_path / "early", trials)
+
+
+@pytest.mark.usefixtures("screen")
+def test_what_ended_early_is_below_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(compared(ended_early(tmp_path)), as_json=False)
+    printed = capsys.readouterr()
+    lines = [line.rstrip() for line in printed.out.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line.startswith("ended early"))
+    assert lines[start : start + 3] == [
+        "ended early  value where it ended  A there  status",
+        "n_step=1               45.5 @ 500     45.0  PRUNED",
+        "n_step=2                        -        -  ERROR: ValueError: no more",
+    ]
+    assert "left out" not in printed.err, "it is in the table"
+
+
+@pytest.mark.usefixtures("screen")
+def test_names_of_what_ended_early_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ended_early(tmp_path, "a_very_long_name_of_a_key_that_nobody_should_have_in_a_sweep_at_all")
+    print_comparison(compared(run), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("45.5 @ 500" in line for line in lines)
+
+
+def test_json_lists_what_ended_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ended_early(tmp_path)
+    print_comparison(compared(run), as_json=True)
+    pruned, failed = json.loads(capsys.readouterr().out)["ended_early"]
+    assert pruned == {
+        "name": "n_step=1",
+        "status": "PRUNED",
+        "error": None,
+        "at": 500.0,
+        "of": None,
+        "unit": "env steps",
+        "value": 45.5,
+        "first_value": 45.0,
+        "trials": [str(run / "00001-DQN-CartPole-v1")],
+    }
+    assert (failed["status"], failed["error"], failed["at"]) == ("ERROR", "ValueError: no more", None)
 
 
 def test_comparison_json_has_what_rliable_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,86 @@
+"""The ranking of a sweep as ``sweep.json`` has it; the file may come from anyone, so nothing in it is trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlexp.results.curve import number
+from rlexp.results.group import Group
+from rlexp.results.trial_folder import read_mapping
+from rlexp.search.ranking import SWEEP_FILE, Tier
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """Where a configuration ended early."""
+
+    at: float
+    of: float | None
+    """The ``stop`` in the same unit, if it has one."""
+    unit: str
+    """``timesteps_total``, ``training_iteration`` or ``time_total_s``."""
+    value: float
+    rank_1_value: float | None
+    """Of the configuration of rank 1 at the same time, if it has one."""
+
+
+@dataclass(frozen=True)
+class SweepRanking:
+    """Ranks, scores and early ends, by the names of the trials' directories."""
+
+    metric: str
+    lower_is_better: bool
+    ranks: Mapping[str, int]
+    """Of each trial's configuration, from 0, the best."""
+    scores: Mapping[str, float]
+    """Of the trials of configurations that completed."""
+    ends: Mapping[str, SweepEnd]
+    """Of the trials of configurations that ended early."""
+
+    def rank(self, group: Group) -> float:
+        """Return the rank of a group's configuration; infinite where the file does not have it yet."""
+        return min((self.ranks[trial.name] for trial in group.trials if trial.name in self.ranks), default=math.inf)
+
+    def end(self, group: Group) -> SweepEnd | None:
+        """Return where a group's configuration ended early; None where it did not."""
+        return next((self.ends[trial.name] for trial in group.trials if trial.name in self.ends), None)
+
+
+def read_sweep_ranking(run: Path) -> SweepRanking | None:
+    """Return the ranking of the sweep at ``run``; None where that is no sweep."""
+    content = read_mapping(run / SWEEP_FILE)
+    search, configurations = content.get("search"), content.get("configurations")
+    if not isinstance(search, dict) or not isinstance(configurations, list):
+        return None
+    ranks: dict[str, int] = {}
+    scores: dict[str, float] = {}
+    ends: dict[str, SweepEnd] = {}
+    for rank, configuration in enumerate(each for each in configurations if isinstance(each, dict)):
+        end = _end(configuration.get("ended_early"))
+        for trial in _trials(configuration):
+            name, score = str(trial.get("name")), number(trial.get("score"))
+            ranks[name] = rank
+            if score is not None and configuration.get("tier") == Tier.COMPLETED.name.lower():
+                scores[name] = score
+            if end is not None:
+                ends[name] = end
+    return SweepRanking(str(search.get("metric")), search.get("mode") == "min", ranks, scores, ends)
+
+
+def _trials(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
+    trials = configuration.get("trials")
+    return [trial for trial in trials if isinstance(trial, dict)] if isinstance(trials, list) else []
+
+
+def _end(content: Any) -> SweepEnd | None:
+    if not isinstance(content, dict):
+        return None
+    at, value = number(content.get("at")), number(content.get("value"))
+    if at is None or value is None:
+        return None
+    of, rank_1 = number(content.get("of")), number(content.get("rank_1_value"))
+    return SweepEnd(at, of, str(content.get("unit")), value, rank_1)
