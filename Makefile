@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
-BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward
+BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward trial_start
 
 .PHONY: install run test test-lowest test-learning drills drills-long format lint type keys corpus bench bench-peers clean
 

@@ -56,7 +56,7 @@ def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, A
     Raises CheckpointError for what is no row of a trial: it would be recorded among the others.
     """
     row = metadata.get("metrics")
-    if row is None or (isinstance(row, dict) and _is_row(row)):
+    if row is None or (isinstance(row, dict) and is_row(row)):
         return row
     raise CheckpointError(
         f"checkpoint {checkpoint}: the metrics in its manifest are not a row of results",
@@ -64,7 +64,8 @@ def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, A
     )
 
 
-def _is_row(row: Mapping[str, Any]) -> bool:
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Return whether a row that was read has what every row of results has."""
     counts = [row.get(name) for name in _COUNTS]
     seconds, reward = row.get("time_total_s"), row.get("episode_reward_mean")
     return (

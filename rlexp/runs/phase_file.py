@@ -56,6 +56,11 @@ class PhaseWatch:
             return phase
         return None
 
+    def forget(self, trial_directory: Path) -> None:
+        """Forget the phase of a trial whose process is about to begin it, also one that another process left."""
+        end_phases(trial_directory)
+        self._known.pop(trial_directory, None)
+
 
 def end_phases(trial_directory: Path) -> None:
     """Remove what ``write_phase`` left."""

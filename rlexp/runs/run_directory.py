@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
@@ -12,12 +13,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rlexp.checkpoint import list_checkpoints
+from rlexp.checkpoint.trial import iteration_of
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules, with_current_folder
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
-from rlexp.json_file import replace_json, replace_text
+from rlexp.json_file import replace_json, replace_text, sync
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
+from rlexp.runs.last_row import earlier_rewards, is_row, last_row
+from rlexp.runs.recorders.columns import ITERATION
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
 from rlexp.runs.run_record import (
@@ -39,8 +44,12 @@ PARAMETERS_FILE: Final = "params.json"
 """A trial's agent, environment and keys."""
 
 _OWNER_ONLY: Final = 0o700
-_SECONDS_BETWEEN_WRITES: Final = 5.0
+RESULT_DELAY_S: Final = 5.0
 """Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
+STATUS_DELAY_S: Final = 1.0
+"""How long ``run.json`` may lack that a trial began or ended, or its newest checkpoint."""
+_WRITING_SHARE: Final = 0.05
+"""The part of the time that writing ``run.json`` may take: with thousands of trials it is written less often."""
 
 
 class LostDirectoryError(RlexpError):
@@ -60,7 +69,9 @@ class RunDirectory:
         """Whether this command has made it; if not, it is somebody's work."""
         self.record = record
         self._lock = lock
-        self._written = 0.0
+        self._written_s = -math.inf
+        self._due_s = math.inf
+        self._writing_takes_s = 0.0
 
     @classmethod
     def create(
@@ -91,6 +102,9 @@ class RunDirectory:
         directory = cls(path, RunLock(path), record, is_new=False)
         remove_unfinished(path)
         remove_remains(path.absolute().parent)
+        for trial in record.trials:
+            if trial.status in (Status.PENDING, Status.RUNNING):  # it was killed
+                _read_missed(path / trial.directory, trial)
         return directory
 
     def keep_private(self) -> None:
@@ -122,13 +136,19 @@ class RunDirectory:
     def add(self, trial: Trial) -> None:
         """Make the directory of a trial that was thought of while others ran."""
         self._make(trial)
-        self.write()
+        sync(self.path)
+        self._write_within(STATUS_DELAY_S)
+
+    def recover(self, trial: Trial) -> None:
+        """Add a trial that ``run.json`` lacks, since the run was killed soon after the trial began."""
+        self._make(trial)
+        _read_missed(self.trial_directory(trial), self.record.trial(trial.name))
 
     def change(self, trial: Trial) -> None:
         """Record that a trial continues with other keys."""
         replace_json(self.trial_directory(trial) / PARAMETERS_FILE, trial_parameters(trial))
         self.record.trial(trial.name).varied = masked(trial.varied)
-        self.write()
+        self._write_within(STATUS_DELAY_S)
 
     def _make(self, trial: Trial) -> None:
         if has_secrets(trial.experiment.config.model_dump(mode="json")):
@@ -136,7 +156,7 @@ class RunDirectory:
         directory = self._make_directory(trial)
         seed = trial.experiment.config.seed
         record = TrialRecord(trial.name, directory.name, seed, masked(trial.varied), env=trial.experiment.env)
-        self.record.trials.append(record)
+        self.record.add(record)
 
     def _make_directory(self, trial: Trial) -> Path:
         directory = self.trial_directory(trial)
@@ -159,15 +179,14 @@ class RunDirectory:
         return self.path / derived_name(trial.name)
 
     def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Record a result row; ``run.json`` follows within a few seconds."""
+        """Record a result row."""
         self.record.trial(trial.name).add_result(row)
-        if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
-            self.write()
+        self._write_within(RESULT_DELAY_S)
 
     def trial_checkpoint(self, trial: Trial, checkpoint: Path, reward: float | None) -> None:
         """Record that the trial wrote a checkpoint when its mean reward was ``reward``."""
         self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
-        self.write()
+        self._write_within(STATUS_DELAY_S)
 
     def trial_status(
         self, trial: Trial, status: Status, error: RecordedError | None = None, reason: str | None = None
@@ -175,7 +194,7 @@ class RunDirectory:
         """Record that the trial began, ended or failed, and why."""
         record = self.record.trial(trial.name)
         record.status, record.error, record.reason = status, error, reason
-        self.write()
+        self._write_within(STATUS_DELAY_S)
 
     def finish(self, status: Status) -> None:
         """Record that the whole run ended; trials that had not are stopped."""
@@ -202,8 +221,24 @@ class RunDirectory:
     def write(self) -> None:
         """Write ``run.json``; raises LostDirectoryError where its directory is lost."""
         self.check()
+        began_s = time.monotonic()
         self.record.write(self.path)
-        self._written = time.monotonic()
+        self._written_s, self._due_s = time.monotonic(), math.inf
+        self._writing_takes_s = self._written_s - began_s
+
+    def write_when_due(self) -> None:
+        """Write ``run.json`` where it lacks something for as long as it may; called several times a second.
+
+        What a kill leaves out of it is in the files of the trials, and in the journal of a sweep.
+        """
+        if time.monotonic() >= self._due_s:
+            self.write()
+
+    def _write_within(self, delay_s: float) -> None:
+        """Let ``run.json`` be written ``delay_s`` after the last time, or later where that would take too much time."""
+        pause_s = max(delay_s, self._writing_takes_s / _WRITING_SHARE)
+        self._due_s = min(self._due_s, self._written_s + pause_s)
+        self.write_when_due()
 
     def discard(self) -> None:
         """Remove the directory of a run that never began, and give up its lock."""
@@ -221,6 +256,20 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _read_missed(folder: Path, record: TrialRecord) -> None:
+    """Record the rows and checkpoints of a trial that ``run.json`` lacks since a kill."""
+    row = last_row(folder)
+    if row is None or not is_row(row):
+        return
+    rewards = dict(earlier_rewards(folder))
+    missed = [path for path in list_checkpoints(folder) if iteration_of(path) >= record.iterations]
+    if row[ITERATION] > record.iterations:
+        record.add_result(row)
+        record.best_episode_reward_mean = max(rewards.values(), default=None)
+    for path in reversed(missed):
+        record.add_checkpoint(path, rewards.get(iteration_of(path)))
 
 
 def load_recorded_plan(path: Path, record: RunRecord, overrides: Sequence[str]) -> Plan:

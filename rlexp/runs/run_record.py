@@ -116,12 +116,27 @@ class RunRecord:
         """The user's own modules, as of when it began."""
         return UserModules(tuple(self.imports), tuple(self.module_folders))
 
+    def __post_init__(self) -> None:
+        self._by_name: dict[str, TrialRecord] = {}
+
     def trial(self, name: str) -> TrialRecord:
         """Return the record of the trial called ``name``; raises KeyError where the run has none."""
-        for trial in self.trials:
-            if trial.name == name:
-                return trial
-        raise KeyError(name)
+        if len(self._by_name) != len(self.trials):
+            self._by_name = {trial.name: trial for trial in self.trials}
+        return self._by_name[name]
+
+    def knows(self, name: str) -> bool:
+        """Return whether the run has a trial called ``name``."""
+        try:
+            self.trial(name)
+        except KeyError:
+            return False
+        return True
+
+    def add(self, trial: TrialRecord) -> None:
+        """Add a new trial."""
+        self.trials.append(trial)
+        self._by_name[trial.name] = trial
 
     def write(self, run_directory: Path) -> None:
         """Replace ``run.json`` as a whole: a reader sees the old or the new one."""

@@ -42,6 +42,7 @@ class Search:
         if search.time_budget_s is not None:
             self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
         self.hang_timeout_s: float | None = search.hang_timeout_s
+        self.reuses_processes = state.sweep.variants[0].reuse_actors
         self.milestones: Milestones | None = state.scheduler.milestones
         self._state = state
         self._sweep = state.sweep
@@ -52,8 +53,6 @@ class Search:
         self._capacity = capacity
         self._allow_failures = allow_failures
         self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
-        self._added = {record.name for record in directory.record.trials}
-        """Names of the trials that have a directory."""
         self._scores: dict[str, float | None] = {}
         """What trials scored when they ended: it may change as others end."""
 
@@ -63,9 +62,8 @@ class Search:
         trial = None if self._is_full() or self._is_over_time() or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
-        if trial.name not in self._added:
+        if not self._directory.record.knows(trial.name):
             self._directory.add(trial)
-            self._added.add(trial.name)
         self._begin(trial)
         return trial
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import RecordedError, Status
@@ -37,6 +39,8 @@ class Ending:
 
 
 CONTINUE = Decision(Verdict.CONTINUE)
+_ROUNDING = 1e-4
+"""Ray counts CPUs and GPUs in these parts."""
 
 
 class TrialSource(Protocol):
@@ -50,6 +54,8 @@ class TrialSource(Protocol):
     """The tags that TensorBoard's HParams tab is to show; none: all."""
     hang_timeout_s: float | None
     """Seconds without a result after which a trial's process is killed."""
+    reuses_processes: bool
+    """Whether a process may train one trial after another."""
 
     def next(self) -> Trial | None:
         """Return a trial to be started, or None where there is none at the moment."""
@@ -87,18 +93,29 @@ class TrialSource(Protocol):
 
 
 class FixedTrials:
-    """The trials of ``rlexp run`` and of its ``resume``: known beforehand and independent of each other."""
+    """The trials of ``rlexp run`` and of its ``resume``: known beforehand and independent of each other.
+
+    Each is given when the machine has room for it and all before it were given: so they begin in their order.
+    """
 
     milestones: Milestones | None = None
     deadline_s: float | None = None
     hang_timeout_s: float | None = None
     hparams_metrics: Sequence[str] = ()
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
+    def __init__(self, trials: Sequence[Trial], cpus: float = math.inf, gpus: float = math.inf) -> None:
+        """``cpus`` and ``gpus`` are what all trials that run together may reserve."""
+        self.reuses_processes = all(trial.experiment.reuse_actors for trial in trials)
         self._trials = deque(trials)
+        self._room = {required_cpus: cpus, required_gpus: gpus}
+        self._given: dict[str, Trial] = {}
 
     def next(self) -> Trial | None:
-        return self._trials.popleft() if self._trials else None
+        if not self._trials or not self._has_room(self._trials[0]):
+            return None
+        trial = self._trials.popleft()
+        self._given[trial.name] = trial
+        return trial
 
     @property
     def finished(self) -> bool:
@@ -123,9 +140,16 @@ class FixedTrials:
         return trial_parameters(trial)
 
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
+        self._given.pop(trial.name, None)
         if error is not None:
             return Ending(Status.ERROR)
         return Ending(Status.TERMINATED if finished else Status.STOPPED)
+
+    def _has_room(self, trial: Trial) -> bool:
+        experiments = [each.experiment for each in (trial, *self._given.values())]
+        return not self._given or all(
+            sum(map(required, experiments)) <= available + _ROUNDING for required, available in self._room.items()
+        )
 
     def conclude(self, status: Status) -> Status:
         return status

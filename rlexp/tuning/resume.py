@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import Manifest, newest_manifest
@@ -16,7 +13,7 @@ from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.errors import CheckpointError, ResumeError
-from rlexp.json_file import plain, to_json
+from rlexp.json_file import plain
 from rlexp.runs.changed_keys import (
     CHANGEABLE,
     CHANGEABLE_IN_SWEEPS,
@@ -28,7 +25,7 @@ from rlexp.runs.changed_keys import (
 from rlexp.runs.checkpoints import copy_checkpoint
 from rlexp.runs.last_row import checkpoint_row, last_row
 from rlexp.runs.recorders import TrialRecorder
-from rlexp.runs.run_directory import RESOLVED_FILE, RunDirectory, load_recorded_plan
+from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE, RunDirectory, load_recorded_plan
 from rlexp.runs.run_record import RUN_FILE, RecordedError, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
@@ -40,6 +37,7 @@ from rlexp.search.searchers import require_searcher
 from rlexp.search.state import OVER, Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.session import RaySession
+from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import CHECKING, EXIT_CODES, machine_for, run_in_session
 from rlexp.tuning.stop_condition import reached, writes_checkpoint
 from rlexp.tuning.stop_request import StopRequest
@@ -62,13 +60,8 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     if plan.sweeps:  # its journal and sweep.json were lost
         return resume_sweep(path, record, overrides, display, debug)
     refuse_own_modules(path, plan.trials, plan.modules.folders)
-    trials = [
-        trial
-        for trial in recorded_trials(path, plan, record)
-        if record.trial(trial.name).status is not Status.TERMINATED
-        or not _has_reached_stop(trial, path / record.trial(trial.name).directory)
-    ]
-    if not trials:
+    trials, ended = _unfinished_and_ended(path, plan, record)
+    if not trials and not ended:
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
@@ -77,42 +70,27 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
             directory.write_resolved(resolved_yaml(plan))
+        for trial in ended:
+            directory.trial_status(trial, Status.TERMINATED)
+        if not trials:
+            return _concluded(Status.TERMINATED, directory, display)
         directory.restart(trials)
         session = RaySession(machine.cpus, machine.gpus, debug)
-        return run_in_session(FixedTrials(trials), trials, directory, display, request, session)
+        source = FixedTrials(trials, machine.cpus, machine.gpus)
+        return run_in_session(source, trials, directory, display, request, session)
 
 
-def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
-    """Yield the trials of ``plan``, read from ``resolved.yaml``, by the names and in the order that they had.
-
-    The file has its keys in another order than the one it was made of, so a grid's trials come in another order
-    and with other names; the varied values and the seed identify them. Raises ResumeError for an unknown one.
-    """
-    names: dict[str, deque[str]] = defaultdict(deque)
-    for known in record.trials:
-        names[_identity(known.varied, known.seed)].append(known.name)
-    found: list[Trial] = []
-    for trial in plan.trials:
-        called = names[_identity(masked(trial.varied), trial.experiment.config.seed)]
-        if not called:
-            raise ResumeError(
-                f"{path / RESOLVED_FILE} makes a trial {trial.name} that {path / RUN_FILE} does not know",
-                "do not change the values of its grid or its seed",
-            )
-        found.append(replace(trial, name=called.popleft()))
-    order = {known.name: index for index, known in enumerate(record.trials)}
-    for trial in sorted(found, key=lambda trial: order[trial.name]):
-        yield replace(trial, index=order[trial.name])
-
-
-def _identity(varied: Mapping[str, Any], seed: int | None) -> str:
-    return to_json([sorted(varied.items()), seed])
-
-
-def _has_reached_stop(trial: Trial, directory: Path) -> bool:
-    """Return whether the last row of a trial that ended is beyond its ``stop``, which may have changed since."""
-    row = last_row(directory)
-    return row is None or reached(trial.experiment.stop, row) is not None
+def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[list[Trial], list[Trial]]:
+    """Return the trials that continue, and those that have ended without ``run.json`` saying so."""
+    trials: list[Trial] = []
+    ended: list[Trial] = []
+    for trial in recorded_trials(path, plan, record):
+        known = record.trial(trial.name)
+        if not has_ended(trial, known, path / known.directory):
+            trials.append(trial)
+        elif known.status is not Status.TERMINATED:
+            ended.append(trial)
+    return trials, ended
 
 
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:
@@ -159,7 +137,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
             settle(search, past, directory)
             display.follow(search.standings)
             if search.is_complete:
-                return _concluded(search, directory, display)
+                return _concluded(search.conclude(Status.TERMINATED), directory, display)
             session = RaySession(machine.cpus, machine.gpus, debug)
             return run_in_session(search, [], directory, display, request, session)
 
@@ -203,9 +181,17 @@ def refuse_unresumable(past: Restored, directory: RunDirectory) -> None:
 
 
 def _refuse_strange_trials(state: SearchState, directory: RunDirectory) -> None:
-    begun = {standing.trial.name for standing in state.standings.trials()}
-    known = {record.name for record in directory.record.trials}
-    strange = sorted((begun - known) | (known - begun - {trial.name for trial in state.waiting}))
+    """Raise ResumeError where the journal lacks a trial, or has begun one of which there is nothing else.
+
+    ``run.json`` may be older than the journal and the directories of the trials.
+    """
+    begun = {standing.trial.name: standing.trial for standing in state.standings.trials()}
+    waiting = {trial.name: trial for trial in state.waiting}
+    known = {record.name: directory.path / record.directory for record in directory.record.trials}
+    places = set(map(directory.trial_directory, (begun | waiting).values()))
+    lost = {name for name in begun.keys() - known.keys() if not directory.trial_directory(begun[name]).is_dir()}
+    unknown = {file.parent.name for file in directory.path.glob(f"*/{PARAMETERS_FILE}") if file.parent not in places}
+    strange = sorted(lost | unknown | (known.keys() - begun.keys() - waiting.keys()))
     if strange:
         message = (
             f"{directory.path / RUN_FILE} and {JOURNAL_FILE} are not from the same sweep: only one has {strange[0]}"
@@ -216,6 +202,9 @@ def _refuse_strange_trials(state: SearchState, directory: RunDirectory) -> None:
 def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
     """Do what was decided and not done when the sweep was killed, and queue unfinished trials before new ones."""
     state = past.state
+    for standing in state.standings.trials():
+        if not directory.record.knows(standing.trial.name):
+            directory.recover(standing.trial)
     for trial, checkpoint in past.exploited:
         _copy_exploited(search, trial, checkpoint, directory)
     for trial in state.unfinished():
@@ -285,10 +274,9 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
         search.on_end(trial, True, None)
 
 
-def _concluded(search: Search, directory: RunDirectory, display: Display) -> int:
-    """End a sweep that was killed after all trials had ended."""
+def _concluded(status: Status, directory: RunDirectory, display: Display) -> int:
+    """End a run that was killed after all trials had ended."""
     display.start(directory.path, [])
-    status = search.conclude(Status.TERMINATED)
     directory.finish(status)
     display.finish(directory.record)
     return EXIT_CODES[status]

@@ -62,7 +62,8 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        return run_in_session(FixedTrials(plan.trials), plan.trials, directory, display, request, session)
+        source = FixedTrials(plan.trials, machine.cpus, machine.gpus)
+        return run_in_session(source, plan.trials, directory, display, request, session)
 
 
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:

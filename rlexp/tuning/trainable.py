@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
+import os
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +17,6 @@ from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
-from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
@@ -30,7 +31,9 @@ from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkp
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
+    from rlexp.agents.process_state import ProcessState
 
+STDERR = 2
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""
 ERROR_FILE = "error.txt"
@@ -39,6 +42,8 @@ STOP_FILE = ".stop"
 """In the run's directory: asks every trial to save a checkpoint and end."""
 STOP_POLL_S = 0.2
 """How often a trial looks for it."""
+END_TIMEOUT_S = 10.0
+"""How long a trial may take to close its envs before its process ends, where the process would run the next trial."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +64,61 @@ class Assignment:
 
 
 class ExperimentTrainable(tune.Trainable):
-    """Trains one trial; Tune decides when and where.
+    """Trains one trial after the other; Tune decides when and where.
 
     Checkpoints are ours, in the trial's directory: a trial that Tune starts again after a failure
-    continues from the newest valid one there. Tune itself stores nothing.
+    continues from the newest valid one there. Tune itself stores nothing. After a failure the process ends; after any
+    other end of a trial Tune may give it the next one that needs the same resources.
     """
 
+    _agent: Agent[Any] | None = None
+    _folder: OpenFolder
+    _next: Assignment | None = None
+    """The trial that begins with the next call of ``train``."""
+    _process_state: ProcessState | None = None
+    """Of this process before its first trial."""
+
     def setup(self, config: dict[str, Any]) -> None:
-        """Build the agent for ``config[ASSIGNMENT]``: Tune's own config has nothing else."""
-        assignment: Assignment = config[ASSIGNMENT]
-        self._experiment = assignment.trial.experiment
-        self._directory = assignment.directory
-        self._assignment = assignment
+        """Keep the assignment, ``config[ASSIGNMENT]``: Tune's own config has nothing else.
+
+        The trial begins with the first call of ``train``, so that all that can fail fails there.
+        """
+        self._next = config[ASSIGNMENT]
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """End the trial before, and keep the assignment of the next one.
+
+        The process ends where that trial cannot be ended: then the next one gets a new process.
+        """
+        faulthandler.dump_traceback_later(END_TIMEOUT_S, exit=True, file=STDERR)
+        try:
+            self.cleanup()
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        self.setup(new_config)
+        return True
+
+    def train(self) -> Any:
+        """Train for one iteration; Tune calls it, and it calls ``step``."""
+        self.begin()
+        return super().train()  # type: ignore[no-untyped-call]
+
+    def begin(self) -> None:
+        """Build the agent of the trial that was assigned last, unless it has begun."""
+        if self._next is None:
+            return
+        self._assignment, self._next = self._next, None
+        self._experiment = self._assignment.trial.experiment
+        self._directory = self._assignment.directory
         self._last_row: dict[str, Any] = {}
         """Of the checkpoint that it began from, then of each iteration."""
-        self._stop_poll = StopFilePoll(assignment.directory.parent / STOP_FILE)
-        self._agent: Agent[Any] | None = None
+        self._stop_poll = StopFilePoll(self._directory.parent / STOP_FILE)
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
-        self._folder = OpenFolder(assignment.directory)
+        self._folder = OpenFolder(self._directory)
         with self._errors_kept():
             self._agent = self._make_agent()
 
@@ -114,13 +155,16 @@ class ExperimentTrainable(tune.Trainable):
         }
 
     def cleanup(self) -> None:
-        if self._agent is not None:
-            self._agent.stop()
-        self._folder.close()
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.stop()
+        if hasattr(self, "_folder"):  # a trial began
+            self._folder.close()
 
     def _make_agent(self) -> Agent[Any]:
         write_phase(self._directory, "loading PyTorch")
         make_agent = agent_class(self._experiment)
+        self._restore_process()
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
         own, aside = newest_with_damaged_aside(self._directory)
@@ -140,6 +184,17 @@ class ExperimentTrainable(tune.Trainable):
         )
         write_phase(self._directory, TRAINING)
         return agent
+
+    def _restore_process(self) -> None:
+        """Let nothing of the trials before be left in the process, neither memory nor state."""
+        from rlexp.agents.process_state import ProcessState  # it loads torch
+
+        if self._process_state is None:
+            self._process_state = ProcessState()
+            gc.freeze()  # what is imported stays: later collections need not look at it
+            return
+        gc.collect()
+        self._process_state.restore()
 
     def _should_stop(self) -> bool:
         """Return whether the iteration must end now; events of long iterations are shown before their end."""
@@ -221,19 +276,6 @@ class StopFilePoll:
         return self._requested
 
 
-def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
-    """Return the bundles of a trial: the driver's, then one per worker; replay shards share what is there.
-
-    Each actor has a bundle made for it, so that none can wait for room that its own trial does not have.
-    """
-    config = experiment.config
-    bundles = [_bundle(config.num_cpus_for_driver, config.num_gpus, {})]
-    worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker)
-    if worker:
-        bundles += [worker] * config.num_workers
-    return tune.PlacementGroupFactory(bundles)
-
-
 def summary(error: BaseException) -> str:
     """Return an error in one line: the first cause, not the layers that carried it."""
     if isinstance(error, RayTaskError):
@@ -246,7 +288,3 @@ def summary(error: BaseException) -> str:
 
 def _workers(number: int) -> str:
     return "the environments" if number == 0 else f"{number} {'worker' if number == 1 else 'workers'}"
-
-
-def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:
-    return {name: amount for name, amount in {"CPU": cpus, "GPU": gpus, **custom}.items() if amount > 0}

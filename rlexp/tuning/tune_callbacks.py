@@ -24,8 +24,6 @@ from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
 
-SAVE_TIMEOUT_S = 7.0
-"""How long trials may take to save and end after Ctrl-C before Tune ends them."""
 LOST_AFTER_S = 1.0
 """How long a trial's directory must be missing before the trial is ended."""
 _FOLDER_LOST = "its directory was deleted or moved while it ran"
@@ -54,6 +52,12 @@ class TrialEvents(tune.Callback):
         self._display = display
         self._recorders: dict[str, TrialRecorder] = {}
         self._started: dict[str, Trial] = {}
+        self._given: set[str] = set()
+        """Names of the trials that Tune has and no process has begun, since they were given to Tune or were paused."""
+        self._paused: set[str] = set()
+        self._lost: list[Trial] = []
+        """Those of them whose process died before it began them: they are given to Tune again."""
+        self._lost_once: set[str] = set()
         self._stopped: set[str] = set()
         self._failures: dict[str, RecordedError] = {}
         self._reasons: dict[str, str] = {}
@@ -74,6 +78,19 @@ class TrialEvents(tune.Callback):
         """Whether any trial would save a checkpoint if it were asked to stop now."""
         return bool(self.training or self._without_result)
 
+    @property
+    def waits_for_start(self) -> bool:
+        """Whether there are trials that a process must begin or continue."""
+        return bool(self._given or self._paused)
+
+    def on_given(self, trial: Trial) -> None:
+        """Record that Tune is to start or continue a trial."""
+        self._given.add(trial.name)
+
+    def take_lost(self) -> Trial | None:
+        """Return a trial that Tune was given and could not start, if there is one."""
+        return self._lost.pop(0) if self._lost else None
+
     def check_not_left(self) -> None:
         """Raise LeftError after ``leave``."""
         if self._is_left:
@@ -85,13 +102,13 @@ class TrialEvents(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         self.check_not_left()
-        for trial in trials:
-            self._kill_when_folder_is_lost(trial)
-        if self._source.hang_timeout_s is not None:
-            for trial in trials:
-                self._kill_when_hung(trial, self._source.hang_timeout_s)
+        alive = [trial for trial in trials if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING)]
         if self._phases.is_due():
-            self._show_phases(trials)
+            self._show_phases(alive)
+        for trial in alive:
+            self._kill_when_folder_is_lost(trial)
+            self._kill_when_hung(trial)
+        self._directory.write_when_due()
         for text in self._source.drain_notes():
             self._display.on_note(None, text)
         self._display.tick()
@@ -99,15 +116,17 @@ class TrialEvents(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
         ours = our_trial(trial)
+        for names in (self._given, self._paused, self.training, self._without_result):
+            names.discard(ours.name)
         if ours.name not in self._folders:
             self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
         if self._started.get(ours.name, ours) != ours:  # its keys have changed
             self._recorders.pop(ours.name).close()
         self._started[ours.name] = ours
-        self._heard_s[ours.name] = self._clock()
+        self._heard_s.pop(ours.name, None)
+        self._phases.forget(self._directory.trial_directory(ours))
         self._failures.pop(ours.name, None)
-        self._without_result.discard(ours.name)
         self._recorder(ours)
         self._source.on_start(ours)
         self._directory.trial_status(ours, Status.RUNNING)
@@ -126,6 +145,7 @@ class TrialEvents(tune.Callback):
             self._failures[ours.name] = RecordedError(decision.problem)
         if decision.verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
             self.training.discard(ours.name)
+            self._paused.add(ours.name)
         else:
             self.training.add(ours.name)
         self._record(ours, result)
@@ -160,7 +180,11 @@ class TrialEvents(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
         ours = our_trial(trial)
-        self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
+        if ours.name in self._given and ours.name not in self._lost_once:
+            self._lost_once.add(ours.name)
+            self._lost.append(ours)
+        else:
+            self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
 
     def conclude(self) -> Status:
         """Mark the trials that never ran or never ended; return how the run as a whole ended."""
@@ -183,18 +207,18 @@ class TrialEvents(tune.Callback):
             folder.close()
 
     def _show_phases(self, trials: list[TuneTrial]) -> None:
-        for trial in trials:
-            ours = our_trial(trial)
-            if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING):
-                phase = self._phases.news(self._directory.trial_directory(ours))
-                if phase == TRAINING:
-                    self._without_result.add(ours.name)
-                if phase is not None:
-                    self._display.on_phase(ours, phase)
+        for ours in map(our_trial, trials):
+            phase = self._phases.news(self._directory.trial_directory(ours))
+            if phase is None:
+                continue
+            if phase == TRAINING:
+                self._without_result.add(ours.name)
+                self._heard_s[ours.name] = self._clock()
+            self._display.on_phase(ours, phase)
 
     def _end(self, trial: Trial, finished: bool, error: RecordedError | None) -> None:
-        self.training.discard(trial.name)
-        self._without_result.discard(trial.name)
+        for names in (self.training, self._without_result, self._given, self._paused):
+            names.discard(trial.name)
         ending = self._source.on_end(trial, finished, error)
         recorder = self._recorders.pop(trial.name, None)
         if recorder is not None:
@@ -226,13 +250,13 @@ class TrialEvents(tune.Callback):
         summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
         return RecordedError(summary, str(path.relative_to(self._directory.path)))
 
-    def _kill_when_hung(self, trial: TuneTrial, timeout_s: float) -> None:
+    def _kill_when_hung(self, trial: TuneTrial) -> None:
         """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
 
         Only a kill helps: a process that hangs in an env's ``step`` answers nothing.
         """
-        now = self._clock()
-        if now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
+        now, timeout_s = self._clock(), self._source.hang_timeout_s
+        if timeout_s is not None and now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
             what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
             self._kill(trial, RecordedError(f"no result for {timeout_s:g} s: {what}"))
 
@@ -261,30 +285,3 @@ def our_trial(trial: TuneTrial) -> Trial:
     """Return rlexp's trial for one of Tune's."""
     assignment: Assignment = trial.config[ASSIGNMENT]
     return assignment.trial
-
-
-class VerdictStopper(tune.Stopper):
-    """Asks what becomes of a trial after each result: Tune calls it first, and once for every result.
-
-    Ends the experiment once a stop was requested and no trial is left that could still save.
-    """
-
-    def __init__(self, events: TrialEvents) -> None:
-        self._events = events
-        self._deadline_s: float | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """See ``TrialEvents.__reduce__``."""
-        return (tune.stopper.NoopStopper, ())
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return whether the trial ends early; that it has reached its own end is in the result."""
-        return self._events.on_result(result).verdict is Verdict.STOP
-
-    def stop_all(self) -> bool:
-        """Return whether everything may end now."""
-        if not self._events.request.requested:
-            return False
-        if self._deadline_s is None:
-            self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
-        return not self._events.can_save or time.monotonic() > self._deadline_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.runs.checkpoints import starting_point
@@ -24,12 +25,14 @@ from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import RaySession
 from rlexp.tuning.stop_request import StopRequest
-from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable, placement
-from rlexp.tuning.tune_callbacks import TrialEvents, VerdictStopper, our_trial
+from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable
+from rlexp.tuning.tune_callbacks import TrialEvents, our_trial
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
 TUNE_FOLDER = "tune"
 """Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
+SAVE_TIMEOUT_S = 7.0
+"""How long trials may take to save and end after Ctrl-C before Tune ends them."""
 
 
 def run_trials(
@@ -80,6 +83,7 @@ def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents
         trainable,
         tune_config=tune.TuneConfig(
             num_samples=-1,  # as many as there are
+            reuse_actors=source.reuses_processes,
             search_alg=TrialQueue(source, events, config_of),
             scheduler=PausingScheduler(source, events, config_of),
             trial_name_creator=_name_for_tune,
@@ -94,6 +98,23 @@ def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
+
+
+def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
+    """Return the bundles of a trial: the driver's, then one per worker; replay shards share what is there.
+
+    Each actor has a bundle made for it, so that none can wait for room that its own trial does not have.
+    """
+    config = experiment.config
+    bundles = [_bundle(config.num_cpus_for_driver, config.num_gpus, {})]
+    worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker)
+    if worker:
+        bundles += [worker] * config.num_workers
+    return tune.PlacementGroupFactory(bundles)
+
+
+def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in {"CPU": cpus, "GPU": gpus, **custom}.items() if amount > 0}
 
 
 def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource) -> Assignment:
@@ -136,10 +157,12 @@ class TrialQueue(Searcher):
         self._events.check_not_left()
         if self._events.request.requested:
             return str(Searcher.FINISHED)
-        trial = self._source.next()
+        trial = self._events.take_lost() or self._source.next()
         if trial is not None:
+            self._events.on_given(trial)
             return dict(self._make_config(trial))
-        return str(Searcher.FINISHED) if self._source.finished else None
+        is_over = self._source.finished and not self._events.waits_for_start
+        return str(Searcher.FINISHED) if is_over else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: ``TrialEvents`` reports the end."""
@@ -186,9 +209,38 @@ class PausingScheduler(FIFOScheduler):
         chosen = self._source.next_paused([our_trial(trial) for trial in paused.values()])
         if chosen is None:
             return None
-        if chosen != our_trial(paused[chosen.name]):  # its keys have changed
-            paused[chosen.name].set_config(self._make_config(chosen))  # type: ignore[no-untyped-call]
-        return paused[chosen.name]
+        continued: TuneTrial = paused[chosen.name]
+        if chosen != our_trial(continued):  # its keys have changed
+            continued.set_config(self._make_config(chosen))  # type: ignore[no-untyped-call]
+        self._events.on_given(chosen)
+        return continued
 
     def save(self, checkpoint_path: str) -> None:
         """Write nothing: the state is never restored."""
+
+
+class VerdictStopper(tune.Stopper):
+    """Asks what becomes of a trial after each result: Tune calls it first, and once for every result.
+
+    Ends the experiment once a stop was requested and no trial is left that could still save.
+    """
+
+    def __init__(self, events: TrialEvents) -> None:
+        self._events = events
+        self._deadline_s: float | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See ``TrialEvents.__reduce__``."""
+        return (tune.stopper.NoopStopper, ())
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return whether the trial ends early; that it has reached its own end is in the result."""
+        return self._events.on_result(result).verdict is Verdict.STOP
+
+    def stop_all(self) -> bool:
+        """Return whether everything may end now."""
+        if not self._events.request.requested:
+            return False
+        if self._deadline_s is None:
+            self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+        return not self._events.can_save or time.monotonic() > self._deadline_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -36,3 +37,28 @@ class FailsOnceEnv(EndlessEnv):
                 return obs, float("nan"), terminated, truncated, info
             raise RuntimeError("this env fails")
         return super().step(action)
+
+
+class RecordedProcessEnv(EndlessEnv):
+    """Writes after a hundred steps which process plays it into ``file``, and how it ends.
+
+    ``how`` is ``well``, ``raise`` in the next step, or ``die`` with its process in ``close``.
+    """
+
+    def __init__(self, file: str, how: str = "well") -> None:
+        super().__init__()
+        self._file, self._how = Path(file), how
+        self._steps_left = 100
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            with self._file.open("a") as file:
+                file.write(f"{os.getpid()} {self._how}\n")
+            if self._how == "raise":
+                raise RuntimeError("this env fails")
+        return super().step(action)
+
+    def close(self) -> None:
+        if self._steps_left <= 0 and self._how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -44,6 +44,7 @@ def rows_of(assignment: Assignment, monkeypatch: pytest.MonkeyPatch, at_most: in
     monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
     process = ExperimentTrainable.__new__(ExperimentTrainable)  # Tune's own part of a Trainable is not needed
     process.setup({ASSIGNMENT: assignment})
+    process.begin()
     rows: list[dict[str, Any]] = []
     while len(rows) < at_most and not (rows and rows[-1]["done"]):
         rows.append(process.step()["row"])

@@ -83,7 +83,7 @@ def simulated(
         search = Search(SearchState(sweep, make_searcher(sweep, member)), directory, journal, room, 0)
         world = (make_world or World)(search, directory, reward)
         world.run()
-        world.simulation.search.conclude(Status.TERMINATED)
+        directory.finish(world.simulation.search.conclude(Status.TERMINATED))
         return world.simulation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 import subprocess
 import sys
 import time
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
+from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ResumeError
+from rlexp.machine import available_cpus
 from rlexp.runs.checkpoints import keep_best
 from tests.behaviour.inline_trials import assigned, rows_of, trials_of
+from tests.behaviour.learning_agents import TINY
 
 REPOSITORY = Path(__file__).parents[2]
 NEVER = 10**9
@@ -233,3 +237,23 @@ def test_trials_that_fail_start_again_as_often_as_they_may(tmp_path: Path) -> No
         assert "-DQN-" in trial["directory"]
     assert "-APEX-" in impatient["directory"]
     assert "this env fails" in (tmp_path / "failing" / impatient["directory"] / "error.txt").read_text()
+
+
+@pytest.mark.ray
+@pytest.mark.key("reuse_actors")
+@pytest.mark.parametrize(("reuse", "processes"), [(True, "AABBBC"), (False, "ABCDEF")])
+def test_process_trains_trials_until_one_fails_or_cannot_be_ended(tmp_path: Path, reuse: bool, processes: str) -> None:
+    ends = ["well", "raise", "well-2", "well-3", "die", "well-4"]
+    env_config = {"file": str(tmp_path / "processes"), "how": {"grid_search": ends}}
+    config = {**TINY, "num_cpus_for_driver": available_cpus(), "horizon": 20, "env_config": env_config}
+    entry = {"run": "DQN", "env": "tests.behaviour.failing_env:RecordedProcessEnv", "stop": {"timesteps_total": 400}}
+    (tmp_path / "small.yaml").write_text(to_yaml({"small": {**entry, "reuse_actors": reuse, "config": config}}))
+    command = [sys.executable, "-m", "rlexp", "run", str(tmp_path / "small.yaml"), "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = json.loads((tmp_path / "small" / "run.json").read_text())
+    assert [trial["status"] for trial in run["trials"]] == ["TERMINATED", "ERROR", *["TERMINATED"] * 4]
+    lines = [line.split() for line in (tmp_path / "processes").read_text().splitlines()]
+    process_of = {how: pid for pid, how in lines}
+    letters = dict(zip(dict.fromkeys(process_of[end] for end in ends), string.ascii_uppercase, strict=False))
+    assert "".join(letters[process_of[end]] for end in ends) == processes

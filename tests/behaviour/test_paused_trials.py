@@ -37,7 +37,7 @@ def test_paused_trials_continue_or_stop_once_all_have_reported(capacity: int, tm
 def test_paused_trials_of_a_killed_sweep_stay_paused(tmp_path: Path) -> None:
     text = text_of(RATES, SEARCH)
     rehearsals = Rehearsals(tmp_path, rate)
-    copies = Copies(tmp_path / "copies", stride=7)
+    copies = Copies(tmp_path / "copies", stride=5)
     whole = rehearsals.begin(text, copies.take)
     assert len(copies.paths) > 20
     for copy in copies.paths:

@@ -125,6 +125,8 @@ def test_resumed_optuna_knows_each_point_once(tmp_path: Path) -> None:
         ended = {event["trial"] for event in events if event["event"] == "ended"}
         begun = [event["trial"] for event in events if event["event"] == "begun"]
         rehearsals.resume(path)
+        if len(ended) == 8:
+            continue  # nothing was left to be played
         played = rehearsals.played[-1]
         going_on = [trial for trial in begun if trial not in ended and trial in played.order]
         assert played.order[: len(going_on)] == going_on, "what was being tried comes first"

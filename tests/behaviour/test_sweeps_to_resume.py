@@ -19,9 +19,7 @@ from tests.behaviour.rehearsed_sweeps import (
     Rehearsals,
     curve,
     journal,
-    rows,
     saved,
-    statuses,
     text_of,
 )
 
@@ -165,7 +163,10 @@ def test_resume_ignores_a_cut_last_line(begun: tuple[Rehearsals, Path]) -> None:
 
 def test_trial_without_checkpoint_starts_again_with_a_note(begun: tuple[Rehearsals, Path]) -> None:
     rehearsals, path = begun
-    running = [trial for trial, status in statuses(path).items() if status == "RUNNING" and rows(path).get(trial)]
+    reported, ended = (
+        {event["trial"] for event in journal(path) if event["event"] == kind} for kind in ("reported", "ended")
+    )
+    running = sorted(reported - ended)
     assert running
     rehearsals.resume(path)
     notes = [note for note in rehearsals.played[-1].search.standings.notes if "starts from the beginning" in note]

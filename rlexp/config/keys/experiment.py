@@ -112,6 +112,10 @@ class Experiment(KeyGroup):
     max_failures: Annotated[Whole, Field(ge=-1)] = 0
     """How often a failed trial is restarted from its last checkpoint. -1: always."""
 
+    reuse_actors: bool = True
+    """Let a process train one trial after another, which saves the seconds that a new one needs to start. False: each
+    trial has a new process. Envs that keep state outside of themselves, in their module, need that."""
+
     search: Annotated[SearchConfig, RLEXP_ONLY] = SearchConfig()
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
 

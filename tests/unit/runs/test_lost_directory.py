@@ -70,6 +70,7 @@ def test_trial_that_lost_its_directory_ends_with_an_error_and_makes_no_other(
     with assigned(tmp_path, checkpoint_freq=1) as assignment:
         process = ExperimentTrainable.__new__(ExperimentTrainable)  # Tune's own part of a Trainable is not needed
         process.setup({ASSIGNMENT: assignment})
+        process.begin()
         lose(assignment.directory)
         before = sorted(assignment.directory.parent.rglob("*"))
         with pytest.raises(TrialError, match="was deleted or moved while the trial ran"):

@@ -14,10 +14,13 @@ import pytest
 from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError, UsageError
+from rlexp.json_file import to_json
+from rlexp.runs.last_row import last_row
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
-from rlexp.tuning.resume import recorded_trials, resume_run
+from rlexp.tuning.recorded_trials import recorded_trials
+from rlexp.tuning.resume import resume_run
 from rlexp.tuning.tune_runner import assignment_of
 from tests.behaviour.inline_trials import rows_of, trials_of
 
@@ -31,9 +34,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         directory.write_experiments([""], resolved_yaml(plan))
         directory.start(trials)
         rows = rows_of(assignment_of(trials[0], directory, FixedTrials(trials)), monkeypatch)
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        lines = "".join(to_json(row) + "\n" for row in rows)
         (directory.trial_directory(trials[0]) / "result.json").write_text(lines, encoding="utf-8")
         directory.trial_status(trials[0], Status.TERMINATED)
+        directory.finish(Status.TERMINATED)
         return directory.path
 
 
@@ -50,6 +54,21 @@ def test_resume_refuses_run_that_has_reached_its_stop(run: Path) -> None:
         resume(run, "stop.timesteps_total=60")
     assert caught.value.hint is not None
     assert "-o stop." in caught.value.hint
+
+
+def test_run_killed_before_run_json_had_its_end_is_ended(run: Path) -> None:
+    record = read_run_record(run)
+    record.status, record.trials[0].status = Status.RUNNING, Status.RUNNING
+    record.write(run)
+    assert resume(run) == 0
+    record = read_run_record(run)
+    assert record.status is Status.TERMINATED
+    (trial,) = record.trials
+    row = last_row(run / trial.directory)
+    assert row is not None
+    assert trial.status is Status.TERMINATED
+    assert (trial.iterations, trial.timesteps_total) == (row["training_iteration"], row["timesteps_total"])
+    assert trial.best_checkpoint == f"{trial.name}/checkpoint_{trial.iterations:06d}"
 
 
 @pytest.mark.parametrize(("override", "said"), [("lr=0.5", "lr 0.001 → 0.5"), ("n_step=7", "n_step 1 → 7")])

@@ -1,0 +1,64 @@
+"""What a process is like after another trial."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlexp.agents.process_state import ProcessState
+
+
+@pytest.fixture
+def state() -> Iterator[ProcessState]:
+    state = ProcessState()
+    yield state
+    state.restore()
+
+
+def test_restore_sets_everything_as_it_was(tmp_path: Path) -> None:
+    state = ProcessState()
+    folder, environment, filters = Path.cwd(), dict(os.environ), list(warnings.filters)
+    threads = torch.get_num_threads()
+    os.chdir(tmp_path)
+    os.environ["NEW"] = "1"
+    del os.environ["PATH"]
+    os.environ["HOME"] = "elsewhere"
+    warnings.simplefilter("ignore")
+    np.seterr(all="raise")
+    torch.set_num_threads(threads + 1)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    state.restore()
+    assert Path.cwd() == folder
+    assert dict(os.environ) == environment
+    assert list(warnings.filters) == filters
+    assert np.geterr()["divide"] == "warn"
+    assert torch.get_num_threads() == threads
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
+
+
+def test_restore_seeds_global_generators_anew(state: ProcessState) -> None:
+    drawn = []
+    for _ in range(2):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        state.restore()
+        drawn.append((random.random(), np.random.random(), float(torch.rand(()))))
+    assert all(first != second for first, second in zip(*drawn, strict=True))
+
+
+def test_restore_can_be_called_again(state: ProcessState) -> None:
+    filters = list(warnings.filters)
+    for _ in range(2):
+        warnings.simplefilter("ignore")
+        state.restore()
+        assert list(warnings.filters) == filters
