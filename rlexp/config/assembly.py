@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName
-from rlexp.config.keys.search import SchedulerConfig
+from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
 from rlexp.config.rllib_compat.layout import arranged, proper_path

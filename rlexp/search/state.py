@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.trial_schedulers import TimeAttribute
 from rlexp.config.variants.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten

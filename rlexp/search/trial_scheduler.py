@@ -13,7 +13,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Self
 
-from rlexp.config.keys.search import TimeAttribute
+from rlexp.config.keys.trial_schedulers import TimeAttribute
 from rlexp.config.variants.sweep import Point, Sweep
 
 
