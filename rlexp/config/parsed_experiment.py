@@ -18,7 +18,7 @@ from rlexp.config.variants.axes import (
     computed_values,
     located,
 )
-from rlexp.config.variants.sweep import Space
+from rlexp.config.variants.space import Space
 from rlexp.config.variants.variant import Variant, variants_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_key, written
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from rlexp.config.space.distinct import identity
-from rlexp.config.variants.sweep import Point, Sweep
+from rlexp.config.variants.space import Point
+from rlexp.config.variants.sweep import Sweep
 from rlexp.config.variants.tried_points import TriedPoints
 from rlexp.errors import ConfigError
 from rlexp.search.optuna_sampler import make_sampler

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rlexp.config.space.alternatives import Alternatives
 from rlexp.config.space.distinct import identity
 from rlexp.config.space.domains import Domain, Listed, Range
-from rlexp.config.variants.sweep import Point
+from rlexp.config.variants.space import Point
 from rlexp.config.yaml.nodes import KeyPath, dotted
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from pathlib import PurePath
 from random import Random
 from typing import Any
 
-from rlexp.config.variants.sweep import Point, Sweep
+from rlexp.config.variants.space import Point
+from rlexp.config.variants.sweep import Sweep
 from rlexp.search.trial_scheduler import (
     EXPLOIT,
     PAUSE,

@@ -18,7 +18,7 @@ import numpy as np
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.trial_schedulers import TimeAttribute
-from rlexp.config.variants.sweep import Point
+from rlexp.config.variants.space import Point
 from rlexp.metrics.statistics import (
     FINAL_SHARE,
     bootstrap_interval,

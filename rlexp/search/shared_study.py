@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.sweep import Point, Sweep
+from rlexp.config.variants.space import Point
+from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import UsageError
 from rlexp.json_file import plain
 from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences

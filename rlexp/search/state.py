@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.trial_schedulers import TimeAttribute
-from rlexp.config.variants.sweep import Point, Sweep
+from rlexp.config.variants.space import Point
+from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.recorders import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number

@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import Any, Self
 
 from rlexp.config.keys.trial_schedulers import TimeAttribute
-from rlexp.config.variants.sweep import Point, Sweep
+from rlexp.config.variants.space import Point
+from rlexp.config.variants.sweep import Sweep
 
 
 class Verdict(Enum):
