@@ -24,7 +24,7 @@ from rlexp.number_format import (
     value_words,
 )
 from rlexp.runs.run_record import Status
-from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding
+from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of
 
@@ -42,6 +42,7 @@ _STYLES: Final[Mapping[Status, str]] = {Status.RUNNING: "cyan", Status.ERROR: "r
 
 def leaderboard(standings: Standings, headline: str, width: int, height: int) -> Text:
     """Return at most ``height`` lines of at most ``width`` cells: what there is so far, the best first."""
+    standings = standings.confirmation or standings
     ranked = standings.ranked()
     counts = Counter(trial.status for trial in standings.trials())
     said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
@@ -71,7 +72,19 @@ def leaderboard_lines(standings: Standings) -> list[str]:
     if len(ranked) > _MOST_LINES:
         lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
     rule = textwrap.wrap(SCORE_RULE.format(metric=standings.search.metric), _RULE_WIDTH)
-    return [*lines, RULE, *rule, *_summary_lines(standings), *_failure_lines(standings)]
+    lines += [RULE, *rule, *_summary_lines(standings), *_failure_lines(standings)]
+    return lines if standings.confirmation is None else [*lines, *_confirmation_lines(standings.confirmation)]
+
+
+def _confirmation_lines(standings: Standings) -> list[str]:
+    """Return the best configurations with other seeds, and which of them is in ``best.yaml``."""
+    rows = [_cells(standing, rank) for rank, standing in enumerate(standings.ranked(), start=1)]
+    best = surest(standings.ranked(), standings.search)
+    end = "lowest upper" if standings.search.mode == "min" else "highest lower"
+    chosen = "none completed" if best is None else configuration_words(best.varied)
+    heading = f"the best again, with {standings.search.num_seeds} other seeds each:"
+    said = f"best.yaml, by the {end} end of the intervals: {chosen}"
+    return ["", heading, *_plain_table(_HEADER, rows), said, *_failure_lines(standings)]
 
 
 def standings_as_json(standings: Standings) -> list[dict[str, Any]]:

@@ -108,6 +108,8 @@ class JsonDisplay(QuietDisplay):
     def finish(self, run: RunRecord) -> None:
         """Print ``end`` with the run as it stands in ``run.json``, and the configurations of a sweep as they stand."""
         sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
+        if self._standings is not None and self._standings.confirmation is not None:
+            sweep["confirmation"] = standings_as_json(self._standings.confirmation)
         self._print("end", directory=self._run_directory, run=asdict(run), **sweep)
 
     def _print(self, event: str, **fields: Any) -> None:

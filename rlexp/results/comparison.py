@@ -20,6 +20,7 @@ from rlexp.results.curve import Band, Curve, Reached, band, reached, read_curve
 from rlexp.results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
 from rlexp.results.importance import Importance, importance_of
 from rlexp.results.scoring import Curves, Request, Scoring, Window, scoring_of
+from rlexp.results.sweep_ranking import without_confirmation
 from rlexp.results.sweep_results import SweepResults, read_sweep_results
 from rlexp.results.trial_folder import TrialFolder
 from rlexp.results.unscored import UnscoredGroup, unscored_groups
@@ -132,6 +133,9 @@ def compare_groups(
     """
     reader = SettingsReader()
     groups, metric = groups_of(arguments, reader), current_metric(metric)
+    left_out: tuple[Notice, ...] = ()
+    if len(arguments) == 1:
+        groups, left_out = without_confirmation(groups, Path(arguments[0]))
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
     _refuse_without_rows(groups, curves, metric)
     request = Request(arguments, metric, axis, at)
@@ -155,7 +159,7 @@ def compare_groups(
         groups=tuple(compared),
         ended_early=tuple(unscored_groups(groups, scored, curves, axis, scoring)),
         differences=tuple(differing([group.settings for group in compared])),
-        notices=tuple(warnings_of(groups, scored, curves, reader, request)),
+        notices=(*left_out, *warnings_of(groups, scored, curves, reader, request)),
         sweep=sweep,
         importance=None if sweep is None else importance_of(sweep),
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlexp.errors import Notice
 from rlexp.results.curve import number
 from rlexp.results.group import Group
 from rlexp.results.trial_folder import read_mapping
-from rlexp.search.ranking import SWEEP_FILE, Tier
+from rlexp.runs.run_name import as_typed
+from rlexp.search.ranking import CONFIRMATION_FOLDER, SWEEP_FILE, Tier
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,20 @@ def read_sweep_ranking(run: Path) -> SweepRanking | None:
             if end is not None:
                 ends[name] = end
     return SweepRanking(str(search.get("metric")), search.get("mode") == "min", ranks, scores, ends)
+
+
+def without_confirmation(groups: Sequence[Group], run: Path) -> tuple[list[Group], tuple[Notice, ...]]:
+    """Return the groups of the sweep at ``run`` without the trials of its confirmation, and a notice that says so."""
+    confirmation = read_sweep_ranking(run / CONFIRMATION_FOLDER)
+    if confirmation is None:
+        return list(groups), ()
+    table = as_typed(run) / CONFIRMATION_FOLDER / "trials.csv"
+    notice = Notice(
+        str(as_typed(run)), f"the trials that confirm its best configurations are left out; {table} has them"
+    )
+    kept = (tuple(trial for trial in group.trials if trial.name not in confirmation.ranks) for group in groups)
+    pairs = zip(groups, kept, strict=True)
+    return [Group(group.name, trials) for group, trials in pairs if trials], (notice,)
 
 
 def _trials(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -63,6 +63,7 @@ class Journal:
 
     def __init__(self, run_directory: Path, elapsed_s: float = 0.0) -> None:
         """``elapsed_s`` is for how long the search ran before it was stopped."""
+        self.folder = run_directory
         self._path = run_directory / JOURNAL_FILE
         self._file = LineFile(self._path, lambda line: None)
         self._began_s = time.monotonic() - elapsed_s

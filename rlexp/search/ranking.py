@@ -30,6 +30,8 @@ from rlexp.runs.run_record import Status
 
 SWEEP_FILE: Final = "sweep.json"
 """The state of the search: every configuration with its point, trials and score, the best first; rungs, takeovers."""
+CONFIRMATION_FOLDER: Final = "confirmation"
+"""In the directory of a sweep: the same file for its best configurations, tried again with other seeds."""
 RULE: Final = "Rank: completed by score; ended early, furthest first, by value there; failed."
 """What :func:`ranking` does, as reports print it: a line of a terminal."""
 SCORE_RULE: Final = "A score is the mean of {metric} over the last tenth of the steps that all completed trials have."
@@ -194,6 +196,13 @@ def standing_of(
         tier = Tier.WITHOUT_VALUE
     varied = dict(trials[0].trial.varied)
     return Standing(configuration, varied, tuple(trials), search.num_seeds, tier, scores, score, ended, search.rank_by)
+
+
+def surest(ranked: Iterable[Standing], search: SearchConfig) -> Standing | None:
+    """Return the completed configuration whose interval has the best worse end; None where none has an interval."""
+    completed = [(each, each.interval) for each in ranked if each.tier is Tier.COMPLETED and each.interval is not None]
+    ends = [(each, -interval[1] if search.mode == "min" else interval[0]) for each, interval in completed]
+    return max(ends, key=lambda pair: pair[1], default=(None, 0.0))[0]
 
 
 def end_comparison(standing: Standing, best: Standing, unit: TimeAttribute) -> EndComparison | None:

@@ -72,13 +72,10 @@ class SearchRecord:
         ended = time.monotonic()
         self._due = ended + max(_SECONDS_BETWEEN_WRITES, (ended - began) / _LARGEST_SHARE)
 
-    def write_best(self, standings: Standings, points: Mapping[str, Point]) -> None:
-        """Write ``best.yaml``; not where no configuration has a score."""
-        best = standings.best()
-        if best is not None:
-            point = points[best.trials[0].trial.name]
-            text = self._sweep.best_yaml(point, self._says(best, standings))
-            replace_text(self._directory / BEST_FILE, text)
+    def write_best(self, best: Standing, point: Point, standings: Standings, said: str = "") -> None:
+        """Write ``best.yaml``: a configuration of ``standings``, at ``point``; ``said`` follows in its comment."""
+        text = self._sweep.best_yaml(point, self._says(best, standings) + said)
+        replace_text(self._directory / BEST_FILE, text)
 
     def _content(self, standings: Standings, ends: Sequence[EndComparison | None], state: State) -> dict[str, Any]:
         return {

@@ -18,6 +18,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.exploits import Exploits
 from rlexp.search.journal import JOURNALED, Event, Journal
+from rlexp.search.ranking import Standing
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
@@ -48,7 +49,7 @@ class Search:
         self._sweep = state.sweep
         self._directory = directory
         self._journal = journal
-        self._record = SearchRecord(state.sweep, directory.path)
+        self._record = SearchRecord(state.sweep, journal.folder)
         self._exploits = Exploits(state, directory, journal)
         self._capacity = capacity
         self._allow_failures = allow_failures
@@ -59,7 +60,7 @@ class Search:
     def next(self) -> Trial | None:
         self._exploits.carry_out_idle()
         self._state.searcher.keep_alive()
-        trial = None if self._is_full() or self._is_over_time() or self._paused_goes_first() else self._next_waiting()
+        trial = None if self._is_full() or self.is_over_time or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
         if not self._directory.record.knows(trial.name):
@@ -69,7 +70,7 @@ class Search:
 
     @property
     def finished(self) -> bool:
-        return self._is_over_time() or (self._is_exhausted() and not self._state.waiting)
+        return self.is_over_time or (self._is_exhausted() and not self._state.waiting)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
         self._state.searcher.keep_alive()
@@ -101,9 +102,9 @@ class Search:
         self._exploits.carry_out_idle()
         if self._is_full():
             return None
-        is_any_left = not self._is_over_time() and self._next_waiting() is not None
+        is_any_left = not self.is_over_time and self._next_waiting() is not None
         free = [trial for trial in paused if self._may_continue(trial.name, is_any_left)]
-        if self._is_over_time() or not (self._state.running or is_any_left):
+        if self.is_over_time or not (self._state.running or is_any_left):
             free = free or list(paused)  # nothing runs that the scheduler could wait for
         trial = min(free, key=lambda each: self.standings.of(each).timesteps_total, default=None)
         if trial is None:
@@ -141,7 +142,7 @@ class Search:
             status = Status.PRUNED
         else:
             status = Status.TERMINATED if finished else Status.STOPPED
-        if finished and self._is_over_time() and error is None:
+        if finished and self.is_over_time and error is None:
             status, why = Status.STOPPED, "search.time_budget_s is over"
         self._journal.write(Event.ENDED, trial=trial.name, status=status, error=asdict(error) if error else None)
         self.standings.elapsed_s = self._journal.elapsed_s
@@ -156,14 +157,20 @@ class Search:
         One that was stopped before its end has neither failed nor succeeded.
         """
         self._record.write(self.standings, self._state.summary)
-        self._record.write_best(self.standings, self._state.points)
+        best = self.standings.best()
+        if best is not None and self._sweep.points is None:
+            self._record.write_best(best, self.point_of(best), self.standings)
         self._write_changed_scores()
-        if not self._is_over_time() and not self.is_complete:
+        if not self.is_over_time and not self.is_complete:
             return Status.STOPPED
         failures = len(self.standings.failures()) + len(self.standings.refused)
         if failures > self._allow_failures or self.standings.best() is None:
             return Status.ERROR
         return Status.TERMINATED
+
+    def point_of(self, standing: Standing) -> Point:
+        """Return the point of a configuration."""
+        return self._state.points[standing.trials[0].trial.name]
 
     def _write_changed_scores(self) -> None:
         """Write the scores of the ranking for TensorBoard, where it has other ones."""
@@ -249,7 +256,9 @@ class Search:
     def _others_wait(self) -> bool:
         return self._is_full() and (bool(self._state.paused) or self._next_waiting() is not None)
 
-    def _is_over_time(self) -> bool:
+    @property
+    def is_over_time(self) -> bool:
+        """Whether ``search.time_budget_s`` has passed."""
         return self.deadline_s is not None and time.time() >= self.deadline_s
 
 

@@ -51,6 +51,8 @@ class Standings:
         """How many will be tried at most."""
         self.notes: list[str] = []
         """What happened between trials and has not been drained, the newest last."""
+        self.confirmation: Standings | None = None
+        """Those of the best configurations with other seeds, once that has begun."""
         self.refused: dict[int, str] = {}
         """Configurations that could not even begin, and why."""
         self.elapsed_s = 0.0

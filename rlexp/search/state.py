@@ -60,11 +60,11 @@ class SearchState:
 
     def configured(self, point: Point, trials: Sequence[Trial]) -> None:
         """Record the next configuration and its trials."""
-        self.configurations += 1
         self.scheduler.configured([trial.name for trial in trials])
         self.waiting.extend(trials)
         self.points |= {trial.name: point for trial in trials}
-        self._configurations |= {trial.name: self._configuration(trial) for trial in trials}
+        self._configurations |= dict.fromkeys((trial.name for trial in trials), self.configurations)
+        self.configurations += 1
 
     def refused(self, why: str) -> None:
         """Record that the point of the next configuration is invalid, which counts as a failure."""
@@ -87,7 +87,7 @@ class SearchState:
         self._leave_queue(trial)
         self.paused.discard(trial.name)
         self.running.add(trial.name)
-        self.standings.begin(self._configuration(trial), trial)
+        self.standings.begin(self._configurations[trial.name], trial)
 
     def reported(
         self,
@@ -143,7 +143,7 @@ class SearchState:
         if status in OVER:
             self.scheduler.ended(trial.name, failed=status is Status.ERROR)
         self.standings.on_end(trial, status, error)
-        self._record_outcome(self._configuration(trial))
+        self._record_outcome(self._configurations[trial.name])
 
     def unfinished(self) -> list[Trial]:
         """Return the trials that have begun and are not over, in the order in which they began."""
@@ -172,9 +172,6 @@ class SearchState:
 
     def _leave_queue(self, trial: Trial) -> None:
         self.waiting = deque(each for each in self.waiting if each.name != trial.name)
-
-    def _configuration(self, trial: Trial) -> int:
-        return trial.index // self.sweep.search.num_seeds
 
     def _record_outcome(self, configuration: int) -> None:
         standing = self.standings.of_configuration(configuration)

@@ -46,16 +46,25 @@ _ROUNDING = 1e-4
 class TrialSource(Protocol):
     """Gives trials and decides on their results; called in one thread."""
 
-    milestones: Milestones | None
-    """When trials are compared: iterations end there, with a checkpoint where trials are paused or copied."""
-    deadline_s: float | None
-    """Time of day at which all trials end."""
-    hparams_metrics: Sequence[str]
-    """The tags that TensorBoard's HParams tab is to show; none: all."""
-    hang_timeout_s: float | None
-    """Seconds without a result after which a trial's process is killed."""
-    reuses_processes: bool
-    """Whether a process may train one trial after another."""
+    @property
+    def milestones(self) -> Milestones | None:
+        """When trials are compared: iterations end there, with a checkpoint where trials are paused or copied."""
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Time of day at which all trials end."""
+
+    @property
+    def hparams_metrics(self) -> Sequence[str]:
+        """The tags that TensorBoard's HParams tab is to show; none: all."""
+
+    @property
+    def hang_timeout_s(self) -> float | None:
+        """Seconds without a result after which a trial's process is killed."""
+
+    @property
+    def reuses_processes(self) -> bool:
+        """Whether a process may train one trial after another."""
 
     def next(self) -> Trial | None:
         """Return a trial to be started, or None where there is none at the moment."""

@@ -15,7 +15,8 @@ from rlexp.machine import Machine
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.secrets import has_secrets, masked
-from rlexp.search.journal import Heading, Journal, study_member
+from rlexp.search.confirmation import ConfirmedSearch
+from rlexp.search.journal import Heading, Journal, read_heading, study_member
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
@@ -40,10 +41,10 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
         begun_journal(plan, directory, allow_failures) as journal,
     ):
         state = SearchState(sweep, make_searcher(sweep, study_member(directory.path)))
-        search = Search(state, directory, journal, capacity(sweep, machine), allow_failures)
-        display.follow(search.standings)
+        display.follow(state.standings)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        return run_in_session(search, [], directory, display, request, session)
+        with confirmed_search(state, directory, journal, capacity(sweep, machine)) as source:
+            return run_in_session(source, [], directory, display, request, session)
 
 
 def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:
@@ -61,6 +62,16 @@ def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> J
     journal.head(Heading(keys, experiment, allow_failures, uuid4().hex, str(Path.cwd())))
     directory.start([], plan.modules)
     return journal
+
+
+def confirmed_search(state: SearchState, directory: RunDirectory, journal: Journal, capacity: int) -> ConfirmedSearch:
+    """Return the search of a sweep, of which ``capacity`` trials run at a time, with its confirmation."""
+    heading = read_heading(directory.path)
+
+    def make_search(state: SearchState, journal: Journal) -> Search:
+        return Search(state, directory, journal, capacity, heading.allow_failures)
+
+    return ConfirmedSearch(make_search(state, journal), state, directory.path, heading, make_search)
 
 
 def capacity(sweep: Sweep, machine: Machine) -> int:

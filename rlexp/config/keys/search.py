@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from rlexp.config.keys.fields import RULE, Conflict, Count, KeyGroup, Positive
+from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
 from rlexp.config.keys.metric_names import KNOWN_METRICS
 from rlexp.config.keys.optuna import OptunaConfig
 from rlexp.config.keys.trial_schedulers import (
@@ -26,6 +26,17 @@ def known_metric(metric: str) -> str:
     if metric not in KNOWN_METRICS:
         raise PydanticCustomError(RULE, "is not a metric of the results")
     return metric
+
+
+class ConfirmConfig(KeyGroup):
+    """The best configurations are trained again, with seeds that the search did not use: a good score may be luck."""
+
+    top: CountOrZero = 0
+    """Number of the best completed configurations that are confirmed. 0: none."""
+
+    num_seeds: Annotated[Whole, Field(ge=2)] = 5
+    """Number of trials of each, to the ``stop``. ``best.yaml`` is then the configuration whose 95 % interval over
+    these has the highest lower end (``mode: min``: the lowest upper end)."""
 
 
 class SearchConfig(KeyGroup):
@@ -85,6 +96,9 @@ class SearchConfig(KeyGroup):
     optuna: OptunaConfig = OptunaConfig()
     """Options of ``searcher: optuna``."""
 
+    confirm: ConfirmConfig = ConfirmConfig()
+    """Whether the best configurations are trained again with fresh seeds before ``best.yaml`` is written."""
+
     def conflicts(self) -> Iterator[Conflict]:
         """Yield searchers and schedulers that cannot be combined."""
         yield from super().conflicts()
@@ -99,6 +113,11 @@ class SearchConfig(KeyGroup):
         if copies and self.num_seeds > 1:
             message = f"num_seeds is {self.num_seeds}, but with scheduler: {self.scheduler} each trial changes its keys"
             yield Conflict(("num_seeds",), message, "use num_samples, the size of the population")
+        if copies and self.confirm.top:
+            message = (
+                f"confirm.top is {self.confirm.top}, but with scheduler: {self.scheduler} trials change their keys"
+            )
+            yield Conflict(("confirm.top",), message, "leave confirm out; rlexp run best.yaml trains the last keys")
 
     @property
     def scheduler_options(self) -> SchedulerConfig:

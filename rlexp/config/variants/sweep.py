@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.search import SearchConfig
+from rlexp.config.keys.search import ConfirmConfig, SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.variants.axes import data_of
 from rlexp.config.variants.space import Point, Space
@@ -34,6 +34,12 @@ class Sweep:
     """Whether its user gave that seed; else it is another one for each command."""
     place: Place
     """The place of its section."""
+    points: tuple[Point, ...] | None = None
+    """The points to try, in place of those of the searcher."""
+    first_index: int = 0
+    """The number of its first trial."""
+    first_sample: int = 0
+    """The number of the first seed of each configuration."""
 
     @property
     def name(self) -> str:
@@ -55,7 +61,7 @@ class Sweep:
     def seeds(self) -> tuple[int, ...]:
         """Those of the trials of each configuration, where its point has no seed."""
         own = self.variants[0].config.seed
-        return tuple(sample_seed(self.seed if own is None else own, sample) for sample in range(self.search.num_seeds))
+        return tuple(sample_seed(self.seed if own is None else own, sample) for sample in self._samples)
 
     @property
     def stop_interval(self) -> float:
@@ -79,6 +85,8 @@ class Sweep:
 
     def planned_points(self) -> tuple[Point, ...] | None:
         """Return the points in the order in which they are tried; None where each depends on those before."""
+        if self.points is not None:
+            return self.points
         return None if self.searcher == "optuna" else self._planned
 
     @cached_property
@@ -111,8 +119,22 @@ class Sweep:
     def trials(self, configuration: int, point: Point) -> tuple[Trial, ...]:
         """Return the trials of a configuration, one a seed; raises ConfigError where its point is not right."""
         experiment = self._experiment(point)
-        count = self.search.num_seeds
-        return tuple(self._trial(configuration * count + sample, sample, experiment, point) for sample in range(count))
+        first = self.first_index + configuration * self.search.num_seeds
+        return tuple(
+            self._trial(index, sample, experiment, point) for index, sample in enumerate(self._samples, start=first)
+        )
+
+    def confirmation(self, points: Sequence[Point]) -> Sweep:
+        """Return the sweep that tries points of this one again, each with ``confirm.num_seeds`` other seeds."""
+        own = {"scheduler": "fifo", "num_seeds": self.search.confirm.num_seeds, "num_samples": len(points)}
+        others = {"searcher": "random", "time_budget_s": None, "confirm": ConfirmConfig()}
+        return replace(
+            self,
+            search=self.search.model_copy(update=own | others),
+            points=tuple(points),
+            first_index=self.number_of_configurations * self.search.num_seeds,
+            first_sample=self.search.num_seeds,
+        )
 
     def changed(self, trial: Trial, point: Point) -> Trial:
         """Return a trial under its name and seed, at another point; raises ConfigError where that is not right."""
@@ -128,6 +150,10 @@ class Sweep:
         written = self.space.variant(point).written.plain()
         entry = {"run": self.space.run, **written}
         return f"# {comment}\n{to_yaml({self.name: entry})}"
+
+    @property
+    def _samples(self) -> range:
+        return range(self.first_sample, self.first_sample + self.search.num_seeds)
 
     def _experiment(self, point: Point) -> Experiment:
         variant = self.space.variant(point)

@@ -1,0 +1,200 @@
+"""ConfirmedSearch: a search, and after it a second one over its best configurations, with seeds that it did not use.
+
+The second one has its own journal and tables, in ``confirmation``; its trials have their directories beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rlexp.config.keys.trial import Trial
+from rlexp.config.variants.sweep import Sweep
+from rlexp.errors import ResumeError
+from rlexp.runs.run_record import RecordedError, Status
+from rlexp.search.journal import JOURNAL_FILE, Heading, Journal
+from rlexp.search.ranking import CONFIRMATION_FOLDER, Tier, surest
+from rlexp.search.record import SearchRecord
+from rlexp.search.search import Search
+from rlexp.search.searchers import PlannedSearcher
+from rlexp.search.standings import Standings
+from rlexp.search.state import Restored, SearchState, restored
+from rlexp.search.trial_scheduler import Milestones
+from rlexp.search.trial_source import Decision, Ending
+
+_UNFINISHED: Final = f".{CONFIRMATION_FOLDER}.writing"
+MakeSearch = Callable[[SearchState, Journal], Search]
+
+
+class ConfirmedSearch:
+    """Owns the journal of the confirmation; passes each call to the search that runs.
+
+    The confirmation begins when the search is complete, unless its time was over or no configuration has completed.
+    """
+
+    def __init__(
+        self, search: Search, state: SearchState, folder: Path, heading: Heading, make_search: MakeSearch
+    ) -> None:
+        """``state`` is that of ``search`` in the run's ``folder``; ``make_search`` returns another one there."""
+        self.search = search
+        self._folder = folder
+        self._state = state
+        self._heading = heading
+        self._make_search = make_search
+        self.confirmation: Search | None = None
+        self._resources = ExitStack()
+
+    def resume(self, past: Restored) -> Search:
+        """Continue a confirmation that had begun; return it."""
+        journal = Journal(self._folder / CONFIRMATION_FOLDER, past.elapsed_s)
+        return self._begin(past.state, self._resources.enter_context(journal))
+
+    @property
+    def standings(self) -> Standings:
+        """Those of the search; they have those of the confirmation."""
+        return self.search.standings
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be done."""
+        if self.confirmation is not None:
+            return self.confirmation.is_complete
+        return self.search.is_complete and to_confirm(self._state) is None
+
+    @property
+    def finished(self) -> bool:
+        self._confirm_when_due()
+        if self.confirmation is not None:
+            return self.confirmation.finished
+        return self.search.finished and (self.search.is_over_time or self.search.is_complete)
+
+    @property
+    def milestones(self) -> Milestones | None:
+        return self._now.milestones
+
+    @property
+    def deadline_s(self) -> float | None:
+        return self._now.deadline_s
+
+    @property
+    def hparams_metrics(self) -> Sequence[str]:
+        return self._now.hparams_metrics
+
+    @property
+    def hang_timeout_s(self) -> float | None:
+        return self._now.hang_timeout_s
+
+    @property
+    def reuses_processes(self) -> bool:
+        return self._now.reuses_processes
+
+    def next(self) -> Trial | None:
+        self._confirm_when_due()
+        return self._now.next()
+
+    def on_start(self, trial: Trial) -> None:
+        self._now.on_start(trial)
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
+        return self._now.on_result(trial, row, checkpoint)
+
+    def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
+        return self._now.next_paused(paused)
+
+    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
+        return self._now.stopped(paused)
+
+    def drain_notes(self) -> list[str]:
+        return [*self.search.drain_notes(), *(self.confirmation.drain_notes() if self.confirmation else ())]
+
+    def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
+        return self._now.hyperparameters(trial)
+
+    def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
+        return self._now.on_end(trial, finished, error)
+
+    def conclude(self, status: Status) -> Status:
+        """Write what both leave, ``best.yaml`` by the confirmation; return the worse of their ends."""
+        found = {self.search.conclude(status)}
+        if self.confirmation is not None:
+            found.add(self.confirmation.conclude(status))
+            self._write_best(self.confirmation)
+        elif not self.search.is_over_time and not self.is_complete:
+            found.add(Status.STOPPED)
+        return next(each for each in (Status.ERROR, Status.STOPPED, Status.TERMINATED) if each in found)
+
+    def close(self) -> None:
+        """Close the journal of the confirmation; a second call does nothing."""
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _now(self) -> Search:
+        return self.search if self.confirmation is None else self.confirmation
+
+    def _confirm_when_due(self) -> None:
+        if self.confirmation is not None or self.search.is_over_time or not self.search.is_complete:
+            return
+        sweep = to_confirm(self._state)
+        if sweep is None:
+            return
+        unfinished, folder = self._folder / _UNFINISHED, self._folder / CONFIRMATION_FOLDER
+        unfinished.mkdir()
+        with Journal(unfinished) as journal:
+            journal.head(self._heading)
+        unfinished.rename(folder)
+        state = SearchState(sweep, PlannedSearcher(sweep.points or ()))
+        self._begin(state, self._resources.enter_context(Journal(folder)))
+        self.search.standings.note(
+            f"confirming the best {sweep.number_of_configurations} configurations, with {sweep.search.num_seeds} "
+            "other seeds each"
+        )
+
+    def _begin(self, state: SearchState, journal: Journal) -> Search:
+        self.confirmation = self._make_search(state, journal)
+        self.confirmation.deadline_s = self.search.deadline_s
+        self.search.standings.confirmation = state.standings
+        return self.confirmation
+
+    def _write_best(self, confirmation: Search) -> None:
+        standings = confirmation.standings
+        best = surest(standings.ranked(), standings.search)
+        if best is None:
+            return
+        tried = self._state.standings
+        said = f"; {len(tried.ranked())} were tried before, with {tried.search.num_seeds} other seeds each"
+        point = confirmation.point_of(best)
+        SearchRecord(self._state.sweep, self._folder).write_best(best, point, standings, said)
+
+
+def to_confirm(state: SearchState) -> Sweep | None:
+    """Return the sweep that confirms the best configurations of a complete search, None where there are none."""
+    completed = [each for each in state.standings.ranked() if each.tier is Tier.COMPLETED]
+    best = completed[: state.sweep.search.confirm.top]
+    points = [state.points[each.trials[0].trial.name] for each in best]
+    return state.sweep.confirmation(points) if points else None
+
+
+def restored_confirmation(state: SearchState, run_directory: Path) -> Restored | None:
+    """Return the confirmation of a search as its journal has it; None where it has not begun.
+
+    Raises ResumeError where its journal is damaged, or the search is to try more configurations now.
+    """
+    folder = run_directory / CONFIRMATION_FOLDER
+    if not (folder / JOURNAL_FILE).exists():
+        return None
+    if not state.is_exhausted:
+        message = f"the best configurations of {run_directory} are being confirmed, so it tries no others"
+        raise ResumeError(message, "leave search.num_samples as it was")
+    sweep = to_confirm(state)
+    return None if sweep is None else restored(sweep, folder)
