@@ -135,8 +135,12 @@ class SearchState:
         self.standings.on_exploit(changed, exploit.donor, self._progress_at[exploit.checkpoint])
 
     def ended(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
-        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left."""
+        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left.
+
+        The trial may not have begun, if another seed of its configuration failed first.
+        """
         self._leave_queue(trial)
+        self.standings.begin(self._configuration(trial), trial)
         self.running.discard(trial.name)
         self.paused.discard(trial.name)
         if status in OVER:
