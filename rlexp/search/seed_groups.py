@@ -87,6 +87,10 @@ class SeedGroups(TrialScheduler):
         waits_for = [name for name in configuration.behind(report.trial) if not report.is_running(name)]
         return PAUSE if waits_for and report.others_wait() else CONTINUE
 
+    def record_last(self, report: Report) -> None:
+        """Record a value that counts at milestones where the other seeds are still to be judged."""
+        self._record(self._configurations[report.trial].seeds[report.trial], report)
+
     def judge_paused(self, trial: str) -> Judgement:
         configuration = self._configurations[trial]
         if configuration.end is not None:

@@ -101,8 +101,6 @@ class SearchState:
         ``checkpoint``, relative to the run, is that of a milestone.
         """
         self.standings.on_result(trial, row)
-        if is_last:
-            return CONTINUE
         flat = flatten(row)
         if checkpoint is not None:
             self._progress_at[checkpoint] = self.standings.of(trial).progress
@@ -116,6 +114,9 @@ class SearchState:
             others_wait=others_wait,
             is_running=lambda name: name in self.running,
         )
+        if is_last:
+            self.scheduler.record_last(report)
+            return CONTINUE
         return self._noted(trial.name, self.scheduler.judge(report))
 
     def judge_waiting(self, name: str) -> Judgement:
