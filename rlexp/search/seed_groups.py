@@ -23,7 +23,8 @@ class _Seed:
 
     def value_at(self, milestone: float) -> float:
         """Return its value at a milestone; of one that has ended before, its last value; NaN where there is none."""
-        return self.values.get(milestone, self.newest if math.isinf(self.reached) else math.nan)
+        has_ended = math.isinf(self.reached) and all(at < milestone for at in self.values)
+        return self.values.get(milestone, self.newest if has_ended else math.nan)
 
 
 @dataclass

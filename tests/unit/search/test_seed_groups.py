@@ -133,6 +133,13 @@ def test_seed_that_has_reached_its_stop_counts_with_its_last_value() -> None:
     assert reports.judge("b1", 200, 3) == Judgement(STOP, "rank 2 of 2 at rung 200; 1 continues", at=200, value=2.5)
 
 
+def test_late_first_value_of_a_seed_that_has_ended_counts_for_its_own_rung_only() -> None:
+    reports = Reports(asha(), "a")
+    reports.end("a0", 400, 9)
+    reports.verdicts(("a1", 100, 1), ("a1", 200, 2), ("a1", 400, 3))
+    assert reports.rungs() == {400: {"a0": 6}}
+
+
 def test_seed_that_reaches_its_stop_in_its_first_row_counts() -> None:
     rule = HyperBand(Milestones("timesteps_total", 100, 2, writes_checkpoint=True), 1, 2)
     reports = Reports(rule, "a", "b")
