@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -77,6 +77,8 @@ class FinalWindow:
     """What orders groups, the lowest first; None: as they were given."""
     lower_is_better: bool = False
     ranking: SweepRanking | None = None
+    scored: Collection[TrialFolder] | None = None
+    """The trials that are scored if they have the window; None: all."""
 
     @property
     def rule(self) -> str:
@@ -87,6 +89,8 @@ class FinalWindow:
     def score(self, trial: TrialFolder) -> float | None:
         curve = self.curves[trial]
         if not len(curve.values) or (failed(trial) and not self.is_failure_scored):
+            return None
+        if self.scored is not None and trial not in self.scored:
             return None
         x = curve.along(self.axis)
         return final_score(x, curve.values, self.window.start, self.window.end) if x[-1] >= self.window.end else None
@@ -144,14 +148,13 @@ def scoring_of(request: Request, groups: Sequence[Group], curves: Curves) -> Sco
         scoring = SweepScoring(ranking)
         if any(scoring.score(trial) is not None for trial in trials):
             return scoring
+        return _without_completed(ranking, trials, curves)
     window = _window_at(request, trials, curves) if request.at is not None else _final(request.axis, trials, curves)
     if ranking is None:
         return window
     if not by_metric:
         return replace(window, key=_rank, order=_OF_THE_RANKING.format(metric=ranking.metric), ranking=ranking)
     window = replace(window, lower_is_better=ranking.lower_is_better, ranking=ranking)
-    if request.axis is Axis.STEPS and request.at is None:
-        return replace(window, key=_rank, order=_NONE_COMPLETED)
     return replace(window, key=_signed_mean, order=_NOT_THE_RANKING)
 
 
@@ -172,6 +175,23 @@ def _final(axis: Axis, trials: Sequence[TrialFolder], curves: Curves) -> FinalWi
     which = "" if len(compared) == len(trials) else "completed " if compared is choices[0] else "other "
     whose = "of the trial" if len(compared) == 1 else f"that all {len(compared)} {which}trials have"
     return FinalWindow(window, curves, axis, all(map(failed, trials)), f"the last tenth {whose}")
+
+
+def _without_completed(ranking: SweepRanking, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+    """Return the last tenth of what all trials of the first tier have, of a sweep with no score: others rank below."""
+    scored = ranking.first_tier(trials)
+    return FinalWindow(
+        window=final_window([curves[trial] for trial in scored], Axis.STEPS),
+        curves=curves,
+        axis=Axis.STEPS,
+        is_failure_scored=True,
+        span="the last tenth that all trials of these groups have",
+        order=_NONE_COMPLETED,
+        key=_rank,
+        lower_is_better=ranking.lower_is_better,
+        ranking=ranking,
+        scored=frozenset(scored),
+    )
 
 
 def _window_at(request: Request, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:

@@ -11,7 +11,7 @@ from typing import Any
 from rlexp.errors import Notice
 from rlexp.results.curve import number
 from rlexp.results.group import Group
-from rlexp.results.trial_folder import read_mapping
+from rlexp.results.trial_folder import TrialFolder, read_mapping
 from rlexp.runs.run_name import as_typed
 from rlexp.search.ranking import CONFIRMATION_FOLDER, SWEEP_FILE, Tier
 
@@ -42,10 +42,17 @@ class SweepRanking:
     """Of the trials of configurations that completed."""
     ends: Mapping[str, SweepEnd]
     """Of the trials of configurations that ended early."""
+    tiers: Mapping[str, str]
+    """Of each trial's configuration, by its name in ``sweep.json``."""
 
     def rank(self, group: Group) -> float:
         """Return the rank of a group's configuration; infinite where the file does not have it yet."""
         return min((self.ranks[trial.name] for trial in group.trials if trial.name in self.ranks), default=math.inf)
+
+    def first_tier(self, trials: Sequence[TrialFolder]) -> list[TrialFolder]:
+        """Return those trials that are in the same tier as the one of the best rank."""
+        best = min(trials, key=lambda trial: self.ranks.get(trial.name, math.inf))
+        return [trial for trial in trials if self.tiers.get(trial.name) == self.tiers.get(best.name)]
 
     def end(self, group: Group) -> SweepEnd | None:
         """Return where a group's configuration ended early; None where it did not."""
@@ -61,16 +68,17 @@ def read_sweep_ranking(run: Path) -> SweepRanking | None:
     ranks: dict[str, int] = {}
     scores: dict[str, float] = {}
     ends: dict[str, SweepEnd] = {}
+    tiers: dict[str, str] = {}
     for rank, configuration in enumerate(each for each in configurations if isinstance(each, dict)):
         end = _end(configuration.get("ended_early"))
         for trial in _trials(configuration):
             name, score = str(trial.get("name")), number(trial.get("score"))
-            ranks[name] = rank
-            if score is not None and configuration.get("tier") == Tier.COMPLETED.name.lower():
+            ranks[name], tiers[name] = rank, str(configuration.get("tier"))
+            if score is not None and tiers[name] == Tier.COMPLETED.name.lower():
                 scores[name] = score
             if end is not None:
                 ends[name] = end
-    return SweepRanking(str(search.get("metric")), search.get("mode") == "min", ranks, scores, ends)
+    return SweepRanking(str(search.get("metric")), search.get("mode") == "min", ranks, scores, ends, tiers)
 
 
 def without_confirmation(groups: Sequence[Group], run: Path) -> tuple[list[Group], tuple[Notice, ...]]:

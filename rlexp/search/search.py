@@ -63,8 +63,7 @@ class Search:
         trial = None if self._is_full() or self.is_over_time or self._paused_goes_first() else self._next_waiting()
         if trial is None:
             return None
-        if not self._directory.record.knows(trial.name):
-            self._directory.add(trial)
+        self._add(trial)
         self._begin(trial)
         return trial
 
@@ -211,8 +210,13 @@ class Search:
         is_idle = not self._state.running and not self._state.paused
         return self._state.waiting[0] if self._state.waiting and is_idle else None
 
+    def _add(self, trial: Trial) -> None:
+        if not self._directory.record.knows(trial.name):
+            self._directory.add(trial)
+
     def _end_waiting(self, trial: Trial) -> None:
-        """End a trial that the scheduler stopped before it began again in a sweep that was resumed."""
+        """End a trial that the scheduler stopped before it began, or before it began again in a resumed sweep."""
+        self._add(trial)
         ending = self.on_end(trial, False, None)
         self._directory.trial_status(trial, ending.status, None, ending.message)
         self.standings.note(f"{trial.name[:5]} ends early: {ending.message}")

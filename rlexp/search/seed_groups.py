@@ -23,7 +23,8 @@ class _Seed:
 
     def value_at(self, milestone: float) -> float:
         """Return its value at a milestone; of one that has ended before, its last value; NaN where there is none."""
-        return self.values.get(milestone, self.newest if math.isinf(self.reached) else math.nan)
+        has_ended = math.isinf(self.reached) and all(at < milestone for at in self.values)
+        return self.values.get(milestone, self.newest if has_ended else math.nan)
 
 
 @dataclass
@@ -86,6 +87,10 @@ class SeedGroups(TrialScheduler):
             return PAUSE
         waits_for = [name for name in configuration.behind(report.trial) if not report.is_running(name)]
         return PAUSE if waits_for and report.others_wait() else CONTINUE
+
+    def record_last(self, report: Report) -> None:
+        """Record a value that counts at milestones where the other seeds are still to be judged."""
+        self._record(self._configurations[report.trial].seeds[report.trial], report)
 
     def judge_paused(self, trial: str) -> Judgement:
         configuration = self._configurations[trial]

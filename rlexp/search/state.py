@@ -102,8 +102,6 @@ class SearchState:
         ``checkpoint``, relative to the run, is that of a milestone.
         """
         self.standings.on_result(trial, row)
-        if is_last:
-            return CONTINUE
         flat = flatten(row)
         if checkpoint is not None:
             self._progress_at[checkpoint] = self.standings.of(trial).progress
@@ -117,6 +115,9 @@ class SearchState:
             others_wait=others_wait,
             is_running=lambda name: name in self.running,
         )
+        if is_last:
+            self.scheduler.record_last(report)
+            return CONTINUE
         return self._noted(trial.name, self.scheduler.judge(report))
 
     def judge_waiting(self, name: str) -> Judgement:
@@ -136,8 +137,12 @@ class SearchState:
         self.standings.on_exploit(changed, exploit.donor, self._progress_at[exploit.checkpoint])
 
     def ended(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
-        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left."""
+        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left.
+
+        The trial may not have begun, if another seed of its configuration failed first.
+        """
         self._leave_queue(trial)
+        self.standings.begin(self._configuration(trial), trial)
         self.running.discard(trial.name)
         self.paused.discard(trial.name)
         if status in OVER:

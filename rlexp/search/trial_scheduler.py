@@ -161,6 +161,9 @@ class TrialScheduler:
         """Record a report and return what its trial does; not called for the last row of a trial."""
         return CONTINUE
 
+    def record_last(self, report: Report) -> None:
+        """Record the last row of a trial, which is not judged."""
+
     def judge_paused(self, trial: str) -> Judgement:
         """Return what a trial does that is paused, or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
         return YIELD

@@ -75,10 +75,12 @@ def confirmed_search(state: SearchState, directory: RunDirectory, journal: Journ
 
 
 def capacity(sweep: Sweep, machine: Machine) -> int:
-    """Return how many trials are to run at a time: as many as asked for, or as this machine has room for."""
-    if sweep.search.max_concurrent is not None:
-        return sweep.search.max_concurrent
-    return max(max(_room(experiment, machine) for experiment in sweep.variants), 1)
+    """Return how many trials are to run at a time: as many as this machine has room for, or as asked for if fewer.
+
+    A trial that was begun where there is no room would count as running, and other seeds would not wait for it.
+    """
+    room = max(max(_room(experiment, machine) for experiment in sweep.variants), 1)
+    return min(room, sweep.search.max_concurrent or room)
 
 
 def _room(experiment: Experiment, machine: Machine) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from rlexp.checkpoint import list_checkpoints, read_checkpoint
 from rlexp.config.keys.trial import Trial
+from rlexp.machine import this_machine
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.run_record import Status
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.search import Search
 from rlexp.search.searchers import PlannedSearcher, make_searcher
+from rlexp.tuning.sweep import capacity
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.1, 0.2, 0.3, 0.4]}}
@@ -127,6 +130,14 @@ def test_rank_by_combines_the_scores_of_seeds(rank_by: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("most", [1, 3])
 def test_max_concurrent_limits_running_trials(most: int, tmp_path: Path) -> None:
     assert simulated(sweep_of(tmp_path, RATES, {"max_concurrent": most}), tmp_path, rate).most_running == most
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 4), (2, 2), (16, 4)])
+def test_max_concurrent_above_the_room_of_the_machine_has_no_effect(
+    most: int | None, expected: int, tmp_path: Path
+) -> None:
+    machine = replace(this_machine(), cpus=4, gpus=0)
+    assert capacity(sweep_of(tmp_path, RATES, {"max_concurrent": most}), machine) == expected
 
 
 @pytest.mark.key("search.time_budget_s")

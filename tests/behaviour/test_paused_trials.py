@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from optuna.trial import TrialState
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_record import Status
 from rlexp.search.optuna_searcher import OptunaSearcher
-from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, rows, text_of
-from tests.behaviour.simulated_sweeps import simulated, sweep_of
+from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, rows, saved, statuses, text_of
+from tests.behaviour.simulated_sweeps import World, simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.4, 0.1, 0.2, 0.3]}}
 SEARCH = {"scheduler": "hyperband", "hyperband": {"grace_period": 200, "reduction_factor": 2}}
@@ -69,6 +70,47 @@ def test_seeds_of_a_configuration_are_judged_and_end_together(capacity: int, tmp
         assert len(ended) == 1
     assert statuses["0.4"] == {Status.TERMINATED}
     assert statuses["0.1"] == {Status.PRUNED}
+
+
+class EarlyStopWorld(World):
+    """The first seed of each configuration reaches its own stop before the first rung."""
+
+    def _report(self, trial: Trial, before: dict[str, Any]) -> None:
+        stop = {"timesteps_total": 150 if trial.sample == 0 else 1000}
+        super()._report(replace(trial, experiment=trial.experiment.model_copy(update={"stop": stop})), before)
+
+
+def test_seed_that_ended_before_a_rung_counts_with_its_last_row(tmp_path: Path) -> None:
+    def reward(trial: Trial, steps: int) -> float:
+        return trial.experiment.config.lr * 10 + steps
+
+    simulation = simulated(sweep_of(tmp_path, RATES, SEEDED), tmp_path, reward, make_world=EarlyStopWorld)
+    rungs = {rung["at"]: sorted(rung["values"].values()) for rung in simulation.saved["early_stopping"]}
+    assert rungs[200] == [176, 177, 178, 179], "the means of values at 150 and at 200 steps"
+
+
+def diverging_first_seed(trial: Trial, steps: int) -> float:
+    return float("nan") if trial.sample == 0 and trial.experiment.config.lr == 0.4 else rate(trial, steps)
+
+
+def test_seeds_that_have_not_begun_end_when_another_one_fails(tmp_path: Path) -> None:
+    text = text_of(RATES, SEEDED)
+    rehearsals = Rehearsals(tmp_path, diverging_first_seed, capacity=1)
+    copies = Copies(tmp_path / "copies", stride=5)
+    whole = rehearsals.begin(text, copies.take)
+    failed = saved(whole)["configurations"][-1]
+    assert (failed["point"], failed["tier"]) == ({"lr": 0.4}, "failed")
+    assert [(trial["status"], trial["timesteps_total"]) for trial in failed["trials"]] == [
+        ("ERROR", 100),
+        ("PRUNED", 0),
+    ]
+    assert statuses(whole).keys() == {
+        trial["name"] for each in saved(whole)["configurations"] for trial in each["trials"]
+    }
+    assert len(copies.paths) > 20
+    for copy in copies.paths:
+        rehearsals.resume(copy)
+        assert statuses(copy) == statuses(whole)
 
 
 def test_optuna_gets_the_mean_at_the_rung_of_a_pruned_configuration(tmp_path: Path) -> None:

@@ -217,6 +217,23 @@ def test_compare_agrees_with_trials_csv_on_generated_sweeps(seed: int, tmp_path:
         assert not any(row["configuration_score"] for row in table(simulation.path))
 
 
+def test_compare_of_a_stopped_sweep_lists_a_failed_configuration_last(tmp_path: Path) -> None:
+    """A seed of the failed configuration has completed, as none of the other one has."""
+
+    def reward(trial: Trial, steps: int) -> float:
+        return float("nan") if trial.index == 1 else steps
+
+    class StoppedWorld(World):
+        def __init__(self, search: Search, directory: RunDirectory, reward: Reward) -> None:
+            super().__init__(search, directory, reward, stop_after=16)
+
+    sweep = sweep_of(tmp_path, {"lr": {"grid_search": [0.3, 0.6]}}, {"num_seeds": 2})
+    simulation = simulated(sweep, tmp_path, reward, capacity=1, make_world=StoppedWorld)
+    rows = [(row["lr"], row["status"]) for row in table(simulation.path)]
+    assert rows == [("0.6", "STOPPED"), ("0.3", "TERMINATED"), ("0.3", "ERROR")]
+    assert shown_order(compared(simulation.path)) == ["lr=0.6", "lr=0.3"]
+
+
 def test_last_lines_of_a_sweep_recommend_a_comparison_in_its_order(tmp_path: Path) -> None:
     """The configuration that is ended first, at 200 of 1,000 steps, would be the best of all there."""
     for metric in (REWARD, "episode_len_mean"):

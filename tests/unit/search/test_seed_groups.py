@@ -30,8 +30,15 @@ class Reports:
             self.running |= set(seeds)
 
     def judge(self, trial: str, time: float, value: float, checkpoint: str | None = "some") -> Judgement:
-        waits, runs = (lambda: self.others_wait), self.running.__contains__
-        return self.groups.judge(Report(trial, time, value, {}, checkpoint, waits, runs))
+        return self.groups.judge(self._report(trial, time, value, checkpoint))
+
+    def end(self, trial: str, time: float, value: float) -> None:
+        """Let a trial reach its stop with a last row."""
+        self.groups.record_last(self._report(trial, time, value, None))
+        self.groups.ended(trial, failed=False)
+
+    def _report(self, trial: str, time: float, value: float, checkpoint: str | None) -> Report:
+        return Report(trial, time, value, {}, checkpoint, lambda: self.others_wait, self.running.__contains__)
 
     def verdicts(self, *reports: tuple[str, float, float]) -> list[Verdict]:
         return [self.judge(*report).verdict for report in reports]
@@ -122,9 +129,25 @@ def test_failed_seed_ends_the_others_of_its_configuration() -> None:
 def test_seed_that_has_reached_its_stop_counts_with_its_last_value() -> None:
     reports = Reports(asha(), "a", "b")
     reports.verdicts(("a0", 100, 8), ("a1", 100, 8), ("b0", 100, 9), ("b1", 100, 9), ("a0", 200, 7), ("a1", 200, 7))
-    reports.verdicts(("b0", 150, 2))
-    reports.groups.ended("b0", failed=False)
+    reports.end("b0", 150, 2)
     assert reports.judge("b1", 200, 3) == Judgement(STOP, "rank 2 of 2 at rung 200; 1 continues", at=200, value=2.5)
+
+
+def test_late_first_value_of_a_seed_that_has_ended_counts_for_its_own_rung_only() -> None:
+    reports = Reports(asha(), "a")
+    reports.end("a0", 400, 9)
+    reports.verdicts(("a1", 100, 1), ("a1", 200, 2), ("a1", 400, 3))
+    assert reports.rungs() == {400: {"a0": 6}}
+
+
+def test_seed_that_reaches_its_stop_in_its_first_row_counts() -> None:
+    rule = HyperBand(Milestones("timesteps_total", 100, 2, writes_checkpoint=True), 1, 2)
+    reports = Reports(rule, "a", "b")
+    reports.verdicts(("b0", 100, 5), ("b1", 100, 5))
+    reports.end("a0", 60, 9)
+    assert reports.judge("a1", 100, 9).verdict is CONTINUE
+    assert reports.rungs() == {100: {"a0": 9, "b0": 5}}
+    assert reports.groups.judge_paused("b0").verdict is STOP
 
 
 def test_hyperband_pauses_and_ends_all_seeds_of_a_configuration() -> None:
