@@ -72,7 +72,7 @@ def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[
     shown = list(enumerate(ranked[:_MOST_LINES], start=1))
     completed = [_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
     others = [_early_cells(standing, rank, standings) for rank, standing in shown if standing.tier > Tier.RUNNING]
-    tables = _plain_table(_HEADER, completed)
+    tables = _plain_table(_HEADER, completed) if completed or not others else []
     tables += ["", *_plain_table(_EARLY_HEADER, others)] if others else []
     lines = [wrapped(line, columns, _INDENT) for line in tables]
     if len(ranked) > _MOST_LINES:

@@ -133,6 +133,14 @@ def test_summary_has_ranking_and_failures(make_trial: MakeTrial, make_row: MakeR
     assert lines[-1] == "  00000 lr=0.001  after 10,000 steps: ValueError: no [2J"
 
 
+def test_summary_without_a_completed_configuration_has_no_empty_table(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
+    for trial in trials:
+        standings.on_end(trial, Status.ERROR, RecordedError("ValueError: no"))
+    tables = leaderboard_lines(standings)[:4]
+    assert [line.split()[:1] for line in tables] == [[], ["rank"], ["1"], ["2"]]
+
+
 def test_summary_is_no_wider_than_the_terminal(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
     standings.on_end(trials[0], Status.ERROR, RecordedError("ValueError: " + "a long reason " * 10))
