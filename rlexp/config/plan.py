@@ -10,6 +10,7 @@ from typing import Any
 from rlexp.config.keys.agents import RUNNABLE
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.parsed_experiment import ParsedExperiment
@@ -133,15 +134,28 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
-    repetition = parsed.space.repetition(parsed.variants[0].search) if parsed.variants[0].is_sweep else None
-    if repetition is not None:
-        yield repetition
+    if parsed.variants[0].is_sweep:
+        repetition = parsed.space.repetition(parsed.variants[0].search)
+        yield from (repetition,) if repetition is not None else ()
+        yield from _unused_options(parsed)
     repeated = 0 if parsed.variants[0].is_sweep else len(parsed.variants) - len(parsed.distinct)
     if repeated:
         variants = f"{repeated} of {len(parsed.variants)} variants"
         yield Finding(
             parsed.place, f"{parsed.name}: {variants} differ from others only in keys without effect and are left out"
         )
+
+
+def _unused_options(parsed: ParsedExperiment) -> Iterable[Finding]:
+    """Yield the given options of a scheduler or searcher that was not chosen; a resolved file has all defaults."""
+    search = parsed.variants[0].search
+    chosen = {"scheduler": search.scheduler, "searcher": parsed.space.searcher(search)}
+    for name, kind in {**dict.fromkeys(SCHEDULERS, "scheduler"), "optuna": "searcher"}.items():
+        node = parsed.written[0].find((SEARCH, name))
+        if node is None or chosen[kind] == name:
+            continue
+        if getattr(search, name) != SearchConfig.model_fields[name].default:
+            yield Finding(node.key_place, f"search.{name} has no effect: search.{kind} is {chosen[kind]}")
 
 
 def _env_places(parsed: ParsedExperiment) -> Iterable[tuple[tuple[str, str], str]]:

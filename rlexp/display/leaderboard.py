@@ -11,6 +11,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.config.keys.trial_schedulers import TimeAttribute
+from rlexp.line_width import wrapped
 from rlexp.number_format import (
     MISSING,
     count,
@@ -34,6 +35,8 @@ _EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status"
 _TIME_UNITS: Final[Mapping[TimeAttribute, str]] = {"training_iteration": "iterations", "time_total_s": "s"}
 """Shown after a time that is not in env steps."""
 _RULE_WIDTH: Final = 79
+_INDENT: Final = " " * len("rank  ")
+"""Of a configuration that needs several lines: its values are below its figures, not below its rank."""
 _MOST_LINES: Final = 10
 """Configurations that the last words of a sweep list; ``trials.csv`` has all."""
 _LIVE_HEADER: Final = ("", "score", "seeds", "steps", "status", "configuration")
@@ -61,19 +64,26 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
     return Text("\n").join(lines[:height])
 
 
-def leaderboard_lines(standings: Standings) -> list[str]:
-    """Return the best configurations, what the sweep took, and a table of what failed, as plain lines."""
+def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[str]:
+    """Return the best configurations, what the sweep took, and a table of what failed, as plain lines.
+
+    On a terminal of so many ``columns`` they are broken between words.
+    """
     ranked = standings.ranked()
     shown = list(enumerate(ranked[:_MOST_LINES], start=1))
     completed = [_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
     others = [_early_cells(standing, rank, standings) for rank, standing in shown if standing.tier > Tier.RUNNING]
-    lines = _plain_table(_HEADER, completed)
-    lines += ["", *_plain_table(_EARLY_HEADER, others)] if others else []
+    tables = _plain_table(_HEADER, completed) if completed or not others else []
+    tables += ["", *_plain_table(_EARLY_HEADER, others)] if others else []
+    lines = [wrapped(line, columns, _INDENT) for line in tables]
     if len(ranked) > _MOST_LINES:
         lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
     rule = textwrap.wrap(SCORE_RULE.format(metric=standings.search.metric), _RULE_WIDTH)
-    lines += [RULE, *rule, *_summary_lines(standings), *_failure_lines(standings)]
-    return lines if standings.confirmation is None else [*lines, *_confirmation_lines(standings.confirmation)]
+    below = [wrapped(line, columns, "    ") for line in (*_summary_lines(standings), *_failure_lines(standings))]
+    lines += [RULE, *rule, *below]
+    if standings.confirmation is None:
+        return lines
+    return [*lines, *(wrapped(line, columns, _INDENT) for line in _confirmation_lines(standings.confirmation))]
 
 
 def _confirmation_lines(standings: Standings) -> list[str]:

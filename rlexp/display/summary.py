@@ -44,7 +44,7 @@ def summary_lines(
     shown = as_typed(run_directory)
     if standings is not None:
         heading = f"{shown}: {run.status}, by {standings.search.metric} ({standings.search.mode})"
-        body = [heading, *leaderboard_lines(standings)]
+        body = [heading, *leaderboard_lines(standings, columns)]
         return [*body, *_not_saved(run), "", *_next_of_sweep(run, shown, standings)]
     return [
         f"{shown}: {run.status}",

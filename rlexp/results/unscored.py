@@ -52,11 +52,16 @@ class UnscoredGroup:
         return score_at(self.value, self.at, self.of, "" if self.unit == Axis.STEPS.label else self.unit)
 
     @property
-    def why(self) -> str:
-        """Its status, the error if it failed, and how many trials of the group it is."""
+    def status_words(self) -> str:
+        """Its status, and how many trials of the group it is."""
         status = "unknown" if self.status is None else str(self.status)
         part = "" if len(self.trials) == self.num_trials else f" ({len(self.trials)} of {self.num_trials} trials)"
-        return f"{status}{part}" + ("" if self.error is None else f": {one_line(self.error)}")
+        return f"{status}{part}"
+
+    @property
+    def why(self) -> str:
+        """Its status, how many trials of the group it is, and the error if it failed."""
+        return self.status_words + ("" if self.error is None else f": {one_line(self.error)}")
 
 
 def unscored_groups(

@@ -28,7 +28,7 @@ def warnings_of(
     if request.at is None:
         yield from _short(scored, curves, request.axis)
     yield from _mixed(scored, reader)
-    yield from _single(scored)
+    yield from _single(groups, scored)
 
 
 def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
@@ -68,9 +68,18 @@ def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
         yield Notice(", ".join(envs), "are different environments; their scores have different scales")
 
 
-def _single(groups: Sequence[Group]) -> Iterator[Notice]:
-    single = [group.name for group in groups if len(group.trials) == 1]
-    if single:
-        more = f" and {len(single) - _NAMES_SHOWN} more" if len(single) > _NAMES_SHOWN else ""
-        where = "all groups" if 1 < len(groups) == len(single) else ", ".join(single[:_NAMES_SHOWN]) + more
+def _single(groups: Sequence[Group], scored: Sequence[Group]) -> Iterator[Notice]:
+    sizes = {group.name: len(group.trials) for group in groups}
+    single = [group.name for group in scored if len(group.trials) == 1]
+    alone = [name for name in single if sizes[name] == 1]
+    left = [name for name in single if sizes[name] > 1]
+    if alone:
+        where = "all groups" if 1 < len(scored) == len(alone) else _some(alone)
         yield Notice(where, "only one seed per group, so no interval; run more seeds")
+    if left:
+        yield Notice(_some(left), "only one seed has a score, so no interval; the others ended before these steps")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return "; ".join(names[:_NAMES_SHOWN]) + more

@@ -47,10 +47,10 @@ _SUGGESTIONS: Final = 30
 
 
 def require_sampler(sweep: Sweep) -> None:
-    """Raise UsageError where a sweep needs Optuna, or its sampler a package, that is not installed.
+    """Raise UsageError where a sweep needs Optuna, which is not installed.
 
-    Raises ConfigError where the sampler does not fit the space, cannot be made with ``sampler_kwargs``, or fails in a
-    rehearsal without trials.
+    Raises ConfigError where the sampler needs another package, does not fit the space, cannot be made with
+    ``sampler_kwargs``, or fails in a rehearsal without trials.
     """
     if sweep.searcher != "optuna":
         return
@@ -60,11 +60,13 @@ def require_sampler(sweep: Sweep) -> None:
     missing = [name for name in _PACKAGES.get(options.sampler, ()) if importlib.util.find_spec(name) is None]
     if missing:
         message = f"search.optuna.sampler {options.sampler} needs {' and '.join(missing)}, which is not installed"
-        raise UsageError(message, f"pip install {' '.join(missing)}")
+        raise ConfigError([Problem(optuna_place(sweep, "sampler"), message, f"pip install {' '.join(missing)}")])
     numbers = sum(isinstance(domain, Range) for domain in sweep.space.domains.values())
     if options.sampler == "cmaes" and numbers < _FEWEST_OF_CMAES:
         message = f"search.optuna.sampler cmaes needs two or more ranges of numbers, and {sweep.name} has {numbers}"
-        raise ConfigError([Problem(_place(sweep, "sampler"), message, "use another sampler; it would draw at random")])
+        raise ConfigError(
+            [Problem(optuna_place(sweep, "sampler"), message, "use another sampler; it would draw at random")]
+        )
     problems = list(_problems(sweep)) if options.sampler_kwargs else []
     if problems:
         raise ConfigError(problems)
@@ -104,10 +106,10 @@ def _problems(sweep: Sweep) -> Iterator[Problem]:
         problem = _problem(name, value, known, _CLASSES[options.sampler])
         if problem is not None:
             is_wrong = True
-            yield Problem(_place(sweep, "sampler_kwargs", name), *problem)
+            yield Problem(optuna_place(sweep, "sampler_kwargs", name), *problem)
     if not is_wrong and (why := _failure(sweep)):
         message = f"search.optuna.sampler_kwargs: {_CLASSES[options.sampler]} refuses them: {why}"
-        yield Problem(_place(sweep, "sampler_kwargs"), message)
+        yield Problem(optuna_place(sweep, "sampler_kwargs"), message)
 
 
 def _problem(name: str, value: Any, types: Mapping[str, Any], sampler: str) -> tuple[str, str] | None:
@@ -153,6 +155,7 @@ def _failure(sweep: Sweep) -> str | None:
     return None
 
 
-def _place(sweep: Sweep, *path: str) -> str:
+def optuna_place(sweep: Sweep, *path: str) -> str:
+    """Return the line of a key of ``search.optuna``; where it is not given, that of the search."""
     node = sweep.space.node.find((SEARCH, "optuna", *path))
     return str(sweep.place if node is None else node.key_place)

@@ -55,11 +55,13 @@ class SeedGroups(TrialScheduler):
     """Owns what the seeds of each configuration have reached; reports their mean to a rule once all are there.
 
     A seed that comes first runs on while the others of its configuration run. Where one of them waits for a place to
-    run, it pauses and leaves its place.
+    run, it pauses and leaves its place. With a rule that pauses trials it always pauses there until all have come:
+    else it would train on to the next milestone before it can pause.
     """
 
     def __init__(self, rule: TrialScheduler, milestones: Milestones) -> None:
         self.milestones: Milestones = replace(milestones, writes_checkpoint=True)
+        self._rule_pauses = milestones.writes_checkpoint
         self._rule = rule
         self._configurations: dict[str, _Configuration] = {}
         """By the name of each of its trials."""
@@ -85,7 +87,10 @@ class SeedGroups(TrialScheduler):
             return CONTINUE
         if judgement.verdict is Verdict.PAUSE:
             return PAUSE
-        waits_for = [name for name in configuration.behind(report.trial) if not report.is_running(name)]
+        waits_for = list(configuration.behind(report.trial))
+        if self._rule_pauses:
+            return PAUSE if waits_for else CONTINUE
+        waits_for = [name for name in waits_for if not report.is_running(name)]
         return PAUSE if waits_for and report.others_wait() else CONTINUE
 
     def record_last(self, report: Report) -> None:
@@ -97,7 +102,9 @@ class SeedGroups(TrialScheduler):
         if configuration.end is not None:
             return configuration.end
         judgement = self._judged(configuration)
-        return YIELD if judgement.verdict is Verdict.CONTINUE and any(configuration.behind(trial)) else judgement
+        if judgement.verdict is Verdict.CONTINUE and any(configuration.behind(trial)):
+            return PAUSE if self._rule_pauses else YIELD
+        return judgement
 
     def ended(self, trial: str, failed: bool) -> None:
         configuration = self._configurations[trial]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.space import Point
 from rlexp.config.variants.sweep import Sweep
-from rlexp.errors import UsageError
+from rlexp.errors import ConfigError, Problem, UsageError
 from rlexp.json_file import plain
 from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences
 from rlexp.runs.secrets import masked
+from rlexp.search.optuna_sampler import optuna_place
 from rlexp.search.optuna_space import known_point, parameters_of, rehearsed_distributions, suggested_point
 from rlexp.search.optuna_storage import open_storage
 
@@ -48,13 +49,16 @@ def direction_of(sweep: Sweep) -> Literal["minimize", "maximize"]:
 
 
 def require_study(sweep: Sweep, folder: Path) -> None:
-    """Raise UsageError where the storage of a sweep cannot be opened, or its study is about something else."""
+    """Raise ConfigError where the storage of a sweep cannot be opened, or its study is about something else."""
     options = sweep.search.optuna
     if sweep.searcher != "optuna" or options.storage is None:
         return
     import optuna
 
-    storage = open_storage(options.storage, folder)
+    try:
+        storage = open_storage(options.storage, folder)
+    except UsageError as error:
+        raise _refusal(sweep, error.message, error.hint) from error
     name = study_name(sweep)
     if all(study.study_name != name for study in storage.get_all_studies()):
         return
@@ -62,7 +66,13 @@ def require_study(sweep: Sweep, folder: Path) -> None:
     why = next(_differences(study, sweep), None)
     if why is not None:
         message = f"search.optuna.storage has a study {name!r} of something else: {why}"
-        raise UsageError(message, "write another search.optuna.study_name")
+        hint = "write another search.optuna.study_name"
+        raise _refusal(sweep, message, hint)
+
+
+def _refusal(sweep: Sweep, message: str, hint: str | None) -> ConfigError:
+    """Return the error at the line of the storage; the line may be an override, with a password."""
+    return ConfigError([Problem(masked(optuna_place(sweep, "storage")), message, hint)])
 
 
 def study_name(sweep: Sweep) -> str:

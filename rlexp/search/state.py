@@ -142,7 +142,7 @@ class SearchState:
         The trial may not have begun, if another seed of its configuration failed first.
         """
         self._leave_queue(trial)
-        self.standings.begin(self._configuration(trial), trial)
+        self.standings.begin(self._configurations[trial.name], trial)
         self.running.discard(trial.name)
         self.paused.discard(trial.name)
         if status in OVER:

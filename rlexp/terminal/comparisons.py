@@ -181,9 +181,9 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
 
 
 def _ended_early(groups: Sequence[UnscoredGroup], columns: int) -> Iterator[str]:
-    """Yield a table of what has no score, a line cut to ``columns`` each."""
+    """Yield a table of what has no score, a line cut to ``columns`` each, and below it the errors, wrapped there."""
     shown = groups[:MOST_LINES]
-    cells = [(each.where, score(each.first_value), each.why) for each in shown]
+    cells = [(each.where, score(each.first_value), each.status_words) for each in shown]
     rows = [_EARLY, *cells]
     figures = [max(len(row[column]) for row in rows) for column in range(2)]
     room = max(columns - sum(figures) - max(len(row[2]) for row in rows) - 8, _SHORTEST_NAME)
@@ -192,6 +192,9 @@ def _ended_early(groups: Sequence[UnscoredGroup], columns: int) -> Iterator[str]
     yield from (middle_cut(line, columns - 1) for line in lines)
     if len(groups) > len(shown):
         yield f"… and {len(groups) - len(shown)} more; --json prints all"
+    for each, name in zip(shown, names, strict=True):
+        if each.error is not None:
+            yield from textwrap.wrap(f"{name}: {one_line(each.error)}", columns - 1, subsequent_indent="  ")
 
 
 def _table(

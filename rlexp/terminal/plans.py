@@ -89,9 +89,12 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     search, number = sweep.search, sweep.number_of_configurations
     trials = f"{number * search.num_seeds} trials" if number * search.num_seeds > 1 else "1 trial"
     seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
-    early = search.scheduler_options.describe(exact(sweep.stop_interval))
+    early = search.scheduler_options.describe(exact(round(sweep.stop_interval, 2)))
     yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
     yield f"ranked by {search.metric} ({search.mode}); {_size(sweep)}"
+    if search.confirm.top:
+        best = f"the best {search.confirm.top}" if search.confirm.top > 1 else "the best one"
+        yield f"then {best} again, with {search.confirm.num_seeds} other seeds each"
     axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
     rows = [row for key, axis in axes for row in _axis_rows(key, axis.domain)]
     yield from (f"  {line}" for line in aligned(rows))

@@ -35,8 +35,18 @@ def test_paused_trials_continue_or_stop_once_all_have_reported(capacity: int, tm
     assert best.varied == {"lr": 0.4}
 
 
-def test_paused_trials_of_a_killed_sweep_stay_paused(tmp_path: Path) -> None:
-    text = text_of(RATES, SEARCH)
+@pytest.mark.parametrize("capacity", [1, 2, 3, 4, 8])
+def test_seeds_of_hyperband_train_no_further_than_the_rung_of_their_end(capacity: int, tmp_path: Path) -> None:
+    simulation = simulated(sweep_of(tmp_path, RATES, {**SEARCH, "num_seeds": 2}), tmp_path, rate, capacity)
+    ends = [
+        (name.rpartition("lr=")[2].removesuffix("-sample=1"), steps) for name, (_, steps) in simulation.ends.items()
+    ]
+    assert sorted(ends) == sorted([("0.1", 200), ("0.2", 200), ("0.3", 400), ("0.4", 1000)] * 2)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_paused_trials_of_a_killed_sweep_stay_paused(num_seeds: int, tmp_path: Path) -> None:
+    text = text_of(RATES, {**SEARCH, "num_seeds": num_seeds})
     rehearsals = Rehearsals(tmp_path, rate)
     copies = Copies(tmp_path / "copies", stride=5)
     whole = rehearsals.begin(text, copies.take)

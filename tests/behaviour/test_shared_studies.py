@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import optuna
 import pytest
 
 from rlexp.config.keys.trial import Trial
-from rlexp.errors import UsageError
+from rlexp.errors import ConfigError
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.shared_study import StudyMember
@@ -130,11 +131,13 @@ def test_study_of_something_else_is_refused_before_anything_starts(
     storage = f"sqlite:///{tmp_path}/study.db"
     Rehearsals(tmp_path, curve).begin(text_of(SPACE, search_of(storage, 3)))
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(ConfigError) as caught:
         Rehearsals(tmp_path, curve).begin(text_of(config, {**search_of(storage, 3), **search}, **keys))
-    assert "study 'small' of something else" in str(caught.value)
-    assert said in str(caught.value)
-    assert caught.value.hint == "write another search.optuna.study_name"
+    (problem,) = caught.value.problems
+    assert "study 'small' of something else" in problem.message
+    assert said in problem.message
+    assert re.search(r"\.yaml:\d+:\d+$", problem.where), "at the line of storage"
+    assert problem.hint == "write another search.optuna.study_name"
     assert not (tmp_path / "out").exists()
 
 

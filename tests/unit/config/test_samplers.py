@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.space.domains import Domain, Listed, Normal, Range
 from rlexp.config.space.samplers import read_sampler
 from rlexp.config.translation import node_of
@@ -255,3 +255,30 @@ def test_run_refuses_samplers(tmp_path: Path) -> None:
     assert problem.message == "config.lr: uniform is random, which rlexp run does not support"
     assert problem.hint is not None
     assert problem.hint.startswith("use rlexp sweep")
+
+
+SECTION = "  search: {{{}}}\n  stop: {{timesteps_total: 100}}\n  config: {{lr: {{uniform: [0.1, 1]}}}}"
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        (
+            "scheduler: hyperband, asha: {grace_period: 10}",
+            ["f.yaml:4:34 search.asha has no effect: search.scheduler is hyperband"],
+        ),
+        ("pbt: {synch: true}", ["f.yaml:4:12 search.pbt has no effect: search.scheduler is fifo"]),
+        ("optuna: {sampler: random}", ["f.yaml:4:12 search.optuna has no effect: search.searcher is random"]),
+        ("searcher: optuna, optuna: {sampler: random}, scheduler: asha, asha: {grace_period: 10}", []),
+    ],
+)
+def test_options_of_a_rule_that_was_not_chosen_have_a_notice(sweep: Sweep, search: str, said: list[str]) -> None:
+    plan = sweep(SECTION.format(search))
+    assert [f"{notice.where} {notice.message}" for notice in plan.notices if "no effect" in notice.message] == said
+
+
+def test_resolved_sweep_has_no_notice_of_options(sweep: Sweep, tmp_path: Path) -> None:
+    file = tmp_path / "resolved.yaml"
+    file.write_text(resolved_yaml(sweep(SECTION.format("scheduler: median"))))
+    again = load_plan([file], options=LoadOptions(is_sweep=True))
+    assert not [notice for notice in again.notices if "no effect" in notice.message]

@@ -13,6 +13,7 @@ from rlexp.results.axis import Axis
 from rlexp.results.comparison import Comparison, compare_groups
 from rlexp.results.curve import Curve
 from rlexp.results.scoring import Window, final_window
+from rlexp.runs.run_record import Status
 from tests.unit.results.run_folders import MadeTrial, make_run
 
 REWARD = "episode_reward_mean"
@@ -129,6 +130,13 @@ def test_single_seed_has_no_interval_and_a_warning(tmp_path: Path) -> None:
     comparison = compared(make_run(tmp_path / "single", [MadeTrial([1.0])]))
     assert comparison.groups[0].iqm.interval is None
     assert warnings(comparison).startswith("single only one seed per group, so no interval; run more seeds")
+
+
+def test_group_with_one_scored_seed_of_two_has_a_warning(tmp_path: Path) -> None:
+    trials = [MadeTrial(rising(20), 1, {"lr": 0.1}), MadeTrial(rising(20)[:5], 2, {"lr": 0.1}, status=Status.PRUNED)]
+    comparison = compared(make_run(tmp_path / "sweep", trials))
+    assert "only one seed has a score, so no interval; the others ended before these steps" in warnings(comparison)
+    assert "run more seeds" not in warnings(comparison)
 
 
 def test_short_trial_has_warning(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.errors import ConfigError, UsageError
+from rlexp.errors import ConfigError
 from rlexp.search.optuna_sampler import make_sampler, require_sampler
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.outcome import Outcome, OutcomeStatus
@@ -102,9 +102,9 @@ def test_missing_package_of_a_sampler_is_refused_with_its_pip_line(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("cmaes", "scipy") else object())
     for sampler, package in (("cmaes", "cmaes"), ("gp", "scipy"), ("qmc", "scipy")):
-        with pytest.raises(UsageError, match=f"{sampler} needs {package}") as caught:
+        with pytest.raises(ConfigError, match=rf"sweep\.yaml:\d+:\d+  .*{sampler} needs {package}") as caught:
             require_sampler(sweep_of(tmp_path, SPACE, search_of(sampler)))
-        assert caught.value.hint == f"pip install {package}"
+        assert caught.value.problems[0].hint == f"pip install {package}"
 
 
 def test_cmaes_is_refused_where_it_would_draw_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

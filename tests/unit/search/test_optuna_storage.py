@@ -18,7 +18,7 @@ from rlexp.runs.secrets import masked, masked_command
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.optuna_storage import open_storage
 from rlexp.search.outcome import Outcome, OutcomeStatus
-from rlexp.search.shared_study import StudyMember
+from rlexp.search.shared_study import StudyMember, require_study
 from rlexp.terminal import plan_as_json
 from rlexp.tuning.sweep import begun_journal
 from tests.behaviour.rehearsed_sweeps import text_of
@@ -146,3 +146,14 @@ def test_pickles_in_a_study_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
         second.record(configuration, Outcome(OutcomeStatus.FINISHED, 1.0, 10))
     assert not (tmp_path / "attacked").exists()
     assert isinstance(second._study._storage, optuna.storages.JournalStorage)
+
+
+def test_refused_storage_is_named_with_its_line_and_without_its_password(tmp_path: Path) -> None:
+    search = {"searcher": "optuna", "optuna": {"storage": "sqlite:///missing/study.db"}}
+    with pytest.raises(ConfigError) as caught:
+        require_study(sweep_of(tmp_path, {"lr": {"loguniform": [1e-4, 1e-2]}}, search), tmp_path)
+    (problem,) = caught.value.problems
+    lines = (tmp_path / "sweep.yaml").read_text().splitlines()
+    assert "storage" in lines[int(problem.where.split(":")[1]) - 1]
+    assert "missing does not exist" in problem.message
+    assert problem.hint == "make it, or name a file elsewhere"

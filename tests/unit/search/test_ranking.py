@@ -133,6 +133,27 @@ def test_summary_has_ranking_and_failures(make_trial: MakeTrial, make_row: MakeR
     assert lines[-1] == "  00000 lr=0.001  after 10,000 steps: ValueError: no [2J"
 
 
+def test_summary_without_a_completed_configuration_has_no_empty_table(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
+    for trial in trials:
+        standings.on_end(trial, Status.ERROR, RecordedError("ValueError: no"))
+    tables = leaderboard_lines(standings)[:4]
+    assert [line.split()[:1] for line in tables] == [[], ["rank"], ["1"], ["2"]]
+
+
+def test_summary_is_no_wider_than_the_terminal(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
+    standings.on_end(trials[0], Status.ERROR, RecordedError("ValueError: " + "a long reason " * 10))
+    standings.on_end(trials[1], Status.TERMINATED, None)
+    whole, narrow = leaderboard_lines(standings), leaderboard_lines(standings, 50)
+    broken = [line for text in narrow if text not in whole for line in text.split("\n")]
+    assert len(broken) > 4
+    assert max(map(len, broken)) <= 50
+    table = narrow[1].split("\n")
+    assert table == ["   1   20.0              -  10,000  TERMINATED", "      lr=0.001"]
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(whole).split()), "nothing is cut"
+
+
 def pruned(
     make_trial: MakeTrial, make_row: MakeRow, values: list[float], at: list[int], **search: Any
 ) -> tuple[Standings, list[Trial]]:

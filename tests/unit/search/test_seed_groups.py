@@ -153,9 +153,10 @@ def test_seed_that_reaches_its_stop_in_its_first_row_counts() -> None:
 def test_hyperband_pauses_and_ends_all_seeds_of_a_configuration() -> None:
     rule = HyperBand(Milestones("timesteps_total", 100, 2, writes_checkpoint=True), 1, 2)
     reports = Reports(rule, "a", "b")
-    assert reports.verdicts(("a0", 100, 1), ("a1", 100, 3)) == [CONTINUE, PAUSE]
-    assert reports.judge("a0", 110, 1, checkpoint=None).verdict is CONTINUE, "without a checkpoint it cannot pause"
-    assert reports.judge("a0", 200, 1).verdict is PAUSE
+    assert reports.verdicts(("a0", 100, 1)) == [PAUSE], "also while the other seed runs"
+    assert reports.groups.judge_paused("a0").verdict is PAUSE
+    assert reports.verdicts(("a1", 100, 3)) == [PAUSE]
+    assert reports.judge("a1", 110, 1, checkpoint=None).verdict is CONTINUE, "without a checkpoint it cannot pause"
     assert [reports.groups.judge_paused(name).verdict for name in ("a0", "a1", "b0")] == [PAUSE, PAUSE, CONTINUE]
-    assert reports.verdicts(("b0", 100, 5), ("b1", 100, 5)) == [CONTINUE, CONTINUE]
-    assert [reports.groups.judge_paused(name).verdict for name in ("a0", "a1")] == [STOP, STOP]
+    assert reports.verdicts(("b0", 100, 5), ("b1", 100, 5)) == [PAUSE, CONTINUE]
+    assert [reports.groups.judge_paused(name).verdict for name in ("a0", "a1", "b0")] == [STOP, STOP, CONTINUE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,10 +126,11 @@ def test_what_ended_early_is_below_the_scores(tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr()
     lines = [line.rstrip() for line in printed.out.splitlines()]
     start = next(number for number, line in enumerate(lines) if line.startswith("ended early"))
-    assert lines[start : start + 3] == [
+    assert lines[start : start + 4] == [
         "ended early  value where it ended  A there  status",
         "n_step=1               45.5 @ 500     45.0  PRUNED",
-        "n_step=2                        -        -  ERROR: ValueError: no more",
+        "n_step=2                        -        -  ERROR",
+        "n_step=2: ValueError: no more",
     ]
     assert "left out" not in printed.err, "it is in the table"
 
@@ -140,6 +142,21 @@ def test_names_of_what_ended_early_are_cut(tmp_path: Path, capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any("45.5 @ 500" in line for line in lines)
+
+
+@pytest.mark.usefixtures("screen")
+def test_long_errors_do_not_cut_the_table_of_what_ended_early(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = "env my_env:Robot: my_env.py:8 in step: RuntimeError: the sensor of the left arm is lost (correct the env)"
+    comparison = compared(ended_early(tmp_path))
+    groups = tuple(replace(each, error=each.error and error) for each in comparison.ended_early)
+    print_comparison(replace(comparison, ended_early=groups), as_json=False)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "n_step=1               45.5 @ 500     45.0  PRUNED" in lines
+    start = lines.index("n_step=2                        -        -  ERROR")
+    assert " ".join(line.strip() for line in lines[start + 1 : start + 3]) == f"n_step=2: {error}"
 
 
 def test_json_lists_what_ended_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
