@@ -36,14 +36,17 @@ class _Bracket:
         return self.num_configured >= self.size and all(rung >= at for rung in self.open.values())
 
     def decide(self, at: float, factor: float) -> None:
-        """Let the best 1 / ``factor`` at a rung continue, at least one; the earlier of two with equal values."""
+        """Let the best 1 / ``factor`` at a rung continue, at least one; the earlier of two with equal values.
+
+        Trials without a value there take the places that are left: a first episode that is long has not ended yet.
+        """
         self.decided, rung = at, self.rungs[at]
         ranked = sorted(rung.values, key=lambda trial: -rung.values[trial])
         unknown = [trial for trial in self.open if trial not in rung.values]
         keep = max(math.floor((len(ranked) + len(unknown)) / factor), 1)
         self.ends |= {trial: rung.end(trial, keep) for trial in ranked[keep:] if trial in self.open}
         no_value = Judgement(Verdict.STOP, f"no value at rung {at:,.0f}")
-        self.ends |= dict.fromkeys(unknown if ranked else (), no_value)
+        self.ends |= dict.fromkeys(unknown[max(keep - len(ranked), 0) :] if ranked else (), no_value)
 
 
 class HyperBand(TrialScheduler):
@@ -109,7 +112,12 @@ class HyperBand(TrialScheduler):
         return bracket.ends.get(trial, CONTINUE)
 
     def ended(self, trial: str, failed: bool) -> None:
-        self._of[trial].open.pop(trial, None)
+        bracket = self._of[trial]
+        bracket.open.pop(trial, None)
+        if failed:
+            for rung in bracket.rungs.values():
+                if rung.at > bracket.decided:
+                    rung.values.pop(trial, None)
 
     def state(self) -> Mapping[str, Any]:
         rungs = [rung for bracket in self._brackets for _, rung in sorted(bracket.rungs.items())]

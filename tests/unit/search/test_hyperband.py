@@ -105,6 +105,25 @@ def test_members_that_end_or_never_come_are_not_waited_for() -> None:
     assert rule.judge_paused("b").verdict is Verdict.CONTINUE
 
 
+def test_members_without_a_value_take_the_places_that_are_left() -> None:
+    rule = hyperband_of(10, 2, 2, 4)
+    for name in "abcd":
+        rule.configured([name])
+    values = {"a": math.nan, "b": 5.0, "c": math.nan, "d": 9.0}
+    for name in "abc":
+        assert rule.judge(report_of(name, 10, values[name])).verdict is Verdict.PAUSE
+    rule.judge(report_of("d", 10, values["d"]))
+    assert [rule.judge_paused(name).verdict is Verdict.STOP for name in "abcd"] == [True, False, True, False]
+    rule = hyperband_of(10, 2, 2, 4)
+    for name in "abcd":
+        rule.configured([name])
+    for name in "abc":
+        rule.judge(report_of(name, 10, values[name]))
+    rule.ended("b", failed=True)
+    rule.judge(report_of("d", 10, values["d"]))
+    assert [rule.judge_paused(name).verdict is Verdict.STOP for name in "acd"] == [True, True, False]
+
+
 def test_member_without_a_value_ends_where_others_have_one() -> None:
     rule = hyperband_of(10, 2, 1, 2)
     for name in ("a", "b"):
