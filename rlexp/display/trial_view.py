@@ -11,8 +11,7 @@ from typing import Any, Final
 from rlexp.config.keys.metric_names import GROWING_METRICS
 from rlexp.config.keys.trial import Trial
 from rlexp.number_format import duration, exact, is_known
-from rlexp.runs.recorders import flatten
-from rlexp.runs.recorders.columns import ITERATION
+from rlexp.runs.row_columns import ITERATION, flatten
 from rlexp.runs.run_record import Status
 
 _REWARDS_KEPT: Final = 400

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import ResumeError
-from rlexp.runs.recorders import flatten
+from rlexp.runs.row_columns import flatten
 
 _WHAT_IT_RUNS_ON: Final = (
     *("checkpoint_freq", "checkpoint_at_end", "keep_checkpoints_num", "checkpoint_score_attr", "max_failures"),

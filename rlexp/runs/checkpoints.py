@@ -11,7 +11,7 @@ from rlexp.checkpoint import list_checkpoints, newest_checkpoint, remove_checkpo
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
-from rlexp.runs.recorders import flatten
+from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import RUN_FILE, SEE_LS, TrialRecord, hint_to_runs, is_in_run, read_run_record
 
 LOWER_IS_BETTER = "min-"

@@ -10,8 +10,7 @@ from typing import Any, Final
 from rlexp.errors import CheckpointError
 from rlexp.json_file import parse_json
 from rlexp.number_format import is_known
-from rlexp.runs.recorders import flatten
-from rlexp.runs.recorders.columns import ITERATION
+from rlexp.runs.row_columns import ITERATION, flatten
 
 _COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
 _MOST: Final = 2**63

@@ -22,7 +22,7 @@ from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text, sync
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.last_row import earlier_rewards, is_row, last_row
-from rlexp.runs.recorders.columns import ITERATION
+from rlexp.runs.row_columns import ITERATION
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
 from rlexp.runs.run_record import (

@@ -12,8 +12,8 @@ from typing import Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.space import Point
 from rlexp.errors import ConfigError
-from rlexp.runs.recorders import flatten
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
+from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.exploits import Exploits

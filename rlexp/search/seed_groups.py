@@ -134,11 +134,12 @@ class SeedGroups(TrialScheduler):
             return CONTINUE
         name = self._name(configuration)
         value = fmean(seed.value_at(milestone) for seed in configuration.seeds.values())
-        if configuration.judged in ((milestone, True), (milestone, not math.isnan(value))):
+        is_known = not math.isnan(value)
+        if configuration.judged in ((milestone, True), (milestone, is_known)):  # a value that comes late is judged
             judgement = self._rule.judge_paused(name) if configuration.is_held else CONTINUE
         else:
             judgement = self._rule.judge(replace(report, trial=name, time=milestone, value=value))
-        configuration.judged = milestone, not math.isnan(value)
+        configuration.judged = milestone, is_known
         configuration.is_held = judgement.verdict is Verdict.PAUSE
         if judgement.verdict is Verdict.STOP:
             configuration.end = judgement

@@ -14,7 +14,7 @@ from rlexp.config.keys.trial_schedulers import TimeAttribute
 from rlexp.config.variants.space import Point
 from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import ConfigError
-from rlexp.runs.recorders import flatten
+from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.journal import Event, damaged, read_events, study_member
 from rlexp.search.outcome import Outcome, OutcomeStatus

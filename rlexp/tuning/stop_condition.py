@@ -10,7 +10,7 @@ from rlexp.agents.iteration import IterationBounds
 from rlexp.config.keys.metric_names import GROWING_METRICS
 from rlexp.config.keys.trial_schedulers import TimeAttribute
 from rlexp.number_format import exact, score
-from rlexp.runs.recorders import flatten
+from rlexp.runs.row_columns import flatten
 from rlexp.search.trial_scheduler import Milestones
 
 

@@ -1,8 +1,7 @@
 """What a trial leaves for other programs to read: JSON lines, CSV and TensorBoard events, each row at once."""
 
-from rlexp.runs.recorders.columns import COLUMNS, flatten
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
 from rlexp.runs.recorders.trial_recorder import Recorder, TrialRecorder
 
-__all__ = ["COLUMNS", "CsvRecorder", "JsonRecorder", "Recorder", "TensorBoardRecorder", "TrialRecorder", "flatten"]
+__all__ = ["CsvRecorder", "JsonRecorder", "Recorder", "TensorBoardRecorder", "TrialRecorder"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.json_file import plain, to_json
-from rlexp.runs.recorders.columns import COLUMNS, ITERATION, flatten
+from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
 
 
 class LineFile:

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlexp.runs.recorders.columns import ITERATION
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
+from rlexp.runs.row_columns import ITERATION
 
 
 class Recorder(Protocol):

@@ -13,7 +13,7 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.iteration import IterationBounds
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.metric_names import GROWING_METRICS
-from rlexp.runs.recorders import flatten
+from rlexp.runs.row_columns import flatten
 from tests.behaviour.learning_agents import MAKERS, STEPS, both_agents, make_dqn
 from tests.envs import COUNTING_ENV
 

@@ -22,7 +22,8 @@ from tensorboard.plugins.hparams import metadata
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metric_names import STOP_METRICS
-from rlexp.runs.recorders import COLUMNS, CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder, flatten
+from rlexp.runs.recorders import CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder
+from rlexp.runs.row_columns import COLUMNS, flatten
 
 MakeRow = Callable[..., dict[str, Any]]
 
