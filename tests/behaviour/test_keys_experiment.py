@@ -243,7 +243,10 @@ def test_trials_that_fail_start_again_as_often_as_they_may(tmp_path: Path) -> No
 @pytest.mark.key("reuse_actors")
 @pytest.mark.parametrize(
     ("reuse", "ends", "processes"),
-    [(True, ["well", "raise", "well-2", "well-3", "die", "well-4"], "AABBBC"), (False, ["well", "raise"], "AB")],
+    [
+        (True, ["well", "raise", "well-2", "well-3", "die", "well-4"], "AABBBC"),
+        pytest.param(False, ["well", "raise"], "AB", marks=pytest.mark.slow),
+    ],
 )
 def test_process_trains_trials_until_one_fails_or_cannot_be_ended(
     tmp_path: Path, reuse: bool, ends: list[str], processes: str

@@ -93,7 +93,9 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert f"every trial of {path} has ended" in refused.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("-o", "search.pbt.synch=true", "--max-concurrent", "1")])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("-o", "search.pbt.synch=true", "--max-concurrent", "1"), marks=pytest.mark.slow)]
+)
 def test_pbt_copies_weights_and_keys(options: tuple[str, ...], tmp_path: Path) -> None:
     done, path = swept(tmp_path, POPULATION, "--json", *options)
     assert done.returncode == 0, done.stdout + done.stderr
