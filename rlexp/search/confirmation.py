@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.sweep import Sweep
@@ -50,7 +49,7 @@ class ConfirmedSearch:
     def resume(self, past: Restored) -> Search:
         """Continue a confirmation that had begun; return it."""
         journal = Journal(self._folder / CONFIRMATION_FOLDER, past.elapsed_s)
-        return self._begin(past.state, self._resources.enter_context(journal))
+        return self._begin(past.state, self._resources.enter_context(journal), past.elapsed_s)
 
     @property
     def standings(self) -> Standings:
@@ -130,14 +129,6 @@ class ConfirmedSearch:
         """Close the journal of the confirmation; a second call does nothing."""
         self._resources.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def _now(self) -> Search:
         return self.search if self.confirmation is None else self.confirmation
@@ -160,9 +151,11 @@ class ConfirmedSearch:
             "other seeds each"
         )
 
-    def _begin(self, state: SearchState, journal: Journal) -> Search:
+    def _begin(self, state: SearchState, journal: Journal, elapsed_s: float = 0.0) -> Search:
+        """Let the confirmation run in the rest of the search's time; it has run for ``elapsed_s`` before."""
         self.confirmation = self._make_search(state, journal)
-        self.confirmation.deadline_s = self.search.deadline_s
+        if self.search.deadline_s is not None:
+            self.confirmation.deadline_s = self.search.deadline_s - elapsed_s
         self.search.standings.confirmation = state.standings
         return self.confirmation
 

@@ -73,6 +73,8 @@ class TrialStanding:
     """What is known of one trial."""
 
     trial: Trial
+    configuration: int
+    """The number of its configuration."""
     status: Status = Status.PENDING
     steps: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)

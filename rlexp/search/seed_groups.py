@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from statistics import fmean
 from typing import Any
 
+from rlexp.config.variants.sweep import Sweep
 from rlexp.search.trial_scheduler import CONTINUE, PAUSE, YIELD, Judgement, Milestones, Report, TrialScheduler, Verdict
 
 
@@ -147,3 +149,13 @@ class SeedGroups(TrialScheduler):
 
     def _name(self, configuration: _Configuration) -> str:
         return next(iter(configuration.seeds))
+
+
+def make_trial_scheduler(sweep: Sweep) -> TrialScheduler:
+    """Return the trial scheduler that a sweep asks for; it sees means where configurations have several seeds."""
+    module, _, name = sweep.search.scheduler_options.RULE.partition(":")
+    rule: type[TrialScheduler] = getattr(import_module(module), name)
+    scheduler = rule.of(sweep)
+    if sweep.search.num_seeds == 1 or scheduler.milestones is None:
+        return scheduler
+    return SeedGroups(scheduler, scheduler.milestones)

@@ -171,7 +171,7 @@ class SharedStudy:
 
     def is_enqueued(self, trial: optuna.Trial) -> bool:
         """Whether a person has written the parameters of a trial into the study: they may be none of the space."""
-        return "fixed_params" in self.study.get_trials(deepcopy=False)[trial.number].system_attrs
+        return "fixed_params" in self._trials()[trial.number].system_attrs
 
     def refuse(self, trial: optuna.Trial) -> None:
         """Record a trial as failed, which is not a point of the space."""
@@ -188,7 +188,7 @@ class SharedStudy:
 
     def is_running(self, trial: optuna.Trial) -> bool:
         """Whether no other sweep has recorded a trial of this one as failed."""
-        return not self.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
+        return not self._trials()[trial.number].state.is_finished()
 
     def own(self) -> list[optuna.trial.FrozenTrial]:
         """Return the trials of this sweep."""
@@ -205,7 +205,7 @@ class SharedStudy:
                 yield point, trial
 
     def continued(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
-        """Return a running trial such that it can be told."""
+        """Return a running trial as an object that can be given its outcome."""
         import optuna
 
         return optuna.Trial(self.study, trial._trial_id)

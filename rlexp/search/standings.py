@@ -63,8 +63,6 @@ class Standings:
         """When the last trial of each configuration ended."""
         self._by_name: dict[str, TrialStanding] = {}
         self._configurations: dict[int, list[TrialStanding]] = {}
-        self._numbers: dict[str, int] = {}
-        """The configuration of each trial."""
         self._end: float | None = None
         """The env steps that all completed trials have."""
         self._ranked: list[Standing] = []
@@ -77,9 +75,8 @@ class Standings:
         """Record that a trial begins; one that is resumed is known already."""
         if trial.name in self._by_name:
             return
-        standing = TrialStanding(trial)
+        standing = TrialStanding(trial, configuration)
         self._by_name[trial.name] = standing
-        self._numbers[trial.name] = configuration
         self._configurations.setdefault(configuration, []).append(standing)
         self._changed.add(configuration)
 
@@ -119,7 +116,7 @@ class Standings:
         """Record what a trial does now."""
         standing = self._by_name[trial.name]
         before, standing.status = standing.status, status
-        self._changed.add(self._numbers[trial.name])
+        self._changed.add(standing.configuration)
         if before is Status.TERMINATED and status is not before:
             self._end = common_end(self._by_name.values())
         elif status is Status.TERMINATED and standing.steps:
@@ -146,7 +143,7 @@ class Standings:
         count = sum(step <= standing.timesteps_total for step in other.steps)
         standing.steps, standing.values = other.steps[:count], other.values[:count]
         standing.times = other.times[:count]
-        self._changed.add(self._numbers[trial.name])
+        self._changed.add(standing.configuration)
 
     def on_early_end(self, configuration: int, ended: EndedEarly) -> None:
         """Record where the scheduler ended a configuration."""
@@ -156,9 +153,10 @@ class Standings:
 
     def on_end(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
         """Record that a trial ended."""
-        self._by_name[trial.name].error = error.summary if error else None
+        standing = self._by_name[trial.name]
+        standing.error = error.summary if error else None
         self.on_status(trial, status)
-        self.ends[self._numbers[trial.name]] = Moment(self.elapsed_s, self.env_steps)
+        self.ends[standing.configuration] = Moment(self.elapsed_s, self.env_steps)
 
     def ranked(self) -> Sequence[Standing]:
         """Return the configurations, the best first."""

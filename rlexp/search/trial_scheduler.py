@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib import import_module
 from typing import Any, Self
 
 from rlexp.config.keys.trial_schedulers import TimeAttribute
@@ -188,15 +187,3 @@ class TrialScheduler:
     def state(self) -> Mapping[str, Any]:
         """Return what ``sweep.json`` shows of it: ``early_stopping``, ``exploits``, each a list."""
         return {}
-
-
-def make_trial_scheduler(sweep: Sweep) -> TrialScheduler:
-    """Return the trial scheduler that a sweep asks for."""
-    module, _, name = sweep.search.scheduler_options.RULE.partition(":")
-    rule: type[TrialScheduler] = getattr(import_module(module), name)
-    scheduler = rule.of(sweep)
-    if sweep.search.num_seeds == 1 or scheduler.milestones is None:
-        return scheduler
-    from rlexp.search.seed_groups import SeedGroups
-
-    return SeedGroups(scheduler, scheduler.milestones)

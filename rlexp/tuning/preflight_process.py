@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.keys.dqn import MOST_CHECKPOINTED_BYTES
+from rlexp.config.keys.capabilities import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
@@ -98,7 +98,8 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
 
 def _replay_notices(experiment: Experiment, env_config: EnvConfig, size: int) -> Iterator[str]:
     """Yield that checkpoints leave replay out, which trials of a population copy; ``size``: bytes of an observation."""
-    is_open = getattr(experiment.config, "checkpoint_replay", False) is None
+    replay = experiment.config.replay
+    is_open = replay is not None and replay.in_checkpoints is None
     if is_open and bytes_per_transition_above(MOST_CHECKPOINTED_BYTES, experiment, env_config, size) is not None:
         most = f"{MOST_CHECKPOINTED_BYTES // 10**6} MB"
         yield (

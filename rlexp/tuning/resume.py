@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rlexp.agents.restored_state import refuse_unloadable
@@ -131,7 +132,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
             directory.write_resolved(resolved_yaml(plan))
         with (
             Journal(path, past.elapsed_s) as journal,
-            confirmed_search(past.state, directory, journal, capacity(sweep, machine)) as source,
+            closing(confirmed_search(past.state, directory, journal, capacity(sweep, machine))) as source,
         ):
             settle(source.search, past, directory)
             if confirming is not None:
@@ -178,7 +179,8 @@ def refuse_unresumable(past: Restored, confirming: Restored | None, directory: R
         hint = None if state.sweep.searcher == "grid" else "-o search.num_samples=... tries more"
         raise ResumeError(f"every trial of {directory.path} has ended", hint)
     budget_s = state.sweep.search.time_budget_s
-    if is_left and budget_s is not None and past.elapsed_s >= budget_s:
+    elapsed_s = past.elapsed_s + (0.0 if confirming is None else confirming.elapsed_s)
+    if is_left and budget_s is not None and elapsed_s >= budget_s:
         message = f"the time of {directory.path} has ended: search.time_budget_s is {budget_s:g}"
         raise ResumeError(message, "-o search.time_budget_s=... gives it more")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -43,7 +44,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
         state = SearchState(sweep, make_searcher(sweep, study_member(directory.path)))
         display.follow(state.standings)
         session = RaySession(machine.cpus, machine.gpus, options.debug)
-        with confirmed_search(state, directory, journal, capacity(sweep, machine)) as source:
+        with closing(confirmed_search(state, directory, journal, capacity(sweep, machine))) as source:
             return run_in_session(source, [], directory, display, request, session)
 
 

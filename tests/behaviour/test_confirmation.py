@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from rlexp.config.load import load_plan
 from rlexp.errors import ResumeError
 from rlexp.results.axis import Axis
 from rlexp.results.comparison import compare_groups
+from rlexp.search.confirmation import ConfirmedSearch
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, saved, statuses, table, text_of
+from tests.behaviour.simulated_sweeps import NEVER
 
 RATES = {"lr": {"grid_search": [0.1, 0.2, 0.3, 0.4]}}
 SEARCH = {"num_seeds": 2, "confirm": {"top": 2, "num_seeds": 3}}
@@ -88,6 +92,26 @@ def test_killed_confirmation_ends_as_if_not_killed(tmp_path: Path) -> None:
         rehearsals.resume(copy)
         assert conclusion(copy) == conclusion(whole)
         assert table(copy / FOLDER) == table(whole / FOLDER)
+
+
+def test_time_budget_holds_for_search_and_confirmation_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = {**SEARCH, "time_budget_s": 1000.0}
+    rehearsals = Rehearsals(tmp_path, lucky, stop_after=85)
+    path = rehearsals.begin(text_of(RATES, search))
+    assert (path / FOLDER).exists()
+    for journal in (path / "search.jsonl", path / FOLDER / "search.jsonl"):
+        lines = journal.read_text().splitlines()
+        journal.write_text("\n".join([*lines[:-1], json.dumps({**json.loads(lines[-1]), "elapsed_s": 600.0})]) + "\n")
+    with pytest.raises(ResumeError, match=r"the time of .* has ended"):
+        rehearsals.resume(path)
+    rehearsals.stop_after = NEVER
+    assert rehearsals.resume(path, "search.time_budget_s=2000") == 0
+    source = rehearsals.played[-1].search
+    assert isinstance(source, ConfirmedSearch)
+    assert source.confirmation is not None
+    assert source.deadline_s == pytest.approx(time.time() + 800, abs=60)
 
 
 def test_resume_refuses_to_search_on_during_the_confirmation(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+MOST_CHECKPOINTED_BYTES: Final = 256 * 10**6
+"""Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class ReplayNeeds:
     """Which of ``rlexp.replay.storage.STORAGES`` keeps the transitions, unless workers share memory with replay."""
     keeps_whole_observations: bool
     """Whether each transition has observations of its own, instead of frames that transitions share."""
+    in_checkpoints: bool | None
+    """Whether checkpoints contain it; None: where it has MOST_CHECKPOINTED_BYTES at most."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,6 @@ from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import Conflict
 
-MOST_CHECKPOINTED_BYTES = 256 * 10**6
-"""Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
-
 _EPSILON = (
     "exploration_initial_eps",
     "exploration_final_eps",
@@ -90,6 +87,7 @@ class DQNConfig(DQNKeys):
             n_step=self.n_step,
             storage="compressed_frames" if self.compress_observations else "frames",
             keeps_whole_observations=False,
+            in_checkpoints=self.checkpoint_replay,
         )
 
     @property

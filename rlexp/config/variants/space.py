@@ -125,8 +125,8 @@ class Space:
 
     def notices(self, experiment: Experiment) -> Iterator[Finding]:
         """Yield what the scheduler can do with an experiment's checkpoints, but with a loss."""
-        replay = self.node.find(("config", "checkpoint_replay"))
-        is_left_out = getattr(experiment.config, "checkpoint_replay", None) is False
+        needs, replay = experiment.config.replay, self.node.find(("config", "checkpoint_replay"))
+        is_left_out = needs is not None and needs.in_checkpoints is False
         if experiment.search.scheduler_options.COPIES_TRIALS and is_left_out and replay is not None:
             message = f"with scheduler: {experiment.search.scheduler} a trial that copies another one starts with an"
             yield Finding(replay.place, f"checkpoint_replay is false: {message} empty replay; write true")
