@@ -72,3 +72,20 @@ class QNetworkConfig:
     head: HeadConfig
     sees_byte_vectors: bool = False
     """Whether observations are vectors of bytes, 0 to 255, which it sees as (x - 128) / 128: RAM of Atari games."""
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """The shape of a network with a policy and a value function."""
+
+    observation_shape: tuple[int, ...]
+    """``(N,)``, or ``(H, W, C)`` of images."""
+    num_inputs: int
+    """Inputs K of the distribution of an action."""
+    num_free_log_std: int
+    """How many of them, the last ones, are parameters instead of functions of the observation."""
+    torso: TorsoConfig
+    shares_torso: bool
+    """Whether policy and value function have the layers before their heads in common."""
+    sees_byte_vectors: bool = False
+    """As in QNetworkConfig."""

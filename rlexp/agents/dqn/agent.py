@@ -22,10 +22,10 @@ from rlexp.agents.dqn.exploration import (
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.off_policy_agent import OffPolicyAgent
+from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.envs import is_byte_vector
-from rlexp.errors import ResourceError
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
@@ -72,7 +72,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             double_q=config.double_q,
             target_network_update_freq=config.target_network_update_freq,
             target_counts_trained=self.target_counts_trained,
-            device=_device(config.num_gpus),
+            device=learner_device(config.num_gpus),
         )
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
         return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"))
@@ -190,11 +190,3 @@ def q_network_config(
         head=head,
         sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
     )
-
-
-def _device(num_gpus: float) -> str:
-    if num_gpus == 0:
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise ResourceError(f"num_gpus is {num_gpus:g}, but this torch sees no GPU", "-o config.num_gpus=0")
-    return "cuda"

@@ -56,27 +56,30 @@ class FlatParameters:
 class FlatAdam:
     """Owns the gradient of a network's parameters and Adam's means of it; a learner calls it around ``backward``."""
 
+    gradient: Tensor
+    """The gradients of all parameters ``[N]``; may be changed between ``backward`` and ``step``."""
+
     def __init__(self, parameters: FlatParameters, epsilon: float, max_norm: float | None) -> None:
         """Scale gradients whose norm is above ``max_norm`` down to it; None leaves all as they are."""
         self._parameters = parameters
         self._epsilon = epsilon
         self._max_norm = max_norm
-        self._gradient = parameters.make_gradient()
-        self._exp_avg, self._exp_avg_sq = (torch.zeros_like(self._gradient) for _ in range(2))
-        self._num_steps = self._gradient.new_zeros(())
+        self.gradient = parameters.make_gradient()
+        self._exp_avg, self._exp_avg_sq = (torch.zeros_like(self.gradient) for _ in range(2))
+        self._num_steps = self.gradient.new_zeros(())
 
     def zero_grad(self) -> None:
         """Forget the gradient, since ``backward`` adds to it."""
-        self._gradient.zero_()
+        self.gradient.zero_()
 
     def step(self, lr: float) -> Tensor:
         """Move the parameters along the gradient that ``backward`` left; return its norm before it was scaled."""
-        norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self._num_steps += 1
         # torch.optim.Adam ends in this call too, but the way there takes it a sixth of a small network's update.
         torch._fused_adam_(
             [self._parameters.values],
-            [self._gradient],
+            [self.gradient],
             [self._exp_avg],
             [self._exp_avg_sq],
             [],

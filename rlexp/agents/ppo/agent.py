@@ -1,0 +1,123 @@
+"""PPO: workers sample a train batch with the newest weights, then the learner learns on it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.ppo.advantages import Advantages
+from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
+from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
+from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
+from rlexp.agents.torch.device import learner_device
+from rlexp.agents.workers import WorkerParts
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.envs import is_byte_vector
+from rlexp.models import ActorCriticConfig, torso_config_of
+from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
+from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
+from rlexp.policy import Learner, Policy
+from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.source import SampleSource
+from rlexp.schedules import PiecewiseSchedule
+from rlexp.seeding import derive_seed
+
+CALLS_PER_WORKER = 2
+"""Sample calls in flight per worker: the second one hides the time of the messages."""
+TARGETS_FAR_ABOVE_CLIP = 10.0
+"""How many times ``vf_clip_param`` the value targets are on average, for a notice."""
+
+
+class PPOAgent(Agent[PPOConfig]):
+    """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
+
+    optimizer: SyncSamplesOptimizer
+    _has_noticed_targets = False
+
+    @classmethod
+    def make_policy(cls, config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
+        actions = actions_of(action_space)
+        return PPOPolicy(actor_critic_config(config, observation_space, actions), actions)
+
+    @classmethod
+    def exploring_player(
+        cls, config: PPOConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
+    ) -> ActingPolicy:
+        assert isinstance(policy, PPOPolicy)
+        return StochasticPlayer(policy, seed)
+
+    def make_learner(self) -> Learner:
+        config, actions = self.config, actions_of(self.action_space)
+        learner_config = PPOLearnerConfig(
+            lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
+            entropy_coeff=PiecewiseSchedule(config.entropy_coeff_schedule or ((0, config.entropy_coeff),)),
+            adam_epsilon=config.adam_epsilon,
+            grad_norm_clipping=config.grad_norm_clipping,
+            num_sgd_iter=config.num_sgd_iter,
+            sgd_minibatch_size=config.sgd_minibatch_size,
+            clip_param=config.clip_param,
+            vf_clip_param=config.vf_clip_param,
+            vf_loss_coeff=config.vf_loss_coeff if config.use_critic else 0.0,
+            kl_coeff=config.kl_coeff,
+            kl_target=config.kl_target,
+            device=learner_device(config.num_gpus),
+        )
+        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
+        return PPOLearner(self.network_config(), actions, learner_config, derive_seed(self.seed, "learner"))
+
+    def make_source(self) -> SampleSource:
+        return self.place_workers(queue_depth=CALLS_PER_WORKER, max_weight_sync_delay=0)
+
+    def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        config = self.config
+        drawing_seed = derive_seed(seed, "worker", worker_index, "exploration") if config.explore else None
+        return WorkerParts(
+            make_policy=partial(
+                PPOPolicy, self.network_config(), actions_of(self.action_space), drawing_seed, num_threads
+            ),
+            fold=Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic),
+        )
+
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
+        config = self.config
+        batch_config = TrainBatchConfig(
+            size=config.train_batch_size,
+            steps_per_call=config.fragment_length * config.num_envs_per_worker,
+            num_workers=config.num_workers,
+            overlaps=config.sample_async and config.num_workers > 0,
+        )
+        return SyncSamplesOptimizer(self.pool, source, learner, batch_config)
+
+    def network_config(self) -> ActorCriticConfig:
+        """Return the shape of the network for this env."""
+        return actor_critic_config(self.config, self.observation_space, actions_of(self.action_space))
+
+    def stats(self) -> Figures:
+        """Return no figures of its own; note where ``vf_clip_param`` is far below what the value function learns."""
+        target = self.optimizer.learner_stats.get("mean_abs_value_target", 0.0)
+        limit = self.config.vf_clip_param
+        if self.config.use_critic and target > TARGETS_FAR_ABOVE_CLIP * limit and not self._has_noticed_targets:
+            self._has_noticed_targets = True
+            self.add_event(
+                f"value targets are about {target:,.0f}, but vf_clip_param is {limit:g}: values change slowly;"
+                " raise vf_clip_param or scale the rewards"
+            )
+        return {}
+
+
+def actor_critic_config(config: PPOConfig, observation_space: gym.Space[Any], actions: Actions) -> ActorCriticConfig:
+    """Return the shape of the network for an env's (checked) spaces."""
+    assert observation_space.shape is not None
+    is_free = config.model.free_log_std and isinstance(actions, GaussianActions)
+    return ActorCriticConfig(
+        observation_shape=observation_space.shape,
+        num_inputs=actions.num_inputs,
+        num_free_log_std=actions.num_inputs // 2 if is_free else 0,
+        torso=torso_config_of(config),
+        shares_torso=config.model.vf_share_layers,
+        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
+    )

@@ -1,0 +1,228 @@
+"""The learner of PPO: several epochs of SGD over each train batch, in minibatches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
+from rlexp.agents.ppo.loss import adapted_kl_coeff, explained_variance, surrogate_losses, value_losses
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.memory import BatchStaging, keep_freed_memory
+from rlexp.errors import TrialError
+from rlexp.models import ActorCriticConfig
+from rlexp.models.action_distributions import Actions
+from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.torch_distributions import distribution_of, numbered_actions
+from rlexp.policy import LearnResult, Weights
+from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
+from rlexp.schedules import PiecewiseSchedule
+
+COLUMNS = (OBS, ACTIONS, LOGP, ADVANTAGES, VALUE_TARGETS, VF_PREDS, DIST_INPUTS)
+SMALLEST_DEVIATION = 1e-4
+"""Advantages are divided by at least this: they may all be equal."""
+
+
+@dataclass(frozen=True)
+class PPOLearnerConfig:
+    """What a PPO learner needs to know, apart from the network's shape and the actions."""
+
+    lr: PiecewiseSchedule
+    """Adam's learning rate over sampled steps."""
+    entropy_coeff: PiecewiseSchedule
+    """Weight of the entropy bonus over sampled steps."""
+    adam_epsilon: float
+    grad_norm_clipping: float | None
+    """Global norm that gradients are scaled down to, or None."""
+    num_sgd_iter: int
+    """Epochs over a train batch."""
+    sgd_minibatch_size: int
+    clip_param: float
+    vf_clip_param: float
+    vf_loss_coeff: float
+    """Weight of the value function's loss; 0 without a critic."""
+    kl_coeff: float
+    """Weight of the KL penalty at first."""
+    kl_target: float
+    device: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of each minibatch one of several learners computes the gradient of."""
+
+    rank: int
+    num_learners: int
+    add_up: Callable[[Tensor], None]
+    """Replaces a tensor by the sum of those of all learners; each calls it at the same time."""
+
+
+def _keep(tensor: Tensor) -> None:
+    """Add up nothing: there is one learner."""
+
+
+ALONE = Shard(0, 1, _keep)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The columns of a train batch, or of a minibatch of it, on the learner's device."""
+
+    obs: Tensor
+    """``[B, ...]``."""
+    actions: Tensor
+    """``[B, D]``, as ``numbered_actions`` returns them."""
+    numbers: Tensor
+    """``[B, 4 + K]``: LOGP, ADVANTAGES (normalised), VALUE_TARGETS, VF_PREDS and DIST_INPUTS, as one tensor: a
+    minibatch is then taken with three operations."""
+
+    def part(self, indices: Tensor) -> Rows:
+        """Return the rows at ``indices [b]``."""
+        return Rows(*(tensor.index_select(0, indices) for tensor in (self.obs, self.actions, self.numbers)))
+
+
+class PPOLearner:
+    """Owns the network and Adam; used by one thread at a time."""
+
+    def __init__(
+        self, network: ActorCriticConfig, actions: Actions, config: PPOLearnerConfig, seed: int, shard: Shard = ALONE
+    ) -> None:
+        self._config = config
+        self._actions = actions
+        self._shard = shard
+        self._device = torch.device(config.device)
+        if self._device.type == "cpu":
+            keep_freed_memory()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._network = ActorCritic(network).to(self._device)
+        self._parameters = FlatParameters(self._network)
+        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._staging = BatchStaging(COLUMNS, self._device)
+        self._order = torch.Generator().manual_seed(seed)
+        """Draws the minibatches."""
+        self._kl_coeff = config.kl_coeff
+        self._num_steps_sampled = 0
+        self.num_updates = 0
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self._num_steps_sampled = num_steps_sampled
+
+    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+        """Do all epochs over a train batch, which has COLUMNS.
+
+        The figures are means over the last epoch, but for ``vf_explained_var``, which is of the values that the
+        workers acted by. Raises TrialError where the loss or its gradient is not finite: nothing can be learned from
+        there on.
+        """
+        rows = self._staged(batch)
+        lr = self._config.lr.value(self._num_steps_sampled)
+        entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
+        figures: list[Tensor] = []
+        for epoch in range(self._config.num_sgd_iter):
+            is_last = epoch == self._config.num_sgd_iter - 1
+            figures = [self._update(rows, part, lr, entropy_coeff, is_last) for part in self._minibatches(batch.count)]
+        stats = self._stats(figures, rows)
+        stats |= {"cur_kl_coeff": self._kl_coeff, "cur_entropy_coeff": entropy_coeff, "lr": lr}
+        self._kl_coeff = adapted_kl_coeff(self._kl_coeff, stats["kl"], self._config.kl_target)
+        return LearnResult(stats)
+
+    def stats(self) -> Mapping[str, int]:
+        return {}
+
+    def get_weights(self) -> Weights:
+        return self._parameters.arrays()
+
+    def state_dict(self) -> Mapping[str, Array]:
+        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
+        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
+        state["minibatch_rng"] = self._order.get_state().numpy().copy()
+        counters = np.array([self._num_steps_sampled, self.num_updates])
+        return state | {"counters": counters, "kl_coeff": np.array(self._kl_coeff)}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self._network.load_state_dict(_tensors(state, "network."))
+        self._adam.load_state_dict(_tensors(state, "adam."))
+        self._order.set_state(torch.tensor(state["minibatch_rng"]))
+        self._num_steps_sampled, self.num_updates = state["counters"].tolist()
+        self._kl_coeff = float(state["kl_coeff"])
+
+    def _staged(self, batch: SampleBatch) -> Rows:
+        """Return a batch on the device, with advantages of mean 0 and deviation 1 over the whole of it."""
+        columns = self._staging.load(batch)
+        advantages = columns[ADVANTAGES]
+        normalised = (advantages - advantages.mean()) / advantages.std(correction=0).clamp(min=SMALLEST_DEVIATION)
+        numbers = [columns[LOGP], normalised, columns[VALUE_TARGETS], columns[VF_PREDS]]
+        return Rows(
+            obs=columns[OBS],
+            actions=numbered_actions(self._actions, columns[ACTIONS]),
+            numbers=torch.cat([torch.stack(numbers, dim=1), columns[DIST_INPUTS]], dim=1),
+        )
+
+    def _minibatches(self, num_rows: int) -> Iterator[Tensor]:
+        """Yield the indices of nearly equal parts of a batch; together they are one permutation of it."""
+        num_parts = max(round(num_rows / self._config.sgd_minibatch_size), 1)
+        order = torch.randperm(num_rows, generator=self._order).to(self._device)
+        yield from order.tensor_split(num_parts)
+
+    def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> Tensor:
+        """Do one SGD step; return its figures ``[6]``, those that are not needed as 0 unless it ``measures`` them."""
+        own = rows.part(indices.tensor_split(self._shard.num_learners)[self._shard.rank])
+        loss, figures = self._loss(own, len(indices), entropy_coeff, measures)
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._shard.add_up(self._adam.gradient)
+        grad_norm = self._adam.step(lr)
+        self.num_updates += 1
+        return torch.stack([*figures, grad_norm])
+
+    def _loss(self, rows: Rows, count: int, entropy_coeff: float, measures: bool) -> tuple[Tensor, list[Tensor]]:
+        """Return the part of the loss that ``rows`` contribute to a minibatch of ``count``, and of the figures."""
+        config = self._config
+        old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
+        inputs, values = self._network(rows.obs)
+        distribution = distribution_of(self._actions, inputs)
+        losses, is_clipped = surrogate_losses(
+            distribution.log_prob(rows.actions), old_logp, advantages, config.clip_param
+        )
+        policy_loss = losses.sum() / count
+        loss, nothing = policy_loss, policy_loss.new_zeros(())
+        vf_loss = kl = entropy = clip_fraction = nothing
+        if config.vf_loss_coeff:
+            vf_loss = value_losses(values, old_values, targets, config.vf_clip_param).sum() / count
+            loss = loss + config.vf_loss_coeff * vf_loss
+        if self._kl_coeff or measures:
+            kl = distribution.kl_from(distribution_of(self._actions, rows.numbers[:, 4:])).sum() / count
+            loss = loss + self._kl_coeff * kl
+        if entropy_coeff or measures:
+            entropy = distribution.entropy().sum() / count
+            loss = loss - entropy_coeff * entropy
+        if measures:
+            clip_fraction = is_clipped.sum() / count
+        return loss, [each.detach() for each in (loss, policy_loss, vf_loss, kl, entropy, clip_fraction)]
+
+    def _stats(self, figures: list[Tensor], rows: Rows) -> dict[str, float]:
+        """Return the means of an epoch's ``figures`` of all learners; read back from the device once."""
+        sums = torch.stack(figures).mean(dim=0)
+        grad_norm = sums[-1].clone()  # the same in all learners
+        self._shard.add_up(sums)
+        explained = explained_variance(rows.numbers[:, 2], rows.numbers[:, 3])
+        numbers = torch.stack([*sums[:-1], grad_norm, explained, rows.numbers[:, 2].abs().mean()]).tolist()
+        names = ("total_loss", "policy_loss", "vf_loss", "kl", "entropy", "clip_fraction", "grad_norm")
+        stats = dict(zip((*names, "vf_explained_var", "mean_abs_value_target"), numbers, strict=True))
+        if not (math.isfinite(stats["total_loss"]) and math.isfinite(stats["grad_norm"])):
+            raise TrialError(
+                f"the loss is {stats['total_loss']:g} and its gradient {stats['grad_norm']:g} at update"
+                f" {self.num_updates:,}",
+                "training diverged: lower lr, set grad_clip or clip_rewards",
+            )
+        return stats
+
+
+def _tensors(state: Mapping[str, Array], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}

@@ -1,0 +1,43 @@
+"""The loss of PPO: pure functions of tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def surrogate_losses(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Return the losses of the policy ``[B]``, and whether the ratio of each row is beyond ``clip``, ``[B]`` bool.
+
+    With ``r = exp(logp - old_logp)`` a loss is ``-min(r A, clip(r, 1 - clip, 1 + clip) A)``
+    (Schulman et al. 2017, equation 7).
+    """
+    ratio = torch.exp(logp - old_logp)
+    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
+    losses = -torch.min(ratio * advantages, clipped * advantages)
+    return losses, ratio.detach() != clipped.detach()
+
+
+def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
+    """Return the losses of the value function ``[B]``: the larger of two squared errors, without a factor of one half.
+
+    They are those of ``values``, and of values that differ from ``old_values`` by ``clip`` at most. RLlib had this
+    form up to 1.8; it is the one of the published results (Engstrom et al. 2020, section 3).
+    """
+    near = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.max((values - targets).square(), (near - targets).square())
+
+
+def adapted_kl_coeff(kl_coeff: float, kl: float, kl_target: float) -> float:
+    """Return the next coefficient of the KL penalty (Schulman et al. 2017, section 4, with RLlib's factors)."""
+    if kl > 2.0 * kl_target:
+        return kl_coeff * 1.5
+    if kl < 0.5 * kl_target:
+        return kl_coeff * 0.5
+    return kl_coeff
+
+
+def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
+    """Return which part of the variance of ``targets [B]`` the ``values [B]`` explain: 1 is all, at least -1."""
+    unexplained = (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-12)
+    return (1.0 - unexplained).clamp(min=-1.0)

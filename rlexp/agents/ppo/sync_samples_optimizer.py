@@ -1,0 +1,179 @@
+"""Stage 2 of the data path in PPO: collect a train batch with the newest weights, learn on it, publish the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlexp.metrics.timers import Stopwatch
+from rlexp.metrics.windows import Mean
+from rlexp.optimizers.policy_optimizer import Counters, source_figures
+from rlexp.policy import Learner
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.source import Sample, SampleSource
+from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
+from rlexp.task_pool import GET_TIMEOUT_S, TaskPool
+
+COLLECT_TIMEOUT_S = 0.05
+"""A step returns after this long even if no sample has arrived, so that its caller can look at the clock."""
+
+
+@dataclass(frozen=True)
+class TrainBatchConfig:
+    """How a train batch is collected."""
+
+    size: int
+    """Env steps, at least (``train_batch_size``)."""
+    steps_per_call: int
+    """Env steps that a call of a worker counts as, at least: the steps that reset an env are counted too."""
+    num_workers: int
+    """Each of them contributes to each train batch."""
+    overlaps: bool
+    """Whether the next one is sampled while this one is learned, with the weights from before (``sample_async``)."""
+
+
+class SyncSamplesOptimizer:
+    """Alternates between collecting a train batch and learning on it; owned by one agent, in one thread.
+
+    Without overlap, a train batch is sampled with the newest weights alone: they are published before the first call
+    of a worker, and nothing is in flight when the learner begins. A call that a lost worker does not answer is
+    asked of the others.
+    """
+
+    def __init__(self, pool: TaskPool, source: SampleSource, learner: Learner, config: TrainBatchConfig) -> None:
+        self.counters = Counters()
+        self.learner_stats: Mapping[str, float] = {}
+        """The learner's own figures, of its newest train batch."""
+        self._pool = pool
+        self._source = source
+        self._learner = learner
+        self._config = config
+        self._batches: list[SentRows] = []
+        self._num_calls = 0
+        self._collected = 0
+        self._infos: list[SampleInfo] = []
+        self._weight_age = Mean()
+        self._stopwatch = Stopwatch()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no train batch is collected in part."""
+        return not self._num_calls
+
+    def start(self) -> None:
+        """Publish the first weights."""
+        self._publish_weights()
+
+    def step(self) -> None:
+        """Take the samples that have arrived; if they complete a train batch, learn on it and publish the weights."""
+        with self._stopwatch.lap("workers"):
+            samples = self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
+            for sample in samples:
+                self._collect(sample)
+            if not samples and self._is_incomplete():
+                self._source.wait(COLLECT_TIMEOUT_S)
+        if self._is_incomplete():
+            return
+        batch = self._take_batch()
+        if self._config.overlaps:
+            with self._stopwatch.lap("workers"):
+                self._ask_ahead()
+        with self._stopwatch.lap("learner"):
+            self._learn(batch)
+        with self._stopwatch.lap("weights"):
+            self._publish_weights()
+
+    def drain_infos(self) -> list[SampleInfo]:
+        infos, self._infos = self._infos, []
+        return infos
+
+    def drain_events(self) -> list[str]:
+        return self._source.drain_events()
+
+    def paused(self) -> AbstractContextManager[Learner]:
+        return nullcontext(self._learner)
+
+    def state(self) -> dict[str, Any]:
+        """Return the rows of a train batch that is collected in part, and the learner's newest figures."""
+        return {
+            "batches": [_columns(batch) for batch in self._batches],
+            "num_calls": self._num_calls,
+            "collected": self._collected,
+            "learner_stats": dict(self.learner_stats),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._batches = [SampleBatch(columns) for columns in state["batches"]]
+        self._num_calls, self._collected = state["num_calls"], state["collected"]
+        self.learner_stats = state["learner_stats"]
+
+    def stats(self) -> dict[str, Any]:
+        lap = self._stopwatch.drain()
+        time_share = {part: lap.parts_s.get(part, 0.0) / max(lap.elapsed_s, 1e-9) for part in ("workers", "learner")}
+        return {
+            "num_updates": self._learner.num_updates,
+            **self._learner.stats(),
+            **source_figures(self._source),
+            "learner_wait_share": 1.0 - time_share["learner"],
+            "learner_time_share": time_share,
+            "weight_age": self._weight_age.drain(),
+            "bottleneck": max(time_share, key=time_share.__getitem__),
+            "learner": dict(self.learner_stats),
+        }
+
+    def stop(self) -> None:
+        self._source.stop()
+
+    def _num_wanted(self) -> int:
+        """Return the calls of workers that the train batch still needs, those in flight included."""
+        config = self._config
+        missing = -(-(config.size - self._collected) // config.steps_per_call)
+        return max(missing, max(config.num_workers, 1) - self._num_calls, 0)
+
+    def _is_incomplete(self) -> bool:
+        """Whether rows are missing, or calls of this train batch are still in flight."""
+        return self._num_wanted() > 0 or (self._source.num_in_flight > 0 and not self._config.overlaps)
+
+    def _collect(self, sample: Sample) -> None:
+        info = sample.info
+        self._infos.append(info)
+        self._weight_age.add(self._learner.num_updates - info.weights_version)
+        self.counters.num_steps_sampled += info.num_env_steps
+        self._num_calls += 1
+        self._collected += max(info.num_rows, self._config.steps_per_call)
+        if info.num_rows:
+            self._batches.append(self._pool.get(sample.batch, GET_TIMEOUT_S))
+
+    def _take_batch(self) -> SampleBatch | None:
+        batches, self._batches = self._batches, []
+        self._num_calls = self._collected = 0
+        return SampleBatch.concat(map(_whole, batches)) if batches else None
+
+    def _ask_ahead(self) -> None:
+        """Let the workers begin with the next train batch; what has arrived already belongs to it."""
+        for sample in self._source.poll(self.counters.num_steps_sampled, self._num_wanted()):
+            self._collect(sample)
+
+    def _learn(self, batch: SampleBatch | None) -> None:
+        if batch is None:
+            return
+        self._learner.observe_progress(self.counters.num_steps_sampled)
+        self.learner_stats = self._learner.learn_on_batch(batch).stats
+        self.counters.num_steps_trained += batch.count
+
+    def _publish_weights(self) -> None:
+        self._source.publish(self._learner.num_updates, self._learner.get_weights())
+
+
+def _whole(batch: SentRows) -> SampleBatch:
+    """Return rows with their observations in full."""
+    assert not isinstance(batch, WrittenRows)
+    return batch.stacks() if isinstance(batch, FrameRows) else batch
+
+
+def _columns(batch: SentRows) -> dict[str, np.ndarray[Any, Any]]:
+    return dict(_whole(batch).columns)

@@ -1,0 +1,29 @@
+"""The network of PPO that acts in torch: on images, or with several threads."""
+
+from __future__ import annotations
+
+import torch
+
+from rlexp.agents.torch.memory import as_tensor
+from rlexp.models import ActorCriticConfig
+from rlexp.models.actor_critic import ActorCritic
+from rlexp.policy import Weights
+from rlexp.sample_batch import Array
+
+
+class TorchActingActorCritic:
+    """An ActingActorCritic that can be any network."""
+
+    def __init__(self, config: ActorCriticConfig, num_threads: int | None) -> None:
+        """``num_threads`` is for this whole process; None leaves it as it is."""
+        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
+            torch.set_num_threads(num_threads)
+        self._network = ActorCritic(config).eval()
+
+    def load(self, weights: Weights) -> None:
+        self._network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+
+    @torch.inference_mode()
+    def outputs(self, obs: Array) -> tuple[Array, Array]:
+        inputs, values = self._network(as_tensor(obs))
+        return inputs.numpy(), values.numpy()

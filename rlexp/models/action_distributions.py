@@ -1,0 +1,152 @@
+"""The distributions that actions are drawn from, in NumPy, for acting; ``torch_distributions`` has them for learning.
+
+A network computes the *inputs* of a distribution, ``[B, K]``: logits, or means and logarithms of deviations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+from rlexp.sample_batch import Array
+
+LARGEST_LOG_STD = 20.0
+"""Logarithms of deviations are clamped to plus and minus this: beyond it, they soon are NaN."""
+LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+class ActionDistribution(Protocol):
+    """Draws actions ``[B, *shape]`` of an action space, and knows their probabilities."""
+
+    @property
+    def num_inputs(self) -> int:
+        """Inputs K of the distribution of one action."""
+        ...
+
+    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
+        """Return an action for each row of ``inputs [B, K]``."""
+        ...
+
+    def most_likely(self, inputs: Array) -> Array:
+        """Return the most likely action for each row of ``inputs [B, K]``."""
+        ...
+
+    def log_prob(self, inputs: Array, actions: Array) -> Array:
+        """Return the logarithm ``[B]`` (float32) of the probability, or of its density, of ``actions``."""
+        ...
+
+
+@dataclass(frozen=True)
+class CategoricalActions:
+    """One or several independent choices among a finite number: Discrete, MultiDiscrete, MultiBinary, Box of integers.
+
+    The inputs are the logits of the first choice, then those of the second, and so on.
+    """
+
+    sizes: tuple[int, ...]
+    """Values of each choice."""
+    first: tuple[int, ...]
+    """The lowest value of each choice."""
+    shape: tuple[int, ...]
+    """Shape of an action."""
+    dtype: str
+
+    @property
+    def num_inputs(self) -> int:
+        return sum(self.sizes)
+
+    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
+        chosen = []
+        for logits in self._split(inputs):
+            probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+            cumulative = probabilities.cumsum(axis=1)
+            drawn = rng.random((len(inputs), 1), np.float32) * cumulative[:, -1:]
+            # rounding may leave a drawn number that no sum exceeds
+            chosen.append(np.minimum((cumulative <= drawn).sum(axis=1), logits.shape[1] - 1))
+        return self._actions(chosen)
+
+    def most_likely(self, inputs: Array) -> Array:
+        return self._actions([logits.argmax(axis=1) for logits in self._split(inputs)])
+
+    def log_prob(self, inputs: Array, actions: Array) -> Array:
+        indices = actions.reshape(len(actions), -1).astype(np.int64) - np.array(self.first)
+        total = np.zeros(len(inputs), np.float32)
+        for logits, index in zip(self._split(inputs), indices.T, strict=True):
+            shifted = logits - logits.max(axis=1, keepdims=True)
+            taken = np.take_along_axis(shifted, index[:, None], axis=1)[:, 0]
+            total += taken - np.log(np.exp(shifted).sum(axis=1))
+        return total
+
+    def _split(self, inputs: Array) -> list[Array]:
+        if len(self.sizes) == 1:
+            return [inputs]
+        return [inputs[:, start:stop] for start, stop in pairwise(accumulate(self.sizes, initial=0))]
+
+    def _actions(self, chosen: list[Array]) -> Array:
+        actions: Array = np.stack(chosen, axis=1) + np.array(self.first)
+        shaped: Array = actions.reshape(-1, *self.shape).astype(self.dtype, copy=False)
+        return shaped
+
+
+@dataclass(frozen=True)
+class GaussianActions:
+    """Numbers that are drawn independently, each from a normal distribution: Box of floating-point numbers.
+
+    The inputs are the means, then the natural logarithms of the standard deviations.
+    """
+
+    shape: tuple[int, ...]
+    """Shape of an action."""
+    dtype: str
+
+    @property
+    def num_inputs(self) -> int:
+        return 2 * math.prod(self.shape)
+
+    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = self._split(inputs)
+        return self._actions(mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32))
+
+    def most_likely(self, inputs: Array) -> Array:
+        return self._actions(self._split(inputs)[0])
+
+    def log_prob(self, inputs: Array, actions: Array) -> Array:
+        mean, log_std = self._split(inputs)
+        distance = (actions.reshape(len(actions), -1) - mean) * np.exp(-log_std)
+        log_prob: Array = (-0.5 * np.square(distance) - log_std - LOG_SQRT_2_PI).sum(axis=1, dtype=np.float32)
+        return log_prob
+
+    def _split(self, inputs: Array) -> tuple[Array, Array]:
+        mean, log_std = np.split(inputs, 2, axis=1)
+        return mean, log_std.clip(-LARGEST_LOG_STD, LARGEST_LOG_STD)
+
+    def _actions(self, actions: Array) -> Array:
+        return actions.reshape(-1, *self.shape).astype(self.dtype, copy=False)
+
+
+Actions = CategoricalActions | GaussianActions
+
+
+def actions_of(space: Space[Any]) -> Actions:
+    """Return the distribution for a (checked) action space; raises ValueError for a space without one."""
+    match space:
+        case Discrete():
+            return CategoricalActions((int(space.n),), (int(space.start),), (), str(space.dtype))
+        case MultiDiscrete():
+            first = tuple(space.start.reshape(-1).tolist())
+            return CategoricalActions(tuple(space.nvec.reshape(-1).tolist()), first, space.shape, str(space.dtype))
+        case MultiBinary():
+            count = math.prod(space.shape)
+            return CategoricalActions((2,) * count, (0,) * count, space.shape, str(space.dtype))
+        case Box() if np.issubdtype(space.dtype, np.integer):
+            low, high = space.low.reshape(-1).astype(int), space.high.reshape(-1).astype(int)
+            sizes = tuple((high - low + 1).tolist())
+            return CategoricalActions(sizes, tuple(low.tolist()), space.shape, str(space.dtype))
+        case Box():
+            return GaussianActions(space.shape, str(space.dtype))
+    raise ValueError(f"no distribution for the action space {space}")

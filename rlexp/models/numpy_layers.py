@@ -1,0 +1,100 @@
+"""Fully connected layers in NumPy, for acting: on a few rows, torch would be mostly overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+from rlexp.models.network_config import BYTE_CENTER, TorsoConfig
+from rlexp.sample_batch import Array
+
+Activation = Callable[[Array], Array]
+"""Maps an array ``[B, N]``, which it may overwrite, to one of the same shape."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A layer ``x @ weight + bias``, then ``activation``."""
+
+    weight: Array
+    """``[fan_in, fan_out]``, contiguous."""
+    bias: Array
+    """``[fan_out]``."""
+    activation: Activation
+
+
+def forward(layers: Iterable[Linear], obs: Array) -> Array:
+    """Return what ``layers`` compute (float32 ``[B, K]``) of observations ``[B, N]``."""
+    x = obs.astype(np.float32, copy=False)
+    for layer in layers:
+        x = x @ layer.weight
+        x += layer.bias
+        x = layer.activation(x)
+    return x
+
+
+def torso_activations(config: TorsoConfig) -> tuple[Activation, ...]:
+    """Return the activation behind each layer of a torso for vectors."""
+    return (
+        *repeat(ACTIVATIONS[config.fcnet_activation], len(config.fcnet_hiddens)),
+        *repeat(ACTIVATIONS[config.post_fcnet_activation], len(config.post_fcnet_hiddens)),
+    )
+
+
+def layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
+    """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation."""
+    for index, activation in enumerate(activations):
+        name = f"{prefix}.{2 * index}"
+        yield Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), activation)
+
+
+def with_centered_bytes(layer: Linear) -> Linear:
+    """Return a layer that computes of bytes x what ``layer`` computes of (x - 128) / 128."""
+    return Linear(layer.weight / BYTE_CENTER, layer.bias - layer.weight.sum(axis=0), layer.activation)
+
+
+def side_by_side(a: Linear, b: Linear, share_input: bool) -> Linear:
+    """Return two layers as one, which computes both outputs: of one input or, behind such a layer, of both halves."""
+    bias = np.concatenate([a.bias, b.bias])
+    if share_input:
+        return Linear(np.concatenate([a.weight, b.weight], axis=1), bias, a.activation)
+    zeros_a = np.zeros((len(a.weight), b.weight.shape[1]), a.weight.dtype)
+    zeros_b = np.zeros((len(b.weight), a.weight.shape[1]), b.weight.dtype)
+    return Linear(np.block([[a.weight, zeros_a], [zeros_b, b.weight]]), bias, a.activation)
+
+
+def relu(x: Array) -> Array:
+    """Return ``max(x, 0)``."""
+    return np.maximum(x, 0, out=x)
+
+
+def identity(x: Array) -> Array:
+    """Return ``x``."""
+    return x
+
+
+def _tanh(x: Array) -> Array:
+    tanh: Array = np.tanh(x, out=x)
+    return tanh
+
+
+def _elu(x: Array) -> Array:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def _swish(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # exp(-x) is infinite only where x / (1 + exp(-x)) is 0
+        swish: Array = x / (1 + np.exp(-x))
+    return swish
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "tanh": _tanh,
+    "relu": relu,
+    "elu": _elu,
+    "swish": _swish,
+    "linear": identity,
+}

@@ -1,0 +1,87 @@
+"""The distributions of ``action_distributions`` in torch, for losses: with gradients of what they compute."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from rlexp.models.action_distributions import LARGEST_LOG_STD, LOG_SQRT_2_PI, Actions, CategoricalActions
+
+
+class Distribution(Protocol):
+    """The distributions of B actions."""
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the logarithm ``[B]`` of the probability, or of its density, of ``actions`` (``numbered_actions``)."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """Return the entropies ``[B]`` in nats."""
+        ...
+
+    def kl_from(self, other: Self) -> Tensor:
+        """Return the KL divergences ``[B]`` of these distributions from ``other``: KL(other || self)."""
+        ...
+
+
+class Categoricals:
+    """Independent choices; the distribution of ``CategoricalActions``."""
+
+    def __init__(self, actions: CategoricalActions, inputs: Tensor) -> None:
+        parts = torch.split(inputs, actions.sizes, dim=1) if len(actions.sizes) > 1 else (inputs,)
+        self._log_probs = [part.log_softmax(dim=1) for part in parts]
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        taken = [
+            log_probs.gather(1, actions[:, choice : choice + 1]).squeeze(1)
+            for choice, log_probs in enumerate(self._log_probs)
+        ]
+        return _sum(taken)
+
+    def entropy(self) -> Tensor:
+        return _sum([-(log_probs.exp() * log_probs).sum(dim=1) for log_probs in self._log_probs])
+
+    def kl_from(self, other: Categoricals) -> Tensor:
+        pairs = zip(self._log_probs, other._log_probs, strict=True)
+        return _sum([(theirs.exp() * (theirs - ours)).sum(dim=1) for ours, theirs in pairs])
+
+
+class Gaussians:
+    """Independent normal distributions; the distribution of ``GaussianActions``."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self._mean, log_std = inputs.chunk(2, dim=1)
+        self._log_std = log_std.clamp(-LARGEST_LOG_STD, LARGEST_LOG_STD)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        distance = (actions - self._mean) * torch.exp(-self._log_std)
+        return (-0.5 * distance.square() - self._log_std - LOG_SQRT_2_PI).sum(dim=1)
+
+    def entropy(self) -> Tensor:
+        return (self._log_std + (0.5 + LOG_SQRT_2_PI)).sum(dim=1)
+
+    def kl_from(self, other: Gaussians) -> Tensor:
+        variance = torch.exp(2 * other._log_std) + (other._mean - self._mean).square()
+        return (self._log_std - other._log_std + 0.5 * variance * torch.exp(-2 * self._log_std) - 0.5).sum(dim=1)
+
+
+def distribution_of(actions: Actions, inputs: Tensor) -> Distribution:
+    """Return the distributions of B actions from their ``inputs [B, K]``."""
+    return Categoricals(actions, inputs) if isinstance(actions, CategoricalActions) else Gaussians(inputs)
+
+
+def numbered_actions(actions: Actions, taken: Tensor) -> Tensor:
+    """Return actions ``[B, *shape]`` as ``log_prob`` takes them: ``[B, D]``, the number of each choice from 0, int64.
+
+    Numbers of continuous actions stay as they are, as float32.
+    """
+    flat = taken.reshape(len(taken), -1)
+    if isinstance(actions, CategoricalActions):
+        return flat.to(torch.int64) - torch.tensor(actions.first, device=flat.device)
+    return flat.to(torch.float32)
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
