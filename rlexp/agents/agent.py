@@ -153,8 +153,8 @@ class Agent(ABC, Generic[ConfigT]):
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
         ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum. It ends earlier at one of
         ``bounds``, to one step of the optimizer. In both cases, at least one such step must have sampled or trained
-        something. It also ends when ``should_stop`` says so; even then it has env steps of its own, if some come within
-        STOP_GRACE_S, so that no two rows have the same step.
+        something, and the optimizer must be at rest. It also ends when ``should_stop`` says so, at any step; even then
+        it has env steps of its own, if some come within STOP_GRACE_S, so that no two rows have the same step.
         """
         iteration = Iteration(self.optimizer.counters)
         self._last_sample_s = self._clock()
@@ -162,7 +162,7 @@ class Agent(ABC, Generic[ConfigT]):
         while True:
             self.optimizer.step()
             infos += self._take_infos()
-            if iteration.has_minimum(self.config) or (iteration.has_progress and self._has_reached(bounds)):
+            if self.optimizer.at_rest and self._may_end(iteration, bounds):
                 break
             if should_stop() and (iteration.sampled > 0 or iteration.elapsed_s >= STOP_GRACE_S):
                 break
@@ -263,8 +263,12 @@ class Agent(ABC, Generic[ConfigT]):
             self.source.load(state["source"])
         self.restore_optimizer(state, arrays)
 
-    def _has_reached(self, bounds: IterationBounds) -> bool:
-        return bounds.reached(self._progress.counters(self.optimizer.counters, self.source.num_weight_syncs))
+    def _may_end(self, iteration: Iteration, bounds: IterationBounds) -> bool:
+        """Return whether ``iteration`` has its minimum, or has done something and reached one of ``bounds``."""
+        if iteration.has_minimum(self.config):
+            return True
+        counters = self._progress.counters(self.optimizer.counters, self.source.num_weight_syncs)
+        return iteration.has_progress and bounds.reached(counters)
 
     def _take_infos(self) -> list[SampleInfo]:
         infos = self.optimizer.drain_infos()

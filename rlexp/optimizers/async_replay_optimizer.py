@@ -62,6 +62,8 @@ class AsyncReplayOptimizer:
     that fails is replaced meanwhile. Owned by one agent, in one thread.
     """
 
+    at_rest = True  # each fragment is stored as it comes
+
     def __init__(
         self,
         pool: TaskPool,

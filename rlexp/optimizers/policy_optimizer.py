@@ -31,6 +31,11 @@ class PolicyOptimizer(Protocol):
 
     counters: Counters
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether an iteration may end now: nothing is half done, such as a train batch collected in part."""
+        ...
+
     def start(self) -> None:
         """Publish the first weights, and start what runs beside ``step``."""
         ...

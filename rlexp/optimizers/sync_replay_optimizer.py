@@ -31,6 +31,8 @@ class SyncReplayOptimizer:
     with short episodes, since the step that resets an env is no env step.
     """
 
+    at_rest = True  # each fragment is stored as it comes
+
     def __init__(
         self,
         pool: TaskPool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,10 @@ class RemoteWorkers:
     """A SampleSource over a fleet of workers, each with up to ``queue_depth`` sample calls in flight."""
 
     def __init__(self, pool: TaskPool, fleet: Fleet, queue_depth: int, max_weight_sync_delay: int) -> None:
-        """Weights go to a worker once it has sampled ``max_weight_sync_delay`` env steps since its last ones."""
+        """Weights go to a worker once it has sampled ``max_weight_sync_delay`` env steps since its last ones.
+
+        With 0, newer weights always go to each worker before its next call.
+        """
         self.num_weight_syncs = 0
         self._pool = pool
         self._fleet = fleet
@@ -30,12 +34,14 @@ class RemoteWorkers:
         self._filter: Ref[Moments] | None = None
         self._version_of: dict[Actor[RolloutWorker], int] = {}
         self._steps_since_sync = dict.fromkeys(fleet, 0)
+        self._turn = 0
+        self._last_turn: dict[Actor[RolloutWorker], int] = {}
 
     @property
     def num_worker_restarts(self) -> int:
         return self._fleet.num_restarts
 
-    def poll(self, num_steps_sampled: int) -> list[Sample]:
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
         num_steps_sampled += sum(sample.info.num_env_steps for sample in samples)
         self._check_updates()
@@ -43,8 +49,8 @@ class RemoteWorkers:
             self._forget(worker)
         for worker in self._fleet.place_replacements():
             self._welcome(worker)
-        for worker in self._fleet:
-            self._keep_busy(worker, num_steps_sampled)
+        self._send_weights()
+        self._ask(num_steps_sampled, math.inf if wanted is None else wanted - len(samples))
         return samples
 
     def wait(self, timeout: float) -> bool:
@@ -113,20 +119,36 @@ class RemoteWorkers:
         self._updates.forget(worker)
         self._steps_since_sync.pop(worker, None)
         self._version_of.pop(worker, None)
+        self._last_turn.pop(worker, None)
 
-    def _keep_busy(self, worker: Actor[RolloutWorker], num_steps_sampled: int) -> None:
-        if self._published is not None and self._is_due(worker):
-            version, weights = self._published
-            self._updates.submit(worker, RolloutWorker.set_weights, version, weights)
-            self._version_of[worker] = version
-            self._steps_since_sync[worker] = 0
-            self.num_weight_syncs += 1
-        for _ in range(self._queue_depth - self._lane.in_flight(worker)):
-            self._lane.submit(worker, RolloutWorker.sample, num_steps_sampled)
+    def _send_weights(self) -> None:
+        """Send the newest weights to each worker that is due, before its next call."""
+        if self._published is None:
+            return
+        version, weights = self._published
+        for worker in self._fleet:
+            if self._is_due(worker, version):
+                self._updates.submit(worker, RolloutWorker.set_weights, version, weights)
+                self._version_of[worker] = version
+                self._steps_since_sync[worker] = 0
+                self.num_weight_syncs += 1
 
-    def _is_due(self, worker: Actor[RolloutWorker]) -> bool:
-        assert self._published is not None
+    def _ask(self, num_steps_sampled: int, wanted: float) -> None:
+        """Start calls until ``wanted`` are in flight or every queue is full."""
+        in_flight = {worker: self._lane.in_flight(worker) for worker in self._fleet}
+        free = wanted - sum(in_flight.values())
+        by_turn = sorted(in_flight, key=lambda worker: self._last_turn.get(worker, 0))
+        for depth in range(self._queue_depth):
+            for worker in by_turn:
+                if in_flight[worker] == depth and free > 0:
+                    self._lane.submit(worker, RolloutWorker.sample, num_steps_sampled)
+                    in_flight[worker] += 1
+                    free -= 1
+                    self._turn += 1
+                    self._last_turn[worker] = self._turn
+
+    def _is_due(self, worker: Actor[RolloutWorker], version: int) -> bool:
         known = self._version_of.get(worker)
         if known is None:
             return True
-        return self._published[0] > known and self._steps_since_sync[worker] >= self._max_weight_sync_delay
+        return version > known and self._steps_since_sync[worker] >= self._max_weight_sync_delay

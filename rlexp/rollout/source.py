@@ -35,10 +35,15 @@ class SampleSource(Protocol):
         """How often a worker was replaced that had died, hung or failed."""
         ...
 
-    def poll(self, num_steps_sampled: int) -> list[Sample]:
-        """Return the batches that have arrived, and keep the workers busy.
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
+        """Return the batches that have arrived, and ask workers for more.
 
-        ``num_steps_sampled`` (env steps of all workers) is what the workers' schedules go by.
+        ``num_steps_sampled`` (env steps of all workers) is what the workers' schedules go by. ``wanted`` is how many
+        batches the caller still needs, those in flight and those that this poll returns included: so many calls
+        are started that returned and in flight together are ``wanted``, and none where they are that many
+        already. Calls are dealt evenly: a worker with fewer of them in flight is asked first, then the one that was
+        asked longest ago. The calls of a worker that is lost are no longer in flight, so others are asked. None
+        keeps every worker busy.
         """
         ...
 
@@ -89,8 +94,10 @@ class LocalWorkers:
         self._pool = pool
         self._workers = tuple(workers)
 
-    def poll(self, num_steps_sampled: int) -> list[Sample]:
-        samples = [worker.sample(num_steps_sampled) for worker in self._workers]
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
+        """Let each worker sample once, or as many of them as are ``wanted``."""
+        asked = self._workers if wanted is None else self._workers[: max(wanted, 0)]
+        samples = [worker.sample(num_steps_sampled) for worker in asked]
         return [Sample(self._pool.keep(batch), info) for batch, info in samples]
 
     def wait(self, timeout: float) -> bool:

@@ -20,7 +20,7 @@ POLLS = 3
 
 def scripted(pool: InlineTaskPool) -> ScriptedSource:
     source = ScriptedSource()
-    for value in range(2):
+    for value in range(9):
         source.give(rows(float(value), count=3))
     return source
 
@@ -29,6 +29,12 @@ def scripted(pool: InlineTaskPool) -> ScriptedSource:
 def make(request: pytest.FixtureRequest) -> Make:
     found: Make = request.param
     return found
+
+
+@pytest.fixture(params=[local, remote])
+def of_two_workers(request: pytest.FixtureRequest) -> SampleSource:
+    made: SampleSource = request.param(InlineTaskPool())
+    return made
 
 
 def polled(source: SampleSource) -> list[Sample]:
@@ -47,6 +53,35 @@ def test_a_sample_is_a_batch_and_the_report_about_it(make: Make) -> None:
         assert pool.get(sample.batch, 1.0).count == sample.info.num_rows > 0
         assert sample.info.num_env_steps >= sample.info.num_rows
         assert not sample.info.episodes.returns.size
+
+
+def collected(source: SampleSource, wanted: int) -> list[int]:
+    """Return the workers of the batches that come while ``wanted`` are wanted, and a few polls later."""
+    workers: list[int] = []
+    for _ in range(2 * wanted + POLLS):
+        workers += [sample.info.worker_index for sample in source.poll(0, wanted - len(workers))]
+    return workers
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3, 5])
+def test_poll_delivers_exactly_the_wanted_batches(make: Make, wanted: int) -> None:
+    source = make(InlineTaskPool())
+    assert len(collected(source, wanted)) == wanted
+    assert len(collected(source, 4)) == 4
+
+
+@pytest.mark.parametrize("wanted", [0, -2])
+def test_poll_asks_no_worker_where_nothing_is_wanted(make: Make, wanted: int) -> None:
+    source = make(InlineTaskPool())
+    assert [source.poll(0, wanted) for _ in range(POLLS)] == [[]] * POLLS
+    assert polled(source)
+
+
+@pytest.mark.parametrize(("wanted", "per_worker"), [(2, [1, 1]), (3, [1, 2]), (6, [3, 3])])
+def test_poll_deals_wanted_batches_evenly(of_two_workers: SampleSource, wanted: int, per_worker: list[int]) -> None:
+    workers = collected(of_two_workers, wanted)
+    assert set(workers[:2]) == {0, 1}
+    assert sorted(workers.count(worker) for worker in range(2)) == per_worker
 
 
 def test_a_wait_ends_after_its_time(make: Make) -> None:

@@ -61,7 +61,7 @@ class ScriptedLearner:
 
 
 class ScriptedSource:
-    """Delivers the batches that a test has given it, all at the next poll."""
+    """Delivers the batches that a test has given it, all at the next poll or as many as it wants."""
 
     def __init__(self) -> None:
         self.num_weight_syncs = 0
@@ -69,6 +69,8 @@ class ScriptedSource:
         self.wants_weights = False
         self.published: list[tuple[int, int]] = []
         self.clocks: list[int] = []
+        self.wanted: list[int | None] = []
+        """Of each poll."""
         self.num_stops = 0
         self._samples: list[Sample] = []
 
@@ -85,9 +87,11 @@ class ScriptedSource:
         info = SampleInfo(0, batch.count, steps, nothing, weights_version, SampleTime(0.001), shard=shard)
         self._samples.append(Sample(Ref(batch), info))
 
-    def poll(self, num_steps_sampled: int) -> list[Sample]:
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         self.clocks.append(num_steps_sampled)
-        samples, self._samples = self._samples, []
+        self.wanted.append(wanted)
+        count = len(self._samples) if wanted is None else max(wanted, 0)
+        samples, self._samples = self._samples[:count], self._samples[count:]
         return samples
 
     def wait(self, timeout: float) -> bool:

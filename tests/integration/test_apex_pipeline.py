@@ -109,8 +109,8 @@ class CountedWorkers(RemoteWorkers):
         super().__init__(pool, fleet, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100)
         self.num_steps_of: Counter[int] = Counter()
 
-    def poll(self, num_steps_sampled: int) -> list[Sample]:
-        samples = super().poll(num_steps_sampled)
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
+        samples = super().poll(num_steps_sampled, wanted)
         for sample in samples:
             self.num_steps_of[sample.info.worker_index] += sample.info.num_env_steps
         return samples

@@ -13,6 +13,7 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.iteration import IterationBounds
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.metric_names import GROWING_METRICS
+from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.runs.row_columns import flatten
 from tests.behaviour.learning_agents import MAKERS, STEPS, both_agents, make_dqn
 from tests.envs import COUNTING_ENV
@@ -94,6 +95,31 @@ def test_iteration_beyond_its_bound_has_steps_of_its_own() -> None:
     totals = [counter_when_stopped(agent, IterationBounds({"time_total_s": 0.0}), "timesteps_total") for _ in range(3)]
     agent.stop()
     assert totals == [STEPS, 2 * STEPS, 3 * STEPS]
+
+
+@pytest.fixture
+def rests_every_70_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let DQN's optimizer have something half done but where its env steps are a multiple of 70."""
+    at_rest = property(lambda optimizer: optimizer.counters.num_steps_sampled % 70 == 0)
+    monkeypatch.setattr(SyncReplayOptimizer, "at_rest", at_rest)
+
+
+@pytest.mark.usefixtures("rests_every_70_steps")
+@pytest.mark.parametrize(
+    ("minimum", "bound", "expected"), [(100, 10**9, 140), (10**9, 100, 140), (150, 200, 280), (140, 140, 140)]
+)
+def test_iteration_ends_where_the_optimizer_is_at_rest(minimum: int, bound: int, expected: int) -> None:
+    agent = make_dqn(timesteps_per_iteration=minimum)
+    assert counter_when_stopped(agent, IterationBounds({"timesteps_total": bound}), "timesteps_total") == expected
+    agent.stop()
+
+
+@pytest.mark.usefixtures("rests_every_70_steps")
+def test_iteration_that_is_asked_to_stop_does_not_wait_for_rest() -> None:
+    agent = make_dqn(**ENDLESS)
+    row = agent.train(should_stop=lambda: agent.optimizer.counters.num_steps_sampled >= 100)
+    agent.stop()
+    assert row["timesteps_total"] == 100
 
 
 @both_agents

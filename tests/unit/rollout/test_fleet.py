@@ -88,9 +88,9 @@ class Bench:
         self.workers[index] = FakeWorker(index, attempt, self.next_fate)
         return Actor(f"worker-{index}", self.workers[index])
 
-    def poll(self) -> list[int]:
+    def poll(self, wanted: int | None = None) -> list[int]:
         """Return the indices of the workers whose fragments came."""
-        return sorted(sample.info.worker_index for sample in self.source.poll(0))
+        return sorted(sample.info.worker_index for sample in self.source.poll(0, wanted))
 
     def poll_often(self, times: int, seconds: float) -> None:
         for _ in range(times):
@@ -144,6 +144,31 @@ def test_a_worker_that_hangs_is_removed_and_what_it_says_later_is_not_heard() ->
     assert bench.poll() == [0, 1]
     versions = [sample.info.weights_version for sample in bench.source.poll(0) if sample.info.worker_index == 0]
     assert versions == [1]  # the replacement's, which tells its attempt
+
+
+def test_the_wanted_calls_of_a_lost_worker_are_asked_of_others() -> None:
+    bench = Bench(num_workers=3)
+    bench.workers[2].fate = bench.next_fate = DIES
+    assert bench.poll(3) == []
+    assert bench.poll(3) == [0, 1]  # worker 2 died; its replacement, which is asked at once, dies too
+    assert bench.poll(1) == []
+    assert [attempt for _, attempt in sorted((w.index, w.attempt) for w in bench.workers.values())] == [0, 0, 1]
+    assert bench.poll(1) == [0]  # the next replacement comes later
+    assert bench.poll(0) == []
+
+
+def test_the_wanted_calls_of_a_hanging_worker_are_asked_of_others() -> None:
+    bench = Bench()
+    bench.workers[1].fate = HANGS
+    bench.poll(2)
+    assert bench.poll(2) == [0]
+    assert bench.poll(1) == []
+    bench.now_s = TIMEOUT_S + START_S + 1
+    bench.workers[0].fate = bench.next_fate = WORKS
+    assert bench.poll(1) == []
+    assert len(bench.poll(1)) == 1
+    bench.pool.wake_zombies()
+    assert bench.poll(0) == []
 
 
 def test_a_worker_has_more_time_for_its_first_fragment() -> None:

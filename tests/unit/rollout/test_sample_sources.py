@@ -140,6 +140,70 @@ def test_a_fleet_asks_for_no_more_while_its_workers_are_busy() -> None:
     assert pool.calls[-1][0].name == "worker-0"
 
 
+def asked(pool: HeldPool) -> list[str]:
+    return [actor.name.removeprefix("worker-") for actor, method, _ in pool.calls if method == "sample"]
+
+
+def test_fleet_asks_each_worker_once_before_it_asks_one_twice() -> None:
+    pool = HeldPool()
+    source = remote(pool, num_workers=3, queue_depth=2)
+    source.poll(0, 5)
+    assert asked(pool) == ["0", "1", "2", "0", "1"]
+
+
+def test_fleet_has_no_more_calls_in_flight_than_wanted() -> None:
+    pool = HeldPool()
+    source = remote(pool, num_workers=3, queue_depth=4)
+    for _ in range(3):
+        assert source.poll(0, 4) == []
+    assert len(asked(pool)) == 4
+    pool.let_run(2)
+    assert len(source.poll(0, 4)) == 2
+    assert len(asked(pool)) == 4
+    source.poll(0, 3)
+    assert len(asked(pool)) == 5
+    pool.let_run()
+    assert len(source.poll(0, 3)) == 3
+    assert source.poll(0, 0) == []
+    assert len(asked(pool)) == 5
+
+
+def test_fleet_begins_a_round_with_the_worker_asked_longest_ago() -> None:
+    pool = HeldPool()
+    source = remote(pool, num_workers=3, queue_depth=1)
+    for _ in range(3):
+        source.poll(0, 1)
+        pool.let_run()
+        assert len(source.poll(0, 1)) == 1
+    assert asked(pool) == ["0", "1", "2"]
+
+
+def test_fleet_with_less_wanted_than_in_flight_asks_nobody() -> None:
+    pool = HeldPool()
+    source = remote(pool, num_workers=2, queue_depth=2)
+    source.poll(0)
+    pool.let_run(1)
+    assert len(source.poll(0, 1)) == 1
+    assert len(asked(pool)) == 4
+
+
+def test_weights_without_delay_precede_each_workers_next_call() -> None:
+    pool = HeldPool()
+    source = remote(pool, num_workers=2, queue_depth=2, max_weight_sync_delay=0)
+    versions = []
+    for version in range(4):
+        assert source.weights_wanted()
+        source.publish(version, weights(version))
+        collected = 0
+        for _ in range(6):
+            samples = source.poll(0, 3 - collected)
+            pool.let_run()
+            collected += len(samples)
+            versions += [sample.info.weights_version for sample in samples]
+    assert versions == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert source.num_weight_syncs == 4 * 2
+
+
 def test_a_fleet_tells_its_workers_the_clock_with_what_it_has_just_received(pool: RecordingPool) -> None:
     source = remote(pool, num_workers=2, queue_depth=1)
     source.poll(1000)
