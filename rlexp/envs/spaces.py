@@ -41,9 +41,7 @@ def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space:
     if playable is not None and not isinstance(action_space, tuple(getattr(spaces, name) for name in playable.spaces)):
         raise UsageError(
             f"env {env} has the action space {action_space}; {playable.needs}",
-            playable.hint_for_box
-            if isinstance(action_space, Box)
-            else "wrap the env so that it takes a finite number of actions",
+            (playable.hint_for_box if isinstance(action_space, Box) else None) or playable.hint,
         )
     if isinstance(action_space, Discrete) and action_space.start != 0:
         raise UsageError(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
+
+ActionScaling = Literal["normalized", "clipped"]
+"""``normalized``: -1 to 1 is scaled to the bounds of the env, and clipped to them. ``clipped``: to the bounds."""
 
 MOST_CHECKPOINTED_BYTES: Final = 256 * 10**6
 """Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
@@ -48,8 +51,10 @@ class PlayableActions:
     """Classes of ``gymnasium.spaces``."""
     needs: str
     """What the message says where an env has another one."""
-    hint_for_box: str
-    """What a user can do where actions are continuous."""
+    hint: str
+    """What a user can do then."""
+    hint_for_box: str | None = None
+    """The same for a Box; None: as for the others."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
+from rlexp.config.keys.capabilities import ActionScaling, Caution, FactLine, PlayableActions, ReplayNeeds
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     ClipRewards,
@@ -226,6 +226,11 @@ class CommonConfig(KeyGroup):
     @property
     def bins_per_action(self) -> int | None:
         """Into how many values each dimension of continuous actions is divided; None: they stay continuous."""
+        return None
+
+    @property
+    def continuous_actions(self) -> ActionScaling | None:
+        """How the env gets continuous actions; None: as the policy chose them."""
         return None
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:

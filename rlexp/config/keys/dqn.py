@@ -96,6 +96,7 @@ class DQNConfig(DQNKeys):
         return PlayableActions(
             spaces=("Discrete",),
             needs="DQN and APEX need a Discrete one",
+            hint="wrap the env so that it takes a finite number of actions",
             hint_for_box="discretize_actions: 5 chooses among 5 values per dimension",
         )
 

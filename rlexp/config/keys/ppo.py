@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlexp.config.keys.capabilities import ActionScaling, PlayableActions
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero, Schedule
@@ -72,6 +73,22 @@ class PPOConfig(CommonConfig):
 
     normalize_actions: bool = False
     """Let the policy act between -1 and 1, and scale its actions to the bounds of the env."""
+
+    @property
+    def playable_actions(self) -> PlayableActions:
+        """PPO draws each number of an action from a distribution of its own."""
+        return PlayableActions(
+            spaces=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+            needs="PPO needs a Discrete, MultiDiscrete, MultiBinary or Box one",
+            hint="wrap the env so that its action is one number or one array of numbers, such as MultiDiscrete",
+        )
+
+    @property
+    def continuous_actions(self) -> ActionScaling | None:
+        """``normalize_actions`` clips as well, so it has precedence."""
+        if self.normalize_actions:
+            return "normalized"
+        return "clipped" if self.clip_actions else None
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then those of PPO's batches and of its critic."""

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Sequence
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Tuple
 
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.ppo import PPOConfig
 from rlexp.envs import EnvConfig, FrameConfig, check_spaces, is_byte_vector, make_env, make_vector_env
 from rlexp.errors import UsageError
 from tests.envs import IMAGE_ENV, ImageEnv
@@ -27,6 +30,19 @@ def test_check_spaces_refuses_other_actions(action_space: gym.Space[object]) -> 
         check_spaces(MAZE, VECTOR, action_space)
     assert caught.value.hint is not None
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("action_space", [VECTOR, Discrete(2), MultiDiscrete([2, 3]), MultiBinary(3)])
+def test_check_spaces_accepts_arrays_of_numbers_for_ppo(action_space: gym.Space[object]) -> None:
+    check_spaces(replace(MAZE, actions=PPOConfig().playable_actions), VECTOR, action_space)
+
+
+@pytest.mark.parametrize("action_space", [Tuple((Discrete(2), VECTOR)), Dict({"a": VECTOR})])
+def test_check_spaces_refuses_nested_actions_for_ppo(action_space: gym.Space[object]) -> None:
+    with pytest.raises(UsageError, match="PPO needs a Discrete, MultiDiscrete, MultiBinary or Box one") as caught:
+        check_spaces(replace(MAZE, actions=PPOConfig().playable_actions), VECTOR, action_space)
+    assert caught.value.hint is not None
+    assert "one array of numbers" in caught.value.hint
 
 
 def test_check_spaces_accepts_any_actions_without_capability() -> None:
