@@ -30,7 +30,7 @@ class Categoricals:
     """Independent choices; the distribution of ``CategoricalActions``."""
 
     def __init__(self, actions: CategoricalActions, inputs: Tensor) -> None:
-        parts = torch.split(inputs, actions.sizes, dim=1) if len(actions.sizes) > 1 else (inputs,)
+        parts = torch.split(inputs, list(actions.sizes), dim=1) if len(actions.sizes) > 1 else (inputs,)
         self._log_probs = [part.log_softmax(dim=1) for part in parts]
 
     def log_prob(self, actions: Tensor) -> Tensor:

@@ -53,6 +53,10 @@ class RemoteWorkers:
         self._ask(num_steps_sampled, math.inf if wanted is None else wanted - len(samples))
         return samples
 
+    @property
+    def num_in_flight(self) -> int:
+        return sum(map(self._lane.in_flight, self._fleet))
+
     def wait(self, timeout: float) -> bool:
         return self._pool.wait(timeout)
 

@@ -47,6 +47,11 @@ class SampleSource(Protocol):
         """
         ...
 
+    @property
+    def num_in_flight(self) -> int:
+        """Calls of workers that were started and that no poll has returned yet."""
+        ...
+
     def wait(self, timeout: float) -> bool:
         """Return once a sample may have come, or after ``timeout`` seconds.
 
@@ -88,6 +93,7 @@ class LocalWorkers:
     """A SampleSource that samples when it is polled, each time with the newest weights: deterministic."""
 
     num_worker_restarts = 0
+    num_in_flight = 0
 
     def __init__(self, pool: TaskPool, workers: Sequence[RolloutWorker]) -> None:
         self.num_weight_syncs = 0

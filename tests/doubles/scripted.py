@@ -66,6 +66,7 @@ class ScriptedSource:
     def __init__(self) -> None:
         self.num_weight_syncs = 0
         self.num_worker_restarts = 0
+        self.num_in_flight = 0
         self.wants_weights = False
         self.published: list[tuple[int, int]] = []
         self.clocks: list[int] = []
