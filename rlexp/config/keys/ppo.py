@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -90,6 +90,13 @@ class PPOConfig(CommonConfig):
             return "normalized"
         return "clipped" if self.clip_actions else None
 
+    adam_epsilon: Positive = 1e-8
+    """Eps."""
+
+    @property
+    def fragment_length(self) -> int:
+        return self.sample_batch_size
+
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then those of PPO's batches and of its critic."""
         yield from super().conflicts()
@@ -108,5 +115,6 @@ class PPOConfig(CommonConfig):
 class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
+    AGENT: ClassVar[str | None] = "rlexp.agents.ppo.agent:PPOAgent"
     run: Literal["PPO"]
     config: PPOConfig = PPOConfig()
