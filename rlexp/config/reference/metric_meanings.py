@@ -55,6 +55,20 @@ METRICS: Final[Mapping[str, str]] = MappingProxyType(
         "info/learner/mean_q": "Mean Q-value over all actions of the newest batch.",
         "info/learner/mean_td_error": "Mean absolute TD error of the newest batch; the cross-entropy if num_atoms > 1.",
         "info/learner/grad_norm": "Norm of the gradient of the newest update, before it is clipped.",
+        "info/learner/total_loss": "Loss of the newest train batch: of the policy and the values, with the KL penalty "
+        "and the entropy bonus.",
+        "info/learner/policy_loss": "Clipped loss of the policy, of the newest train batch.",
+        "info/learner/vf_loss": "Mean squared error of the values, with vf_clip_param, of the newest train batch.",
+        "info/learner/vf_explained_var": "The part of the variance of the value targets that the values explain: 1 is "
+        "best, and 0 or less is no better than a constant.",
+        "info/learner/kl": "KL divergence between the policies before and after the newest train batch.",
+        "info/learner/cur_kl_coeff": "Coefficient of the KL penalty; see kl_coeff.",
+        "info/learner/entropy": "Mean entropy of the policy in the newest train batch.",
+        "info/learner/cur_entropy_coeff": "Weight of the entropy bonus; see entropy_coeff_schedule.",
+        "info/learner/clip_fraction": "The part of the newest train batch whose probability ratio was further from 1 "
+        "than clip_param, 0 to 1.",
+        "info/learner_time_share/workers": "The part of the time in which the learner waited for samples, 0 to 1.",
+        "info/learner_time_share/learner": "The part of the time in which the learner trained, 0 to 1.",
         "done": "Whether this is the last row of the trial.",
         "date": "When the row was reported, in ISO form.",
         "timestamp": "When the row was reported, in seconds since 1970.",
