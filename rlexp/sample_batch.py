@@ -145,7 +145,7 @@ class FrameRows:
     """
 
     rows: SampleBatch
-    """The columns; FRAME_IDS and NEW_FRAME_IDS ``[B, K]`` are indices into ``frames``."""
+    """The columns; FRAME_IDS, and NEW_FRAME_IDS where rows have it, ``[B, K]`` are indices into ``frames``."""
     frames: Array
     """``[F, ..., C]``."""
     numbers: Array
@@ -166,7 +166,11 @@ class FrameRows:
     def stacks(self) -> SampleBatch:
         """Return the rows with their observations."""
         return self.rows.exchange(
-            {ids: (obs, side_by_side(self.frames[self.rows[ids]])) for obs, ids in FRAME_IDS_OF.items()}
+            {
+                ids: (obs, side_by_side(self.frames[self.rows[ids]]))
+                for obs, ids in FRAME_IDS_OF.items()
+                if ids in self.rows
+            }
         )
 
 

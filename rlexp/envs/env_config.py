@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlexp.config.keys.capabilities import PlayableActions
+from rlexp.config.keys.capabilities import ActionScaling, PlayableActions
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.model import ATARI_DIM
@@ -71,6 +71,8 @@ class EnvConfig:
     """The action spaces that can be played; None: any."""
     discretize_actions: int | None = None
     """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
+    continuous_actions: ActionScaling | None = None
+    """How continuous actions that stay so are brought within the env's bounds; None: the env gets them as chosen."""
     num_threads: int = 1
     """Threads that step a vector env, where it has threads of its own (Atari)."""
 
@@ -101,5 +103,6 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
         frames=frames,
         actions=config.playable_actions,
         discretize_actions=config.bins_per_action,
+        continuous_actions=config.continuous_actions,
         num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),
     )

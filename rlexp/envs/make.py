@@ -14,13 +14,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
+from rlexp.envs.actions import DiscreteActions, bound_actions
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
 from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.native_atari import can_be_native, make_native_games
 from rlexp.envs.registry import find_class, find_spec, prepare_imports
-from rlexp.envs.spaces import DiscreteActions, check_layout, check_spaces, flatten_observations
+from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
 from rlexp.errors import EnvError, RlexpError, UsageError
 
 Env = gym.Env[Any, Any]
@@ -62,7 +63,8 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     """Make ``num_envs`` copies that step together, natively vectorised where the env offers that.
 
-    Raises UsageError where the env cannot be made, or has spaces that the agents cannot play.
+    Raises UsageError where the env cannot be made, or has spaces that the agents cannot play. The envs get continuous
+    actions as ``config.continuous_actions`` says.
 
     Every vector env resets in ``AutoresetMode.NEXT_STEP``: the step after an episode's end ignores its
     action and returns the next episode's first observation, so that one stream of observations holds
@@ -76,7 +78,11 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
-    return flatten_observations(vector)
+    return _as_agents_play(vector, config)
+
+
+def _as_agents_play(vector: Vector, config: EnvConfig) -> Vector:
+    return flatten_observations(bound_actions(vector, config.continuous_actions))
 
 
 def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -106,7 +112,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
         raise UsageError(f"env {config.env} cannot be recorded: render returned no image", HOW_TO_RENDER)
     if is_atari(config.env):  # says 30, however many frames a step has
         vector.metadata = {**vector.metadata, "render_fps": _atari_steps_per_second(config)}
-    return flatten_observations(vector)
+    return _as_agents_play(vector, config)
 
 
 def _atari_steps_per_second(config: EnvConfig) -> float:

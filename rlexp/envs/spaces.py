@@ -1,18 +1,20 @@
-"""What of Gymnasium's spaces the agents can play; continuous actions as a grid of discrete ones."""
+"""What of Gymnasium's spaces the agents can play."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import Space, spaces
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 
+from rlexp.config.keys.capabilities import PlayableActions
+from rlexp.envs.actions import is_continuous
 from rlexp.envs.env_config import EnvConfig
 from rlexp.errors import UsageError
 
@@ -20,8 +22,8 @@ SHAPES_KEPT = (1, 3)
 """Ranks of observations that are not flattened: vectors and images."""
 MOST_CHANNELS_FIRST = 4
 """An image of so few rows, and more columns and channels, is one with its channels first."""
-MOST_ACTIONS = 10_000
-"""A network has an output for each action, and a grid has bins to the power of dimensions of them."""
+MOST_VALUES = 100_000
+"""Of all numbers of an action together: a network has an output for each value of each number."""
 
 
 def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
@@ -37,17 +39,8 @@ def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any
 
 def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
     """Raise UsageError where an env has actions that its algorithm cannot choose, or observations without numbers."""
-    env, playable = config.env, config.actions
-    if playable is not None and not isinstance(action_space, tuple(getattr(spaces, name) for name in playable.spaces)):
-        raise UsageError(
-            f"env {env} has the action space {action_space}; {playable.needs}",
-            (playable.hint_for_box if isinstance(action_space, Box) else None) or playable.hint,
-        )
-    if isinstance(action_space, Discrete) and action_space.start != 0:
-        raise UsageError(
-            f"env {env} has the action space {action_space}, which does not start at 0",
-            "wrap the env so that its actions are 0, 1, 2, ...",
-        )
+    env = config.env
+    _check_actions(env, config.actions, action_space)
     without_form = [name for name, part in _parts(observation_space) if not _can_be_vector(part)]
     if without_form:
         raise UsageError(
@@ -60,6 +53,69 @@ def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space:
             f"env {env} has the empty observation space {observation_space}",
             "return at least one number as observation",
         )
+
+
+def _check_actions(env: str, playable: PlayableActions | None, space: Space[Any]) -> None:
+    """Raise UsageError where ``env`` has an action space that is not ``playable``; None: only its numbering counts."""
+    if playable is not None:
+        if not isinstance(space, tuple(getattr(spaces, name) for name in playable.spaces)):
+            hint = playable.hint_for_box if isinstance(space, Box) else _hint_for_parts(playable, space)
+            raise UsageError(f"env {env} has the action space {space}; {playable.needs}", hint or playable.hint)
+        _check_values(env, space)
+    if isinstance(space, Discrete) and space.start != 0:
+        raise UsageError(
+            f"env {env} has the action space {space}, which does not start at 0",
+            "wrap the env so that its actions are 0, 1, 2, ...",
+        )
+
+
+def _check_values(env: str, space: Space[Any]) -> None:
+    """Raise UsageError where an action has no numbers, or one of several whole numbers has too many values."""
+    if space.shape is not None and math.prod(space.shape) == 0:
+        raise UsageError(f"env {env} has the empty action space {space}", "give it at least one action")
+    if isinstance(space, Box) and space.dtype == np.bool_:
+        message = f"env {env} has the action space {space}, which is a Box of bool"
+        raise UsageError(message, f"write spaces.MultiBinary({list(space.shape)}) in the env")
+    num_values = sum(_value_counts(space))
+    if isinstance(space, Box | MultiDiscrete) and num_values > MOST_VALUES:
+        raise UsageError(
+            f"env {env} has the action space {space}: its whole numbers have {num_values:,} values together; "
+            f"{MOST_VALUES:,} are the limit",
+            "wrap the env so that they have smaller bounds, or are floating-point numbers",
+        )
+
+
+def _value_counts(space: Space[Any]) -> list[int]:
+    """Return how many values each of an action's whole numbers has; nothing for other spaces."""
+    match space:
+        case Discrete():
+            return [int(space.n)]
+        case MultiDiscrete():
+            return [int(count) for count in space.nvec.flat]
+        case MultiBinary():
+            return [2] * math.prod(space.shape)
+        case Box() if np.issubdtype(space.dtype, np.integer):  # bounds of Python: int64's width does not fit into int64
+            return [int(high) - int(low) + 1 for low, high in zip(space.low.flat, space.high.flat, strict=True)]
+    return []
+
+
+def _hint_for_parts(playable: PlayableActions, space: Space[Any]) -> str:
+    """Return the agent's hint; for a Dict or Tuple, with the one space that has all numbers of its parts."""
+    parts = list(_leaves(space))
+    together = None
+    if parts and all(map(_value_counts, parts)) and "MultiDiscrete" in playable.spaces:
+        together = f"MultiDiscrete({[count for part in parts for count in _value_counts(part)]})"
+    elif parts and all(map(is_continuous, parts)) and "Box" in playable.spaces:
+        together = f"a Box of {sum(math.prod(part.shape or ()) for part in parts)} numbers"
+    return playable.hint if together is None else f"{playable.hint}; its parts together are {together}"
+
+
+def _leaves(space: Space[Any]) -> Iterator[Space[Any]]:
+    if isinstance(space, Dict | Tuple):
+        for part in space.values() if isinstance(space, Dict) else space:
+            yield from _leaves(part)
+    else:
+        yield space
 
 
 def _parts(space: Space[Any]) -> list[tuple[str, Space[Any]]]:
@@ -112,35 +168,3 @@ def observation_shape(observation_space: Space[Any]) -> tuple[int, ...]:
     """Return the shape of one observation as the agents see it."""
     keeps_its_shape = isinstance(observation_space, Box) and len(observation_space.shape) in SHAPES_KEPT
     return (observation_space if keeps_its_shape else flatten_space(observation_space)).shape or ()
-
-
-class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
-    """Numbers the points of a grid over a Box of d dimensions: ``bins`` values in each, both bounds included."""
-
-    def __init__(self, env: gym.Env[Any, Any], name: str, bins: int) -> None:
-        """Raise UsageError, naming the env, where a dimension has no bounds or the grid is too large."""
-        super().__init__(env)
-        space = env.action_space
-        assert isinstance(space, Box)
-        _check(name, space, bins)
-        low, high = space.low.reshape(-1), space.high.reshape(-1)
-        axes = [np.linspace(*bounds, bins) for bounds in zip(low, high, strict=True)]
-        grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-        self._actions = grid.reshape(-1, *space.shape).astype(space.dtype)
-        self.action_space = Discrete(len(self._actions))
-
-    def action(self, action: Any) -> Any:
-        return self._actions[action].copy()
-
-
-def _check(name: str, space: Box, bins: int) -> None:
-    if not space.is_bounded():
-        message = f"env {name} has actions {space} without bounds, which discretize_actions cannot divide"
-        raise UsageError(message, "wrap the env so that its actions are bounded")
-    dimensions = int(np.prod(space.shape))
-    if bins**dimensions > MOST_ACTIONS:
-        raise UsageError(
-            f"discretize_actions: {bins} makes {bins}**{dimensions} actions of the {dimensions} dimensions of "
-            f"env {name}; {MOST_ACTIONS} are the limit",
-            "lower discretize_actions, or choose an env with fewer action dimensions",
-        )

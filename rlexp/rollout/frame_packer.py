@@ -12,7 +12,7 @@ import numpy as np
 
 from rlexp.rollout.accumulators import refuse_too_much_waiting
 from rlexp.rollout.fragment import Fragment
-from rlexp.sample_batch import FRAME_IDS_OF, NEW_OBS, OBS, Array, FrameRows, SampleBatch, num_frames
+from rlexp.sample_batch import FRAME_IDS_OF, OBS, Array, FrameRows, SampleBatch, num_frames
 
 ENV_BITS = 40
 """The frames of an env are numbered within so many bits; it never shows as many."""
@@ -51,8 +51,8 @@ class FramePacker:
     def send(self, folded: SampleBatch) -> FrameRows:
         """Return rows that were ``folded`` of packed fragments with their frames; forget those that no later row needs.
 
-        In ``folded``, OBS and NEW_OBS are global frame numbers; in the rows returned, FRAME_IDS and NEW_FRAME_IDS
-        are indices into their frames.
+        In ``folded``, OBS and NEW_OBS, where a fold has it, are global frame numbers; in the rows returned, FRAME_IDS
+        and NEW_FRAME_IDS are indices into their frames.
         """
         rows = self._with_frames(folded)
         # An env's rows come in the order of its steps, and no row needs frames older than its first one.
@@ -74,8 +74,9 @@ class FramePacker:
             stream.load(frames)
 
     def _with_frames(self, folded: SampleBatch) -> FrameRows:
-        numbers = np.unique(np.concatenate([folded[OBS], folded[NEW_OBS]]))
-        indices = {obs: (ids, numbers.searchsorted(folded[obs]).astype(np.int32)) for obs, ids in FRAME_IDS_OF.items()}
+        frame_ids_of = {obs: ids for obs, ids in FRAME_IDS_OF.items() if obs in folded}
+        numbers = np.unique(np.concatenate([folded[obs] for obs in frame_ids_of]))
+        indices = {obs: (ids, numbers.searchsorted(folded[obs]).astype(np.int32)) for obs, ids in frame_ids_of.items()}
         shape, dtype = self._streams[0].frame_form
         frames = np.empty((len(numbers), *shape), dtype)
         for place, (env, number) in enumerate(zip(self._env(numbers).tolist(), numbers.tolist(), strict=True)):

@@ -92,13 +92,13 @@ class FragmentRecorder:
         outputs: list[Outputs] = []
         rewards = np.empty(fragment.rewards.shape)
         episodes: list[Episodes] = []
+        fragment.valid[0] = ~self._episodes.resetting
         for t in range(fragment.num_steps):
             acting_from = time.perf_counter()
             actions, output = self._policy.act(self._obs, self._episodes.resetting, num_steps_sampled + t * num_envs)
             outputs.append(output)
             fragment.obs[t] = self._obs
             fragment.actions[t] = actions
-            fragment.valid[t] = ~self._episodes.resetting
             stepping_from = time.perf_counter()
             acting_s += stepping_from - acting_from
             next_obs, rewards[t], terminated, truncated, infos = self._env.step(actions)
@@ -113,11 +113,14 @@ class FragmentRecorder:
         _refuse_not_finite(fragment.obs, "an observation")
         _refuse_not_finite(rewards, "a reward")
         outputs.append(self._policy.outputs(self._obs))
+        # The step after an episode's end is a reset.
+        np.logical_not((fragment.terminated | fragment.truncated)[:-1], out=fragment.valid[1:])
         return Recording(
             fragment=replace(
                 fragment,
                 rewards=clip_rewards(rewards, self._config.clip_rewards).astype(np.float32),
-                outputs={name: np.stack([output[name] for output in outputs]) for name in outputs[-1]},
+                # Of small arrays, ``np.array`` makes one in a third of the time of ``np.stack``.
+                outputs={name: np.array([output[name] for output in outputs]) for name in outputs[-1]},
             ),
             episodes=Episodes.join(episodes),
             observed=None if self._filter is None else self._filter.drain(),

@@ -113,7 +113,8 @@ class RolloutWorker:
         if not self._policy.postprocess_reads_obs:
             return replace(sent, rows=self._policy.postprocess(sent.rows))
         rows = self._policy.postprocess(sent.stacks())
-        return replace(sent, rows=rows.exchange({obs: (ids, sent.rows[ids]) for obs, ids in FRAME_IDS_OF.items()}))
+        frame_ids = {obs: (ids, sent.rows[ids]) for obs, ids in FRAME_IDS_OF.items() if ids in sent.rows}
+        return replace(sent, rows=rows.exchange(frame_ids))
 
     def _info(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> SampleInfo:
         observed = [recording.observed for recording in recordings if recording.observed is not None]

@@ -13,6 +13,7 @@ from rlexp.rollout.accumulators import Accumulator, EpisodeAccumulator, Fold, Fr
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import OBS, Array, SampleBatch
+from tests.doubles.folds import StepFold
 from tests.unit.rollout.test_n_step import GOES_ON, TERMINATED, TRUNCATED, make_fragment, make_steps
 
 NUM_STEPS = 40
@@ -30,7 +31,7 @@ def assert_equal(found: SampleBatch, expected: SampleBatch) -> None:
         np.testing.assert_array_equal(found[name], expected[name])
 
 
-@pytest.fixture(params=[NStep(1, 0.9), NStep(4, 0.9)], ids=repr)
+@pytest.fixture(params=[NStep(1, 0.9), NStep(4, 0.9), StepFold()], ids=["1-step", "4-step", "StepFold"])
 def fold(request: pytest.FixtureRequest) -> Fold:
     found: Fold = request.param
     return found
@@ -102,3 +103,15 @@ def test_an_accumulator_continues_from_the_state_of_another(fold: Fold, make: Ma
     assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
         assert_equal(one, other)
+
+
+def test_fold_without_lookahead_gets_each_fragment_as_it_was_recorded() -> None:
+    fold = StepFold()
+    accumulator = FragmentAccumulator(fold)
+    fragments = [stream(start, start + 8) for start in range(0, NUM_STEPS, 8)]
+    for fragment in fragments:
+        accumulator.push(fragment)
+    for found, recorded in zip(fold.streams, fragments, strict=True):
+        assert np.shares_memory(found.obs, recorded.obs)
+        assert found.obs.shape == recorded.obs.shape
+    assert accumulator.state() == {"waiting": None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +123,7 @@ class PPOLearner:
         rows = self._staged(batch)
         lr = self._config.lr.value(self._num_steps_sampled)
         entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
-        figures: list[Tensor] = []
+        figures: list[list[Tensor]] = []
         for epoch in range(self._config.num_sgd_iter):
             is_last = epoch == self._config.num_sgd_iter - 1
             figures = [self._update(rows, part, lr, entropy_coeff, is_last) for part in self._minibatches(batch.count)]
@@ -170,45 +170,51 @@ class PPOLearner:
         order = torch.randperm(num_rows, generator=self._order).to(self._device)
         yield from order.tensor_split(num_parts)
 
-    def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> Tensor:
-        """Do one SGD step; return its figures ``[6]``, those that are not needed as 0 unless it ``measures`` them."""
+    def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
+        """Do one SGD step; return the figures of this learner's part of the minibatch if it ``measures`` them."""
         own = rows.part(indices.tensor_split(self._shard.num_learners)[self._shard.rank])
-        loss, figures = self._loss(own, len(indices), entropy_coeff, measures)
+        loss, figures = self._loss(own, 1.0 / len(indices), entropy_coeff, measures)
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._shard.add_up(self._adam.gradient)
         grad_norm = self._adam.step(lr)
         self.num_updates += 1
-        return torch.stack([*figures, grad_norm])
+        return [*figures, grad_norm]
 
-    def _loss(self, rows: Rows, count: int, entropy_coeff: float, measures: bool) -> tuple[Tensor, list[Tensor]]:
-        """Return the part of the loss that ``rows`` contribute to a minibatch of ``count``, and of the figures."""
+    def _loss(self, rows: Rows, weight: float, entropy_coeff: float, measures: bool) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss of ``rows``, each of which counts by ``weight``; and the figures, if it ``measures`` them.
+
+        The KL divergence and the entropy are computed only where they are part of the loss, or measured: an
+        operation on a small minibatch costs more to start than to compute.
+        """
         config = self._config
         old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
         inputs, values = self._network(rows.obs)
         distribution = distribution_of(self._actions, inputs)
-        losses, is_clipped = surrogate_losses(
+        ratio, policy_losses = surrogate_losses(
             distribution.log_prob(rows.actions), old_logp, advantages, config.clip_param
         )
-        policy_loss = losses.sum() / count
-        loss, nothing = policy_loss, policy_loss.new_zeros(())
-        vf_loss = kl = entropy = clip_fraction = nothing
+        losses = policy_losses
+        vf_losses = kl = entropy = torch.zeros_like(policy_losses) if measures else None
         if config.vf_loss_coeff:
-            vf_loss = value_losses(values, old_values, targets, config.vf_clip_param).sum() / count
-            loss = loss + config.vf_loss_coeff * vf_loss
+            vf_losses = value_losses(values, old_values, targets, config.vf_clip_param)
+            losses = losses + config.vf_loss_coeff * vf_losses
         if self._kl_coeff or measures:
-            kl = distribution.kl_from(distribution_of(self._actions, rows.numbers[:, 4:])).sum() / count
-            loss = loss + self._kl_coeff * kl
+            kl = distribution.kl_from(distribution_of(self._actions, rows.numbers[:, 4:]))
+            losses = losses + self._kl_coeff * kl
         if entropy_coeff or measures:
-            entropy = distribution.entropy().sum() / count
-            loss = loss - entropy_coeff * entropy
+            entropy = distribution.entropy()
+            losses = losses - entropy_coeff * entropy
+        figures: list[Tensor] = []
         if measures:
-            clip_fraction = is_clipped.sum() / count
-        return loss, [each.detach() for each in (loss, policy_loss, vf_loss, kl, entropy, clip_fraction)]
+            is_clipped = (ratio.detach() - 1.0).abs() > config.clip_param
+            measured = (losses, policy_losses, vf_losses, kl, entropy, is_clipped)
+            figures = [weight * each.detach().sum() for each in measured if each is not None]
+        return weight * losses.sum(), figures
 
-    def _stats(self, figures: list[Tensor], rows: Rows) -> dict[str, float]:
-        """Return the means of an epoch's ``figures`` of all learners; read back from the device once."""
-        sums = torch.stack(figures).mean(dim=0)
+    def _stats(self, figures: Sequence[Sequence[Tensor]], rows: Rows) -> dict[str, float]:
+        """Return the means of an epoch's ``figures``, of all learners together; read back from the device once."""
+        sums = torch.stack([torch.stack([*minibatch]) for minibatch in figures]).mean(dim=0)
         grad_norm = sums[-1].clone()  # the same in all learners
         self._shard.add_up(sums)
         explained = explained_variance(rows.numbers[:, 2], rows.numbers[:, 3])

@@ -7,15 +7,13 @@ from torch import Tensor
 
 
 def surrogate_losses(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return the losses of the policy ``[B]``, and whether the ratio of each row is beyond ``clip``, ``[B]`` bool.
+    """Return the probability ratios and the losses of the policy, both ``[B]``.
 
     With ``r = exp(logp - old_logp)`` a loss is ``-min(r A, clip(r, 1 - clip, 1 + clip) A)``
     (Schulman et al. 2017, equation 7).
     """
     ratio = torch.exp(logp - old_logp)
-    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
-    losses = -torch.min(ratio * advantages, clipped * advantages)
-    return losses, ratio.detach() != clipped.detach()
+    return ratio, -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
 
 
 def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:

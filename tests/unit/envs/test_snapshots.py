@@ -23,6 +23,7 @@ from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
 
 Vector = VectorEnv[Any, Any, Any]
+GRID_ENV = "tests.unit.envs.test_snapshots:GridEnv"
 FRAMES = FrameConfig("deepmind", dim=20, grayscale=False, framestack=True)
 CONFIGS = {
     "native": EnvConfig("CartPole-v1", {}, None),
@@ -33,6 +34,9 @@ CONFIGS = {
     "user's own": EnvConfig(COUNTING_ENV, {}, None),
     "scaled": EnvConfig(PIXEL_ENV, {"size": 40}, None, frames=FRAMES),
     "numbered actions": EnvConfig("Pendulum-v1", {}, 9, discretize_actions=5),
+    "scaled actions": EnvConfig("Pendulum-v1", {}, 9, continuous_actions="normalized"),
+    "clipped actions": EnvConfig("MountainCarContinuous-v0", {}, 9, continuous_actions="clipped"),
+    "flattened, scaled actions": EnvConfig(GRID_ENV, {}, 9, continuous_actions="normalized"),
 }
 
 
@@ -54,12 +58,30 @@ def played(env: Vector, steps: int, seed: int) -> list[bytes]:
     """Return all that an env says in so many steps of random actions."""
     rng = np.random.default_rng(seed)
     actions = env.single_action_space
-    assert isinstance(actions, Discrete)
     said = []
     for _ in range(steps):
-        obs, rewards, terminated, truncated, _ = env.step(rng.integers(actions.n, size=env.num_envs))
+        if isinstance(actions, Discrete):
+            chosen = rng.integers(actions.n, size=env.num_envs)
+        else:
+            chosen = rng.normal(size=env.action_space.shape or ())
+        obs, rewards, terminated, truncated, _ = env.step(chosen)
         said.append(b"".join(np.asarray(part).tobytes() for part in (obs, rewards, terminated, truncated)))
     return said
+
+
+class GridEnv(gym.Env[Any, Any]):
+    """Shows the sum ``[2, 2]`` of the actions it got, and noise."""
+
+    observation_space, action_space = Box(-np.inf, np.inf, (2, 2), np.float64), Box(-3, 5, (2, 2), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._sum = self.np_random.normal(size=(2, 2))
+        return self._sum.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._sum += action
+        return self._sum + self.np_random.normal(size=(2, 2)), float(self._sum.sum()), False, False, {}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -240,6 +262,15 @@ def test_no_snapshot_of_an_emulator() -> None:
         env.reset(seed=0)
         assert take_snapshot(env) is None
         env.close()
+
+
+@pytest.mark.parametrize(("env_id", "module"), [("HalfCheetah-v5", "mujoco"), ("LunarLanderContinuous-v3", "Box2D")])
+def test_no_snapshot_of_a_physics_engine(env_id: str, module: str) -> None:
+    pytest.importorskip(module)
+    env = make_vector_env(EnvConfig(env_id, {}, None, continuous_actions="clipped"), 2)
+    env.reset(seed=0)
+    assert take_snapshot(env) is None
+    env.close()
 
 
 def test_no_snapshot_of_large_data(monkeypatch: pytest.MonkeyPatch) -> None:

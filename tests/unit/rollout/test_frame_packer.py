@@ -15,6 +15,7 @@ from rlexp.rollout import accumulators
 from rlexp.rollout.accumulators import (
     Accumulator,
     EpisodeAccumulator,
+    Fold,
     FragmentAccumulator,
     refuse_unended_episodes,
 )
@@ -22,6 +23,7 @@ from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch
+from tests.doubles.folds import StepFold
 
 SIDE = 16
 STACKED = 4
@@ -89,9 +91,7 @@ def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
         assert batch[name].dtype == expected[name].dtype
 
 
-def two_accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumulator, Accumulator]:
-    fold = NStep(n_step, GAMMA)
-
+def two_accumulators(fold: Fold, complete: bool) -> tuple[Accumulator, Accumulator]:
     def make() -> Accumulator:
         return EpisodeAccumulator(fold, 10) if complete else FragmentAccumulator(fold)
 
@@ -102,16 +102,16 @@ def two_accumulators(n_step: int, num_envs: int, complete: bool) -> tuple[Accumu
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     num_envs=st.integers(1, 3),
-    n_step=st.integers(1, 4),
+    fold=st.builds(NStep, st.integers(1, 4), st.just(GAMMA)) | st.builds(StepFold),
     channels=st.sampled_from([1, 3]),
     overlap=st.booleans(),
     complete=st.booleans(),
 )
 def test_frame_packer_rows_match_whole_observations(
-    lengths: list[int], num_envs: int, n_step: int, channels: int, overlap: bool, complete: bool
+    lengths: list[int], num_envs: int, fold: Fold, channels: int, overlap: bool, complete: bool
 ) -> None:
     recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, refuse_large_fragment)
-    plain, framed = two_accumulators(n_step, num_envs, complete)
+    plain, framed = two_accumulators(fold, complete)
     for length in lengths:
         fragment = recorder.record(length)
         expected, batch = plain.push(fragment), framed.push(packer.pack(fragment))
@@ -122,8 +122,13 @@ def test_frame_packer_rows_match_whole_observations(
             assert len(np.unique(sent.numbers)) == len(sent.frames)
 
 
-def sent_fragments(recorder: Recorder, num_envs: int, count: int, steps: int, n_step: int = 3) -> list[FrameRows]:
-    packer, accumulator = FramePacker(num_envs, refuse_large_fragment), FragmentAccumulator(NStep(n_step, GAMMA))
+THREE_STEPS = NStep(3, GAMMA)
+
+
+def sent_fragments(
+    recorder: Recorder, num_envs: int, count: int, steps: int, fold: Fold = THREE_STEPS
+) -> list[FrameRows]:
+    packer, accumulator = FramePacker(num_envs, refuse_large_fragment), FragmentAccumulator(fold)
     return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
 
 
@@ -168,12 +173,19 @@ def test_frame_packer_sends_first_frame_once() -> None:
     assert len(set(packed.obs[0, 0].tolist())) == 1
 
 
-def test_frame_packer_forgets_old_frames() -> None:
-    recorder, packer, accumulator = (
-        Recorder(2),
-        FramePacker(2, refuse_large_fragment),
-        FragmentAccumulator(NStep(3, GAMMA)),
-    )
+def test_frame_packer_sends_each_frame_of_a_fragment_once_without_next_observations() -> None:
+    num_steps, num_envs = 50, 2
+    for sent in sent_fragments(Recorder(num_envs), num_envs, count=6, steps=num_steps, fold=StepFold()):
+        assert NEW_FRAME_IDS not in sent.rows
+        assert len(np.unique(sent.numbers)) == len(sent.frames)
+        np.testing.assert_array_equal(np.unique(sent.rows[FRAME_IDS]), np.arange(len(sent.frames)))
+        # A frame for each step, and those that the first stack shares with the fragment before.
+        assert len(sent.frames) <= num_envs * (num_steps + STACKED - 1)
+
+
+@pytest.mark.parametrize("fold", [THREE_STEPS, StepFold()], ids=["3-step", "StepFold"])
+def test_frame_packer_forgets_old_frames(fold: Fold) -> None:
+    recorder, packer, accumulator = Recorder(2), FramePacker(2, refuse_large_fragment), FragmentAccumulator(fold)
     held = []
     for _ in range(20):
         packer.send(accumulator.push(packer.pack(recorder.record(20))))

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from rlexp.policy import Outputs, Policy
+from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy
 from rlexp.sample_batch import NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new
+from tests.doubles.folds import StepFold
 from tests.doubles.policies import SEEN, ScriptedPolicy, without
 from tests.envs import PIXEL_ENV
-from tests.rollout_settings import spec_of
+from tests.rollout_settings import ONE_STEP, spec_of
 from tests.unit.rollout.test_rollout_worker import KeepingWriter
 
 SIZE = 20
@@ -45,15 +47,42 @@ class RememberingPolicy(ScriptedPolicy):
         return without(batch, SEEN, new(SEEN)).with_columns(**{TD_ERRORS: batch[SEEN] - batch[new(SEEN)]})
 
 
-def make_worker(make_policy: MakePolicy, size: int = SIZE, row_writer: KeepingWriter | None = None) -> RolloutWorker:
-    spec = spec_of(PIXEL_ENV, make_policy, env_config={"size": size})
+class OnPolicy(RememberingPolicy):
+    """Adds a column from the outputs of its own rows; they have no next observation."""
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return batch.with_columns(doubled=2 * batch[SEEN])
+
+
+class LookingOnPolicy(OnPolicy):
+    """Looks at the observations again."""
+
+    postprocess_reads_obs = True
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        assert (batch[SEEN] == brightness(batch[OBS])).all()
+        return super().postprocess(batch)
+
+
+def make_worker(
+    make_policy: MakePolicy, size: int = SIZE, row_writer: KeepingWriter | None = None, fold: Fold = ONE_STEP
+) -> RolloutWorker:
+    spec = spec_of(PIXEL_ENV, make_policy, fold=fold, env_config={"size": size})
     return RolloutWorker(replace(spec, row_writer=row_writer))
 
 
-@pytest.mark.parametrize("make_policy", [LookingPolicy, RememberingPolicy])
-def test_worker_sends_frames_instead_of_images(make_policy: type[Policy]) -> None:
-    worker, writer = make_worker(make_policy), KeepingWriter()
-    whole = make_worker(LookingPolicy, row_writer=writer)
+@pytest.mark.parametrize(
+    ("make_policy", "make_whole", "fold"),
+    [
+        (LookingPolicy, LookingPolicy, ONE_STEP),
+        (RememberingPolicy, LookingPolicy, ONE_STEP),
+        (OnPolicy, OnPolicy, StepFold()),
+        (LookingOnPolicy, OnPolicy, StepFold()),
+    ],
+)
+def test_worker_sends_frames_instead_of_images(make_policy: type[Policy], make_whole: type[Policy], fold: Fold) -> None:
+    worker, writer = make_worker(make_policy, fold=fold), KeepingWriter()
+    whole = make_worker(make_whole, row_writer=writer, fold=fold)
     for _ in range(4):
         sent, info = worker.sample(0)
         whole.sample(0)

@@ -1,0 +1,87 @@
+"""Continuous actions: numbered for agents that choose among a finite number, else brought within their bounds."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import VectorActionWrapper, VectorEnv
+from numpy.typing import NDArray
+
+from rlexp.config.keys.capabilities import ActionScaling
+from rlexp.errors import UsageError
+
+Array = NDArray[Any]
+Vector = VectorEnv[Any, Any, Any]
+
+MOST_ACTIONS = 10_000
+"""A network has an output for each action, and a grid has bins to the power of dimensions of them."""
+
+
+class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
+    """Numbers the points of a grid over a Box of d dimensions: ``bins`` values in each, both bounds included."""
+
+    def __init__(self, env: gym.Env[Any, Any], name: str, bins: int) -> None:
+        """Raise UsageError, naming the env, where a dimension has no bounds or the grid is too large."""
+        super().__init__(env)
+        space = env.action_space
+        assert isinstance(space, Box)
+        _check(name, space, bins)
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        axes = [np.linspace(*bounds, bins) for bounds in zip(low, high, strict=True)]
+        grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+        self._actions = grid.reshape(-1, *space.shape).astype(space.dtype)
+        self.action_space = Discrete(len(self._actions))
+
+    def action(self, action: Any) -> Any:
+        return self._actions[action].copy()
+
+
+def _check(name: str, space: Box, bins: int) -> None:
+    if not space.is_bounded():
+        message = f"env {name} has actions {space} without bounds, which discretize_actions cannot divide"
+        raise UsageError(message, "wrap the env so that its actions are bounded")
+    dimensions = int(np.prod(space.shape))
+    if bins**dimensions > MOST_ACTIONS:
+        raise UsageError(
+            f"discretize_actions: {bins} makes {bins}**{dimensions} actions of the {dimensions} dimensions of "
+            f"env {name}; {MOST_ACTIONS} are the limit",
+            "lower discretize_actions, or choose an env with fewer action dimensions",
+        )
+
+
+def bound_actions(vector: Vector, scaling: ActionScaling | None) -> Vector:
+    """Wrap ``vector`` so that its envs get continuous actions within their bounds; None and other spaces: as it is."""
+    space = vector.single_action_space
+    return BoundedActions(vector, space, scaling) if scaling is not None and is_continuous(space) else vector
+
+
+def is_continuous(space: Space[Any]) -> TypeGuard[Box]:
+    """Return whether actions of ``space`` are floating-point numbers."""
+    return isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+
+
+class BoundedActions(VectorActionWrapper[Any, Any, Any, Any]):
+    """Clips the actions ``[M, ...]`` of M envs to the bounds of their Box, ``normalized`` ones after scaling them.
+
+    ``single_action_space`` is still the env's Box: its shape and dtype are those of an action as it is drawn, not its
+    bounds. Actions are left unchanged, the envs get new arrays.
+    """
+
+    def __init__(self, vector: Vector, space: Box, scaling: ActionScaling) -> None:
+        """``normalized`` maps -1 to 1 onto ``low`` to ``high`` in each dimension with two finite bounds."""
+        super().__init__(vector)
+        self._dtype = space.dtype
+        # In float64, the width of a float32 Box is never infinite, and rounding to float32 gives its bounds exactly.
+        self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
+        half = self._high / 2 - self._low / 2
+        is_scaled = np.isfinite(half) & (scaling == "normalized")
+        self._scale = np.where(is_scaled, half, 1.0)
+        self._shift = np.add(self._low, half, out=np.zeros(space.shape), where=is_scaled)
+
+    def actions(self, actions: Array) -> Array:
+        bounded: Array = np.clip(actions * self._scale + self._shift, self._low, self._high).astype(self._dtype)
+        return bounded
