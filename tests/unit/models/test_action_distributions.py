@@ -21,7 +21,7 @@ CHOICES: dict[str, Space[Any]] = {
     "one action": Discrete(1),
     "multi-discrete": MultiDiscrete([3, 2, 5]),
     "multi-discrete from 1": MultiDiscrete([3, 2], start=[1, -4]),
-    "multi-discrete matrix": MultiDiscrete([[2, 3, 4], [5, 2, 3]]),
+    "multi-discrete matrix": MultiDiscrete(np.array([[2, 3, 4], [5, 2, 3]])),
     "multi-binary": MultiBinary(3),
     "multi-binary matrix": MultiBinary((2, 3)),
     "integers": Box(np.array([-2, 5]), np.array([1, 6]), dtype=np.int8),
@@ -66,7 +66,8 @@ def test_numpy_and_torch_agree_on_the_probability_of_an_action(space: Space[Any]
     inputs = random_inputs(actions, rows=50)
     taken = actions.draw(inputs, np.random.default_rng(0))
     log_prob = actions.log_prob(inputs, taken)
-    assert (log_prob.shape, log_prob.dtype) == ((50,), np.float32)
+    assert log_prob.shape == (50,)
+    assert log_prob.dtype == np.float32
     np.testing.assert_allclose(log_prob, torch_log_prob(actions, inputs, taken), rtol=1e-5, atol=1e-5)
 
 
@@ -88,7 +89,7 @@ def test_choices_are_drawn_as_often_as_their_probabilities_say(space: Space[Any]
     expected = count * np.exp(actions.log_prob(inputs[: len(taken)], taken.reshape(-1, *(space.shape or ()))))
     often = expected >= 5
     statistic = (np.square(frequencies - expected)[often] / expected[often]).sum()
-    freedom = max(np.count_nonzero(often) - 1, 1)
+    freedom = max(int(np.count_nonzero(often)) - 1, 1)
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
 
 
@@ -169,7 +170,7 @@ def test_deviations_beyond_the_limit_stay_finite_and_have_no_gradient(log_std: f
     np.testing.assert_allclose(actions.log_prob(inputs, drawn), torch_log_prob(actions, inputs, drawn), rtol=1e-5)
     learned = torch.from_numpy(inputs).requires_grad_()
     distribution = distribution_of(actions, learned)
-    (distribution.log_prob(torch.from_numpy(drawn)) + distribution.entropy()).sum().backward()
+    (distribution.log_prob(torch.from_numpy(drawn)) + distribution.entropy()).sum().backward()  # type: ignore[no-untyped-call]
     assert learned.grad is not None
     assert torch.isfinite(learned.grad).all()
     assert learned.grad[0, 1] == 0

@@ -72,8 +72,10 @@ def test_numpy_computes_what_torch_does(
 @separate_or_shared
 @pytest.mark.parametrize("activation", sorted(TORCH_ACTIVATIONS))
 def test_numpy_has_every_activation(activation: str, shares_torso: bool) -> None:
-    both = {"fcnet_activation": activation, "post_fcnet_activation": activation}
-    assert_numpy_agrees(config_of(shares_torso, post_fcnet_hiddens=(6,), **both), observations())
+    config = config_of(
+        shares_torso, fcnet_activation=activation, post_fcnet_hiddens=(6,), post_fcnet_activation=activation
+    )
+    assert_numpy_agrees(config, observations())
     assert ACTIVATIONS.keys() == TORCH_ACTIVATIONS.keys()
 
 

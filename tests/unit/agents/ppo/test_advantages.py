@@ -187,7 +187,7 @@ def test_a_fragment_of_one_step_has_its_td_error() -> None:
 def test_the_fragments_given_are_not_written_into() -> None:
     steps = [make_steps(0, [1, 2, 4, 8], [GOES_ON, TERMINATED, GOES_ON, GOES_ON])]
     fragment = with_values(make_fragment(steps, 0, 4))
-    columns = vars(fragment) | fragment.outputs
+    columns = {**vars(fragment), **fragment.outputs}
     del columns["outputs"]
     for column in columns.values():
         column.setflags(write=False)

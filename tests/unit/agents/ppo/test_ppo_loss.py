@@ -29,7 +29,7 @@ def test_the_surrogate_loss_is_the_worse_of_both(ratio: float, advantage: float,
     logp, old_logp, advantages = tensors(math.log(ratio) - 1.5, -1.5, advantage)
     logp.requires_grad_()
     ratios, losses = surrogate_losses(logp, old_logp, advantages, 0.3)
-    losses.sum().backward()
+    losses.sum().backward()  # type: ignore[no-untyped-call]
     assert losses.tolist() == pytest.approx([loss])
     assert logp.grad is not None
     assert logp.grad.tolist() == pytest.approx([gradient])
@@ -51,7 +51,7 @@ def test_the_value_loss_is_the_larger_square(
     values, old_values, targets = tensors(value, old_value, target)
     values.requires_grad_()
     losses = value_losses(values, old_values, targets, 0.5)
-    losses.sum().backward()
+    losses.sum().backward()  # type: ignore[no-untyped-call]
     assert losses.tolist() == pytest.approx([loss])
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([gradient])
