@@ -61,7 +61,7 @@ def played(env: Vector, steps: int, seed: int) -> list[bytes]:
     said = []
     for _ in range(steps):
         if isinstance(actions, Discrete):
-            chosen = rng.integers(actions.n, size=env.num_envs)
+            chosen: np.ndarray = rng.integers(actions.n, size=env.num_envs)
         else:
             chosen = rng.normal(size=env.action_space.shape or ())
         obs, rewards, terminated, truncated, _ = env.step(chosen)
