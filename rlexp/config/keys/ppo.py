@@ -130,6 +130,6 @@ class PPOConfig(PPOKeys):
 class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
-    AGENT: ClassVar[str | None] = "rlexp.agents.ppo.agent:PPOAgent"
+    AGENT: ClassVar[str] = "rlexp.agents.ppo.agent:PPOAgent"
     run: Literal["PPO"]
     config: PPOConfig = PPOConfig()

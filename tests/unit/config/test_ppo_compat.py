@@ -36,7 +36,7 @@ def config_of(plan: Plan) -> PPOConfig:
 
 
 def messages(plan: Plan) -> list[str]:
-    return [notice.message for notice in plan.notices if "rlexp cannot train" not in notice.message]
+    return [notice.message for notice in plan.notices]
 
 
 def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tuple[str, str, str | None]]:
