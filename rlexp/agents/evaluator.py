@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.agents.observation_filters import ObservationFilters
-from rlexp.config.keys.common import EvaluationConfig
+from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
 from rlexp.rollout.evaluation import (
     ActingPolicy,

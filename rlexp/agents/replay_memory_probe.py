@@ -86,7 +86,7 @@ def bytes_per_transition_above(
     replay = experiment.config.replay
     if replay is None or replay.capacity * (2 * observation_bytes + BYTES_BESIDE) <= limit:
         return None
-    each = measured_bytes_per_transition(env_config, replay, experiment.config.sample_batch_size)
+    each = measured_bytes_per_transition(env_config, replay, experiment.config.fragment_length)
     return each if each * replay.capacity > limit else None
 
 

@@ -71,7 +71,8 @@ def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig) -> dict[str
     # Where it is imported from, and how many threads step it, changes nothing in an env.
     env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
     del env["actions"]  # which actions can be played does not change how they are
-    fingerprint: dict[str, Any] = plain(
-        {"env": env, "config": config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS))}
-    )
+    keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {
+        "sample_batch_size": config.fragment_length
+    }
+    fingerprint: dict[str, Any] = plain({"env": env, "config": keys})
     return fingerprint

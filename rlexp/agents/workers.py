@@ -78,10 +78,10 @@ def worker_spec(
         make_policy=parts.make_policy,
         fold=parts.fold,
         rollout=RolloutConfig(
-            fragment_length=config.sample_batch_size,
+            fragment_length=config.fragment_length,
             clip_rewards=reward_limits(config, env_config.env),
             batch_mode=config.batch_mode,
-            sample_async=config.sample_async,
+            sample_async=config.workers_sample_ahead,
             observation_filter=filters.of_worker(worker_index),
             reported_envs=parts.reported_envs,
         ),

@@ -9,7 +9,7 @@ from typing import Any
 from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import is_atari
-from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.keys.experiment import Experiment, cpus_of_learners, required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import Problem, ResourceError
 from rlexp.machine.hardware import Machine
@@ -53,11 +53,14 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
     config = experiment.config
     cpus, gpus = required_cpus(experiment), required_gpus(experiment)
     if cpus > machine.cpus:
+        learners = config.learner_processes
         parts = f"{config.num_cpus_for_driver:g} driver + {config.num_workers} workers x {config.num_cpus_per_worker:g}"
+        parts += f" + {learners.number} learners x {learners.cpus:g}" if learners else ""
         message = f"{experiment.name} needs {_count(cpus, 'CPU')} ({parts}), this machine has {machine.cpus}"
         yield Problem("", message, _cpu_hint(experiment, machine))
     if gpus > machine.gpus:
-        parts = f"{config.num_gpus:g} learner + {config.num_workers} workers x {config.num_gpus_per_worker:g}"
+        several = "s" if config.learner_processes else ""
+        parts = f"{config.num_gpus:g} learner{several} + {config.num_workers} workers x {config.num_gpus_per_worker:g}"
         message = f"{experiment.name} needs {_count(gpus, 'GPU')} ({parts}), this machine has {machine.gpus or 'none'}"
         yield Problem("", message, f"{_gpu_hint(config)}, or --fit" if not machine.gpus else "--fit")
     for name, amount in config.custom_resources_per_worker.items():
@@ -74,7 +77,9 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
 def _cpu_hint(experiment: Experiment, machine: Machine) -> str:
     """Return overrides that make the experiment fit: fewer workers, or a smaller share for each."""
     config = experiment.config
-    left = machine.cpus - config.num_cpus_for_driver
+    left = machine.cpus - config.num_cpus_for_driver - cpus_of_learners(config)
+    if left <= 0 and config.learner_processes:
+        return f"-o config.{config.LEARNERS_KEY}=1, or --fit"
     if left <= 0:
         return f"-o config.num_cpus_for_driver={machine.cpus} -o config.num_workers=0, or --fit"
     workers = f"-o config.num_workers={math.floor(left / config.num_cpus_per_worker)}"
@@ -97,9 +102,12 @@ def _gib(number: int) -> str:
 
 
 def fitted(experiment: Experiment, machine: Machine) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment with no more workers, shards, GPUs and replay than the machine holds, and what changed."""
+    """Return the experiment with no more learners, workers, shards, GPUs and replay than the machine holds.
+
+    And what changed.
+    """
     changes: list[str] = []
-    for change in (_fewer_gpus, _fewer_cpus, _fewer_shards, _less_replay):
+    for change in (_fewer_gpus, _fewer_learners, _fewer_cpus, _fewer_shards, _less_replay):
         keys = {key: value for key, value in change(experiment, machine).items() if _at(experiment, key) != value}
         changes += [
             f"{key}: {_shown(value)} instead of {_shown(_at(experiment, key))} (--fit)" for key, value in keys.items()
@@ -109,22 +117,44 @@ def fitted(experiment: Experiment, machine: Machine) -> tuple[Experiment, tuple[
 
 
 def _fewer_gpus(experiment: Experiment, machine: Machine) -> Changes:
-    """Return no more GPUs than the agent can use and the machine has; the learner's go before the workers'."""
+    """Return no more GPUs than the agent can use and the machine has; the learner's go before the workers'.
+
+    Where learners lose their GPUs, there are as many as GPUs are left, or one.
+    """
     config = experiment.config
-    learner = min(config.num_gpus, config.MOST_GPUS)
+    learner = min(config.num_gpus, float(config.most_gpus))
     share = config.num_gpus_per_worker if config.WORKERS_USE_GPUS else 0.0
     if learner + share * config.num_workers > machine.gpus:
         learner = min(learner, float(machine.gpus))
         share = min(share, _rounded((machine.gpus - learner) / max(config.num_workers, 1)))
-    return {"num_gpus": learner, "num_gpus_per_worker": share}
+    return {**_learners(config, learner), "num_gpus": learner, "num_gpus_per_worker": share}
+
+
+def _learners(config: CommonConfig, gpus: float) -> Changes:
+    """Return the number of learners where they have fewer ``gpus`` than they ask for."""
+    if config.LEARNERS_KEY is None or config.learner_processes is None or gpus >= config.num_gpus:
+        return {}
+    return {config.LEARNERS_KEY: max(math.floor(gpus), 1)}
+
+
+def _fewer_learners(experiment: Experiment, machine: Machine) -> Changes:
+    """Return so few learners that they take half of the CPUs that the driver leaves, at most."""
+    config, learners = experiment.config, experiment.config.learner_processes
+    if config.LEARNERS_KEY is None or learners is None or required_cpus(experiment) <= machine.cpus:
+        return {}
+    left = machine.cpus - min(config.num_cpus_for_driver, machine.cpus / 2)
+    number = max(math.floor(left / 2 / learners.cpus), 1) if learners.cpus else learners.number
+    number = min(number, learners.number)
+    return {config.LEARNERS_KEY: number, "num_gpus": number * learners.gpus}
 
 
 def _fewer_cpus(experiment: Experiment, machine: Machine) -> Changes:
     config = experiment.config
     if required_cpus(experiment) <= machine.cpus:
         return {}
-    driver = min(config.num_cpus_for_driver, machine.cpus if config.num_workers == 0 else machine.cpus / 2)
-    left = machine.cpus - driver
+    room = machine.cpus - cpus_of_learners(config)
+    driver = min(config.num_cpus_for_driver, room if config.num_workers == 0 else room / 2)
+    left = room - driver
     fewest = min(config.num_workers, _FEWEST_WORKERS)
     workers = min(config.num_workers, max(math.floor(left / max(config.num_cpus_per_worker, 0.01)), fewest))
     share = min(config.num_cpus_per_worker, _rounded(left / max(workers, 1)))
@@ -181,7 +211,7 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
         return _BESIDE_OBSERVATIONS + 2 * stacked * frame
     packed = _PACKED_SHARE if replay.storage == "compressed_frames" else 1.0
     return _BESIDE_OBSERVATIONS + math.ceil(
-        frame * packed * frames_per_transition(replay, config.sample_batch_size, stacked)
+        frame * packed * frames_per_transition(replay, config.fragment_length, stacked)
     )
 
 

@@ -12,6 +12,7 @@ from rlexp.config.reference.explain import (
     KeyReference,
     NamedValue,
     OldKey,
+    by_agents,
     find_keys,
     find_metric_by_end,
     find_named_value,
@@ -80,12 +81,10 @@ def _defaults(key: KeyReference) -> str:
     """Return the default; where agents differ, each value with its agents."""
     if key.required:
         return "none, it is required"
-    agents: dict[str, list[str]] = {}
-    for run, default in key.defaults.items():
-        agents.setdefault(shown_default(default), []).append(run)
-    if len(agents) == 1 and len(key.defaults) == len(AGENTS):
-        return next(iter(agents))
-    return ", ".join(f"{default} ({', '.join(runs)})" for default, runs in agents.items())
+    shown = {run: shown_default(default) for run, default in key.defaults.items()}
+    if len(set(shown.values())) == 1 and len(shown) < len(AGENTS):
+        return f"{next(iter(shown.values()))} ({', '.join(shown)})"
+    return by_agents(shown)
 
 
 def _old(old: OldKey) -> Iterator[str]:

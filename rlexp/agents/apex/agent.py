@@ -76,7 +76,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
             num_rings=config.num_workers,
             # The fragments that a worker is asked for, and those that have come back and are about to be taken in:
             # with so much room no worker ever waits.
-            headroom=2 * settings.sample_queue_depth * config.sample_batch_size * config.num_envs_per_worker,
+            headroom=2 * settings.sample_queue_depth * config.fragment_length * config.num_envs_per_worker,
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 

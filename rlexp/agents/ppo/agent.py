@@ -11,6 +11,8 @@ import torch
 from rlexp.agents.agent import Agent
 from rlexp.agents.ppo.advantages import Advantages
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
+from rlexp.agents.ppo.learner_group import LearnerGroup
+from rlexp.agents.ppo.learner_process import LearnerSpec
 from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.agents.torch.device import learner_device
@@ -25,6 +27,7 @@ from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
+from rlexp.task_pool import Resources
 
 CALLS_PER_WORKER = 2
 """Sample calls in flight per worker: the second one hides the time of the messages."""
@@ -51,23 +54,21 @@ class PPOAgent(Agent[PPOConfig]):
         return StochasticPlayer(policy, seed)
 
     def make_learner(self) -> Learner:
-        config, actions = self.config, actions_of(self.action_space)
-        learner_config = PPOLearnerConfig(
-            lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
-            entropy_coeff=PiecewiseSchedule(config.entropy_coeff_schedule or ((0, config.entropy_coeff),)),
-            adam_epsilon=config.adam_epsilon,
-            grad_norm_clipping=config.grad_norm_clipping,
-            num_sgd_iter=config.num_sgd_iter,
-            sgd_minibatch_size=config.sgd_minibatch_size,
-            clip_param=config.clip_param,
-            vf_clip_param=config.vf_clip_param,
-            vf_loss_coeff=config.vf_loss_coeff if config.use_critic else 0.0,
-            kl_coeff=config.kl_coeff,
-            kl_target=config.kl_target,
-            device=learner_device(config.num_gpus),
-        )
+        config, network, actions = self.config, self.network_config(), actions_of(self.action_space)
+        seed, processes = derive_seed(self.seed, "learner"), config.learner_processes
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        return PPOLearner(self.network_config(), actions, learner_config, derive_seed(self.seed, "learner"))
+        if processes is None:
+            return PPOLearner(network, actions, learner_config(config, learner_device(config.num_gpus)), seed)
+        spec = LearnerSpec(
+            network=network,
+            actions=actions,
+            config=learner_config(config, "cpu"),
+            seed=seed,
+            num_learners=processes.number,
+            num_threads=max(int(processes.cpus), 1),
+            num_gpus=processes.gpus,
+        )
+        return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus), spec)
 
     def make_source(self) -> SampleSource:
         return self.place_workers(queue_depth=CALLS_PER_WORKER, max_weight_sync_delay=0)
@@ -120,4 +121,22 @@ def actor_critic_config(config: PPOConfig, observation_space: gym.Space[Any], ac
         torso=torso_config_of(config),
         shares_torso=config.model.vf_share_layers,
         sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
+    )
+
+
+def learner_config(config: PPOConfig, device: str) -> PPOLearnerConfig:
+    """Return what the keys say about learning."""
+    return PPOLearnerConfig(
+        lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
+        entropy_coeff=PiecewiseSchedule(config.entropy_coeff_schedule or ((0, config.entropy_coeff),)),
+        adam_epsilon=config.adam_epsilon,
+        grad_norm_clipping=config.grad_norm_clipping,
+        num_sgd_iter=config.num_sgd_iter,
+        sgd_minibatch_size=config.sgd_minibatch_size,
+        clip_param=config.clip_param,
+        vf_clip_param=config.vf_clip_param,
+        vf_loss_coeff=config.vf_loss_coeff if config.use_critic else 0.0,
+        kl_coeff=config.kl_coeff,
+        kl_target=config.kl_target,
+        device=device,
     )

@@ -55,6 +55,7 @@ class ApexConfig(DQNConfig):
     learning_starts: CountOrZero = 50_000
     buffer_size: Count = 2_000_000
     worker_side_prioritization: bool = True
+    final_prioritized_replay_beta: PositiveFraction | None = None  # constant, as in the paper
     n_step: Count = 3
     target_network_update_freq: Count = 500_000
 
@@ -68,9 +69,6 @@ class ApexConfig(DQNConfig):
     ``shared_memory`` needs Linux, and all workers on the learner's machine. Each worker keeps its own newest
     transitions, an equal share of ``buffer_size``, with whole uncompressed observations: for stacked frames this is
     eight times the memory. With ``num_workers: 0`` it is the same as ``local``."""
-
-    final_prioritized_replay_beta: PositiveFraction | None = None
-    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant, as in the paper."""
 
     optimizer: AsyncReplayOptimizerConfig = AsyncReplayOptimizerConfig()
     """How experience moves."""

@@ -13,6 +13,18 @@ MOST_CHECKPOINTED_BYTES: Final = 256 * 10**6
 
 
 @dataclass(frozen=True)
+class LearnerProcesses:
+    """Several learners, each in a process of its own."""
+
+    number: int
+    """At least 2."""
+    cpus: float
+    """CPUs that each of them reserves."""
+    gpus: float
+    """GPUs that each of them reserves."""
+
+
+@dataclass(frozen=True)
 class ReplayNeeds:
     """What decides how much memory the replay of an agent takes when it is full."""
 

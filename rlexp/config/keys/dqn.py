@@ -31,7 +31,6 @@ _PRIORITIES = ("prioritized_replay_alpha", "prioritized_replay_eps", "worker_sid
 class DQNConfig(DQNKeys):
     """What is under ``config:`` for ``run: DQN``."""
 
-    MOST_GPUS: ClassVar[float] = 1
     WORKERS_USE_GPUS: ClassVar[bool] = False
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
         *("n_step", "noisy", "soft_q", "parameter_noise", "epsilon_with_noisy", "worker_side_prioritization")

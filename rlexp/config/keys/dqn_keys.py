@@ -34,6 +34,7 @@ class DQNKeys(CommonConfig):
     sample_batch_size: Count = 4
     lr: Positive = 5e-4
     train_batch_size: Count = 32
+    grad_norm_clipping: Positive | None = 40.0
     timesteps_per_iteration: CountOrZero | None = 1000
     min_iter_time_s: PositiveOrZero | None = 1.0
 
@@ -163,12 +164,6 @@ class DQNKeys(CommonConfig):
 
     target_network_update_freq: Count = 500
     """Steps between two updates of the target network: sampled steps for DQN, trained steps for APEX."""
-
-    adam_epsilon: Positive = 1e-8
-    """Adam's epsilon, added to the denominator."""
-
-    grad_norm_clipping: Positive | None = 40.0
-    """Maximum norm of the gradient of all parameters together. Null: no clipping."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """How experience moves."""

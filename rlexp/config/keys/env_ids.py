@@ -127,6 +127,11 @@ def is_atari(env: str) -> bool:
     return bool(found and found["game"] in ATARI_GAMES and not found["ram"])
 
 
+def has_images(env: str) -> bool:
+    """Return whether an id, a current one, is known to have images as observations."""
+    return is_atari(env) or env == "CarRacing-v3"
+
+
 def is_known(env: str) -> bool:
     """Return whether an id can be made without importing anything else: Gymnasium's own, an Atari game or a class."""
     found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)

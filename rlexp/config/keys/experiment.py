@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer
@@ -125,7 +128,11 @@ class Experiment(KeyGroup):
     @property
     def essence(self) -> str:
         """It as text, without the keys that have no effect: two with the same text train the same."""
-        return self.model_dump_json(exclude={"config": {key for key, _ in self.config.ineffective_keys()}})
+        effective = self.model_dump(mode="json", by_alias=True)
+        for key, _ in self.config.ineffective_keys():
+            *groups, name = key.split(".")
+            reduce(getitem, groups, effective["config"]).pop(name, None)  # a key may have two reasons
+        return json.dumps(effective)
 
     @property
     def is_sweep(self) -> bool:
@@ -182,12 +189,18 @@ class Experiment(KeyGroup):
 
 
 def required_cpus(experiment: Experiment) -> float:
-    """Return the CPUs that one trial reserves: the driver's and the workers'; replay shards take none."""
+    """Return the CPUs that one trial reserves: the driver's, several learners' and the workers'; shards take none."""
     config = experiment.config
-    return config.num_cpus_for_driver + config.num_workers * config.num_cpus_per_worker
+    return config.num_cpus_for_driver + cpus_of_learners(config) + config.num_workers * config.num_cpus_per_worker
+
+
+def cpus_of_learners(config: CommonConfig) -> float:
+    """Return the CPUs that several learners reserve beside the driver; one learner reserves none."""
+    learners = config.learner_processes
+    return learners.number * learners.cpus if learners else 0.0
 
 
 def required_gpus(experiment: Experiment) -> float:
-    """Return the GPUs that one trial reserves: the learner's and the workers'."""
+    """Return the GPUs that one trial reserves: the learners' and the workers'."""
     config = experiment.config
     return config.num_gpus + config.num_workers * config.num_gpus_per_worker

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isfinite
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +31,9 @@ RULE = "rule"
 
 CONFLICT = "conflict"
 """Type of the pydantic error that carries the conflicts of a group in its context."""
+
+AUTO: Final = "auto"
+"""What stands for a length of fragments that follows from other keys."""
 
 ConvFilter = tuple[int, tuple[int, int], int]
 """Channels, kernel (height, width) and stride of a convolution."""
@@ -122,6 +125,10 @@ def _read_clip_rewards(value: Any) -> bool | float | tuple[float, float] | None:
     return float(value)
 
 
+def _read_fragment_length(value: Any) -> int | str:
+    return AUTO if value == AUTO else _count(value)
+
+
 def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
     return tuple(_read_conv_filter(*layer) for layer in value) if value else None
 
@@ -146,6 +153,10 @@ def _read_schedule(value: Any) -> tuple[tuple[int, float], ...] | None:
 ClipRewards = Annotated[
     bool | float | tuple[float, float] | None,
     *_judged("true, false, null, a number > 0 or a pair [low, high]", _read_clip_rewards),
+]
+FragmentLength = Annotated[
+    int | Literal["auto"],
+    *_judged("a whole number >= 1 or auto", _read_fragment_length),
 ]
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,

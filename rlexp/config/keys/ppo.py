@@ -1,78 +1,69 @@
-"""PPO's keys and defaults (Schulman et al. 2017), those of RLlib 0.5.3. Its files can be checked and converted."""
+"""PPO: what other rooms ask of its keys: its processes, actions, conflicts, and keys that have no effect."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from rlexp.config.keys.capabilities import ActionScaling, PlayableActions
+from rlexp.config.keys.capabilities import ActionScaling, FactLine, LearnerProcesses, PlayableActions
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero, Schedule
-from rlexp.config.keys.model import ActorCriticModelConfig
+from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.ppo_keys import PPOKeys
 
-_WITHOUT_CRITIC = "write use_gae: false, or leave use_critic out"
+_CRITIC = ("vf_loss_coeff", "vf_clip_param", "model.vf_share_layers")
 
 
-class PPOConfig(CommonConfig):
+class PPOConfig(PPOKeys):
     """What is under ``config:`` for ``run: PPO``."""
 
-    num_workers: CountOrZero = 2
-    sample_batch_size: Count = 200
-    batch_mode: Literal["truncate_episodes", "complete_episodes"] = "complete_episodes"
-    observation_filter: Literal["NoFilter", "MeanStdFilter"] = "MeanStdFilter"
-    lr: Positive = 5e-5
-    train_batch_size: Count = 4000
-    timesteps_per_iteration: CountOrZero | None = 0
-    min_iter_time_s: PositiveOrZero | None = 0.0
-    model: ActorCriticModelConfig = ActorCriticModelConfig()
+    LEARNERS_KEY: ClassVar[str | None] = "num_learners"
+    WORKERS_USE_GPUS: ClassVar[bool] = False
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
+        *("lambda_", "use_gae", "use_critic", "clip_actions", "normalize_actions")
+    }
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+        *("info/weight_age", "info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
+        *("info/learner/vf_explained_var", "info/learner/kl", "info/learner/cur_kl_coeff", "info/learner/entropy"),
+        *("info/learner/cur_entropy_coeff", "info/learner/clip_fraction", "info/learner/grad_norm"),
+        *("info/learner/lr", "info/learner_time_share/workers", "info/learner_time_share/learner"),
+    )
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+        *CommonConfig.DISPLAYED,
+        FactLine(
+            "time",
+            (
+                "sampling {info/learner_time_share/workers:percent}",
+                "learning {info/learner_time_share/learner:percent}",
+                "weight age {info/weight_age:count}",
+            ),
+        ),
+        FactLine(
+            "learning",
+            (
+                "kl {info/learner/kl:short} (coeff {info/learner/cur_kl_coeff:short})",
+                "entropy {info/learner/entropy:short}",
+                "clipped {info/learner/clip_fraction:percent}",
+                "explained {info/learner/vf_explained_var:short}",
+            ),
+        ),
+    )
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *CommonConfig.KEPT_BY_PBT,
+        *("use_critic", "num_learners", "num_cpus_per_learner", "clip_actions", "normalize_actions"),
+    )
 
-    use_gae: bool = True
-    """Estimate advantages by GAE (Schulman et al. 2016). False: by the returns."""
+    @property
+    def workers_sample_ahead(self) -> bool:
+        """No: workers wait for new weights after each train batch; ``sample_async`` is about whole batches."""
+        return False
 
-    use_critic: bool = True
-    """Subtract a learned value from the returns. Can be false only if ``use_gae`` is false."""
-
-    lambda_: Fraction = Field(default=1.0, alias="lambda")
-    """GAE's parameter. Near 0 advantages rely on the value function, at 1 on the returns."""
-
-    kl_coeff: PositiveOrZero = 0.2
-    """Initial coefficient of the penalty on the KL divergence from the policy before the update. 0: no penalty."""
-
-    kl_target: Positive = 0.01
-    """KL divergence towards which ``kl_coeff`` is adapted."""
-
-    sgd_minibatch_size: Count = 128
-    """Number of transitions in one step of SGD."""
-
-    num_sgd_iter: Count = 30
-    """Number of passes of SGD over a train batch."""
-
-    clip_param: Positive = 0.3
-    """Distance of the probability ratio from 1 at which it is clipped."""
-
-    vf_clip_param: Positive = 10.0
-    """Distance that the value function can move in one update. It depends on the scale of the rewards."""
-
-    vf_loss_coeff: PositiveOrZero = 1.0
-    """Weight of the loss of the value function."""
-
-    entropy_coeff: PositiveOrZero = 0.0
-    """Weight of the entropy bonus."""
-
-    entropy_coeff_schedule: Schedule = None
-    """Weights of the entropy bonus over sampled steps: a list of [timestep, weight]. Null: ``entropy_coeff``."""
-
-    grad_norm_clipping: Positive | None = None
-    """Maximum norm of the gradient of all parameters together. Null: no clipping."""
-
-    clip_actions: bool = True
-    """Clip continuous actions to the bounds of the env."""
-
-    normalize_actions: bool = False
-    """Let the policy act between -1 and 1, and scale its actions to the bounds of the env."""
+    @property
+    def learner_processes(self) -> LearnerProcesses | None:
+        """A process for each learner, with an equal share of the GPUs, where there are several."""
+        if self.num_learners == 1:
+            return None
+        return LearnerProcesses(self.num_learners, self.num_cpus_per_learner, self.num_gpus / self.num_learners)
 
     @property
     def playable_actions(self) -> PlayableActions:
@@ -90,25 +81,49 @@ class PPOConfig(CommonConfig):
             return "normalized"
         return "clipped" if self.clip_actions else None
 
-    adam_epsilon: Positive = 1e-8
-    """Eps."""
-
-    @property
-    def fragment_length(self) -> int:
-        return self.sample_batch_size
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's, then those of schedules, advantages, actions and learners."""
+        yield from super().ineffective_keys()
+        for is_ineffective, keys, reason in (
+            (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
+            (self.kl_coeff == 0, ("kl_target",), "kl_coeff is 0"),
+            (not self.use_gae, ("lambda",), "use_gae is false"),
+            (not self.use_critic, _CRITIC, "use_critic is false"),
+            (self.normalize_actions, ("clip_actions",), "normalize_actions clips as well"),
+            (self.num_learners == 1, ("num_cpus_per_learner",), "there is one learner, in the process of the driver"),
+            (self.num_workers == 0, ("sample_async",), "num_workers is 0, so nothing samples beside the learner"),
+        ):
+            if is_ineffective:
+                yield from ((key, reason) for key in keys)
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then those of PPO's batches and of its critic."""
+        """Yield the parent's conflicts, then those of advantages, and of batches and learners."""
         yield from super().conflicts()
+        yield from self._impossible_advantages()
         if self.sgd_minibatch_size > self.train_batch_size:
             message = (
                 f"{self.stated('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
             )
             hint = "lower sgd_minibatch_size or raise train_batch_size"
             yield Conflict(("sgd_minibatch_size", "train_batch_size"), message, hint)
+        if self.sgd_minibatch_size < self.num_learners:
+            message = f"{self.stated('sgd_minibatch_size')}, less than num_learners, which is {self.num_learners}"
+            hint = "raise sgd_minibatch_size or lower num_learners; each learner needs a transition at least"
+            yield Conflict(("sgd_minibatch_size", "num_learners"), message, hint)
+        if 0 < self.num_gpus < self.num_learners != 1:
+            message = f"num_gpus is {self.num_gpus:g}, less than num_learners, which is {self.num_learners}"
+            hint = f"write num_gpus: {self.num_learners}, or 0, or fewer learners; they cannot share a GPU"
+            yield Conflict(("num_gpus", "num_learners"), message, hint)
+
+    def _impossible_advantages(self) -> Iterator[Conflict]:
+        """Yield that GAE has no critic, and that returns would end where a fragment ends."""
         if self.use_gae and not self.use_critic:
+            message = "use_critic is false, but use_gae needs a critic"
+            yield Conflict(("use_critic", "use_gae"), message, "write use_gae: false, or leave use_critic out")
+        if not self.use_gae and self.batch_mode == "truncate_episodes":
+            message = f"use_gae is false, but {self.stated('batch_mode')}; returns need whole episodes"
             yield Conflict(
-                ("use_critic", "use_gae"), "use_critic is false, but use_gae needs a critic", _WITHOUT_CRITIC
+                ("use_gae", "batch_mode"), message, "write batch_mode: complete_episodes, or leave use_gae out"
             )
 
 

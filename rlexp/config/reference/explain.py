@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table
+from rlexp.config.keys.key_table import Key, KeyName, flat_keys_of_optimizer, key_table
 from rlexp.config.keys.metric_names import KNOWN_METRICS, STOP_METRICS, current_metric
 from rlexp.config.keys.search import SCHEDULERS
+from rlexp.config.reference.metric_meanings import METRICS
 from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys
 
 _LIKENESS = 0.6
@@ -24,7 +25,7 @@ class KeyReference:
 
     path: KeyName
     expects: str
-    """Of the first agent that has the key."""
+    """With the agents in parentheses where they differ."""
     defaults: Mapping[str, Any]
     """By agent; agents that lack the key are left out."""
     required: bool
@@ -60,8 +61,28 @@ def _reference(path: KeyName) -> KeyReference:
     first = next(iter(keys.values()))
     defaults = {run: key.default for run, key in keys.items()}
     spellings = tuple(dict.fromkeys(_spellings(path)))
-    expects = f"one of {', '.join(AGENTS)}" if path == ("run",) else first.expects
-    return KeyReference(path, expects, defaults, first.required, first.meaning, spellings, first.is_group)
+    expected = by_agents({run: key.expects for run, key in keys.items()})
+    expects = f"one of {', '.join(AGENTS)}" if path == ("run",) else expected
+    return KeyReference(path, expects, defaults, first.required, _meaning(keys), spellings, first.is_group)
+
+
+def by_agents(texts: Mapping[str, str]) -> str:
+    """Return what is the same for all agents, or each text with its agents: ``0 (DQN), 32 (APEX), 2 (PPO)``."""
+    agents = _agents_by_text(texts)
+    return next(iter(agents)) if len(agents) == 1 else ", ".join(f"{text} ({runs})" for text, runs in agents.items())
+
+
+def _meaning(keys: Mapping[str, Key]) -> str:
+    """Return what a key means; where agents differ, each text after its agents."""
+    agents = _agents_by_text({run: key.meaning for run, key in keys.items()})
+    return next(iter(agents)) if len(agents) == 1 else " ".join(f"{runs}: {text}" for text, runs in agents.items())
+
+
+def _agents_by_text(texts: Mapping[str, str]) -> Mapping[str, str]:
+    agents: dict[str, list[str]] = {}
+    for run, text in texts.items():
+        agents.setdefault(text, []).append(run)
+    return {text: ", ".join(runs) for text, runs in agents.items()}
 
 
 def _spellings(path: KeyName) -> Iterator[str]:
@@ -125,61 +146,6 @@ class NamedValue:
     """A line of a file that uses it; empty for what is only reported."""
 
 
-_EPISODES: Final = "the last metrics_smoothing_episodes episodes"
-_OF_EVALUATION: Final = "of the newest evaluation; there is one every evaluation_interval iterations"
-_METRICS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "episode_reward_mean": f"Mean return of {_EPISODES}. With several workers that explore differently, only the "
-        "episodes of the third of the environments that explores least count.",
-        "episode_reward_min": f"Lowest return among {_EPISODES}, counted as for episode_reward_mean.",
-        "episode_reward_max": f"Highest return among {_EPISODES}, counted as for episode_reward_mean.",
-        "episode_reward_mean_all": f"Mean return of {_EPISODES} of all environments, however much they explore.",
-        "episode_len_mean": "Mean length, in env steps, of the episodes of episode_reward_mean.",
-        "episodes_this_iter": "Episodes that ended in this iteration.",
-        "episodes_total": "Episodes that ended since the trial began.",
-        "timesteps_this_iter": "Env steps sampled in this iteration.",
-        "timesteps_total": "Env steps sampled since the trial began, by all workers together.",
-        "training_iteration": "Number of this result row: iterations since the trial began.",
-        "time_this_iter_s": "Seconds that this iteration took.",
-        "time_total_s": "Seconds of training since the trial began, without the time between a stop and a resume.",
-        "info/num_steps_sampled": "Env steps sampled since the trial began; the same as timesteps_total.",
-        "info/num_steps_trained": "Rows trained on since the trial began; a row that is replayed twice counts twice.",
-        "info/num_target_updates": "How often the target network was updated.",
-        "info/num_weight_syncs": "How often weights were sent to a worker.",
-        "info/sample_throughput": "Env steps sampled per second, in this iteration.",
-        "info/train_throughput": "Rows trained on per second, in this iteration.",
-        "evaluation/episode_reward_mean": f"Mean return {_OF_EVALUATION}.",
-        "evaluation/episode_reward_min": f"Lowest return {_OF_EVALUATION}.",
-        "evaluation/episode_reward_max": f"Highest return {_OF_EVALUATION}.",
-        "evaluation/episode_len_mean": f"Mean episode length {_OF_EVALUATION}.",
-        "evaluation/episodes_this_iter": f"Number of episodes {_OF_EVALUATION}.",
-        "info/num_updates": "Optimizer steps since the trial began.",
-        "info/trained_per_sampled": "Rows trained on for each env step sampled, in this iteration.",
-        "info/min_exploration": "The lowest epsilon among all environments.",
-        "info/max_exploration": "The highest epsilon among all environments.",
-        "info/replay_fill": "The part of the replay buffer that is in use, 0 to 1.",
-        "info/replay_fill_per_shard": "The same for each replay shard.",
-        "info/learner_queue_size": "Batches that wait for the learner.",
-        "info/learner_queue_capacity": "Batches that may wait for the learner at most.",
-        "info/weight_age": "Optimizer steps that the workers' weights are behind the learner's, on average.",
-        "info/num_stale_priorities": "New priorities that came after their row had been overwritten, and were dropped.",
-        "info/learner_wait_share": "The part of its time that the learner waited for data, 0 to 1.",
-        "info/worker_wait_share": "The part of their time that the workers did not sample, 0 to 1.",
-        "info/worker_time_share/acting": "The part of the workers' time in which the policy chose actions, 0 to 1.",
-        "info/worker_time_share/stepping": "The part of the workers' time in which environments stepped, 0 to 1.",
-        "info/worker_time_share/folding": "The part of the workers' time that made n-step rows and priorities, 0 to 1.",
-        "info/bottleneck": "What limits training: workers, replay or learner.",
-        "info/learner/loss": "Loss of the newest update.",
-        "info/learner/lr": "Learning rate of the newest update.",
-        "info/learner/mean_q": "Mean Q-value over all actions of the newest batch.",
-        "info/learner/mean_td_error": "Mean absolute TD error of the newest batch; the cross-entropy if num_atoms > 1.",
-        "info/learner/grad_norm": "Norm of the gradient of the newest update, before it is clipped.",
-        "done": "Whether this is the last row of the trial.",
-        "date": "When the row was reported, in ISO form.",
-        "timestamp": "When the row was reported, in seconds since 1970.",
-        "trial_name": "The name of the trial that reported the row.",
-    }
-)
 _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
         "grid_search": (
@@ -239,7 +205,7 @@ def named_values() -> Iterator[NamedValue]:
     """Yield all of them."""
     for name, (kind, example, meaning) in _OTHERS.items():
         yield NamedValue(name, kind, meaning, example)
-    for name, meaning in _METRICS.items():
+    for name, meaning in METRICS.items():
         yield NamedValue(name, "metric", meaning, _example(name))
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rlexp.config.keys.env_ids import current_env, has_images
 from rlexp.config.keys.key_table import KeyName, key_path, key_table, rlexp_only_keys
 from rlexp.config.rllib_compat.names import choices_of, leave_out
 from rlexp.config.rllib_compat.table import Absent
 from rlexp.config.space.samplers import GRID
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Node
+from rlexp.config.yaml.nodes import Node, dotted, written
 
 _TABLE = Path(__file__).with_name("releases.toml")
 _SAME_AS = "= "
@@ -66,10 +67,23 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
             continue
         is_newest = index == len(default.values) - 1
         value = _value_of(translation, default.same_as) if is_newest and default.same_as else default.values[index][1]
-        if value != table[default.path].default and not isinstance(value, dict):  # no second axis for a searched key
-            translation.put(".".join(default.path), value, translation.experiment)
-            used.add(default.path)
+        if value == table[default.path].default or isinstance(value, dict):  # no second axis for a searched key
+            continue
+        if default.except_images and _has_images(translation):
+            key, ours = dotted(default.path), written(table[default.path].default)
+            message = f"the default of RLlib {age}, {written(value)}, does not suit images. It is {ours} here"
+            translation.notice(translation.experiment, f"{key}: {message}")
+            continue
+        translation.put(".".join(default.path), value, translation.experiment)
+        used.add(default.path)
     return frozenset(used)
+
+
+def _has_images(translation: Translation) -> bool:
+    """Return whether an env, or one of those in its grid, is known to have images as observations."""
+    env = translation.find("env")
+    names = [str(choice.value) for choice in choices_of(env)] if env is not None else []
+    return any(has_images((current_env(name) or (name,))[0]) for name in names)
 
 
 def _is_open(translation: Translation, default: ChangedDefault) -> bool:
@@ -146,6 +160,8 @@ class ChangedDefault:
     """The key whose value is the newest default."""
     beside: KeyName | None
     """The key without which this one does not matter."""
+    except_images: bool
+    """Whether rlexp's default is used in envs with images."""
 
     def index_at(self, age: Age) -> int | None:
         """Return which of ``values`` is the default in every release of an age; None where they differ."""
@@ -221,6 +237,7 @@ def _changed_default(entry: Mapping[str, Any]) -> ChangedDefault:
         values=tuple((_release(text), None if value == _NULL else value) for text, value in entry["releases"].items()),
         same_as=key_path(same_as) if same_as else None,
         beside=key_path(entry["beside"]) if "beside" in entry else None,
+        except_images=entry.get("except_images", False),
     )
 
 

@@ -1,4 +1,4 @@
-"""Groups of RLlib that stand for flat keys: exploration, the classes of replay, CPUs and GPUs."""
+"""Groups of RLlib that stand for flat keys: exploration, the classes of replay, CPUs and GPUs of trials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Node, shown, written, written_keys
+from rlexp.config.yaml.nodes import Node, written, written_keys
 
 _EXPLORATIONS: Mapping[str, Mapping[str, Any]] = {
     "EpsilonGreedy": {"per_worker_exploration": False},
@@ -121,37 +121,6 @@ def optimizer_class(translation: Translation) -> None:
         translation.problem(node, message, f"write run: {agent}, or leave optimizer_class out")
     else:
         translation.notice(node, f"config.optimizer_class has no effect here: {agent} has only this one")
-
-
-def learner_gpu(translation: Translation) -> None:
-    """``gpu``, ``gpu_fraction`` and ``devices`` stand for ``num_gpus``; with ``_fake_gpus`` there is none."""
-    fraction = translation.take("config.gpu_fraction")
-    gpu = translation.take("config.gpu")
-    if gpu is not None and isinstance(gpu.value, bool):
-        translation.put_instead(
-            gpu, "config.gpu", "config.num_gpus", (fraction.value if fraction else 1) if gpu.value else 0
-        )
-    elif gpu is not None:
-        translation.problem(gpu, f"config.gpu must be true or false, got {shown(gpu.plain())}")
-    elif fraction is not None:
-        translation.notice(fraction, "config.gpu_fraction has no effect without gpu: true")
-    devices = translation.take("config.devices")
-    if devices is not None:
-        listed = devices.plain() if isinstance(devices.value, tuple) else [devices.value]
-        translation.put_instead(
-            devices, "config.devices", "config.num_gpus", sum("gpu" in str(device) for device in listed)
-        )
-    _fake_gpus(translation)
-
-
-def _fake_gpus(translation: Translation) -> None:
-    """``_fake_gpus`` simulated the GPUs of ``num_gpus`` on CPUs: the learner uses the CPU, and reserves no GPU."""
-    fake = translation.take("config._fake_gpus")
-    if fake is None or not fake.value:
-        return
-    gpus = translation.take("config.num_gpus")
-    left_out = f", and num_gpus: {written(gpus.plain())} is left out" if gpus is not None else ""
-    translation.notice(fake, f"config._fake_gpus: the learner uses the CPU{left_out}")
 
 
 def worker_resources(translation: Translation) -> None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlexp.config.keys.env_ids import current_env
+from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metric_names import current_metric
 from rlexp.config.rllib_compat.groups import (
     epsilon,
     exploration_type,
-    learner_gpu,
     optimizer_class,
     replay_buffer_type,
     trial_resources,
     worker_resources,
 )
+from rlexp.config.rllib_compat.learners import learner_gpu, learner_per_gpu, sizes_for_each
 from rlexp.config.rllib_compat.literals import read_literal
 from rlexp.config.translation import Translation, node_of
 from rlexp.config.yaml.nodes import dotted, shown, written, written_keys
 
-_AUTO = "auto"
-_DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size")
+_DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size", "num_cpus_per_learner")
 _ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
 
 
@@ -98,32 +98,22 @@ def _videos(translation: Translation) -> None:
 
 
 def _automatic(translation: Translation) -> None:
-    """``auto`` leaves a number to RLlib: the length of fragments follows other keys, the rest has the default."""
-    node = translation.find("config.sample_batch_size")
-    if node is not None and node.value == _AUTO:
-        length = _automatic_fragment(translation)
+    """``auto`` leaves a number to RLlib: of a Q-learner, fragments are as long as ``n_step``; the rest is the default.
+
+    Other agents have ``auto`` as well, because the machine may decide how many workers there are.
+    """
+    node, n_step = translation.find("config.sample_batch_size"), key_table(translation.run).get(("config", "n_step"))
+    if node is not None and node.value == AUTO and n_step is not None:
+        given = translation.value("config.n_step")
+        length = max(int(given if isinstance(given, int) else n_step.default), 1)
         translation.put("config.sample_batch_size", length, node)
         translation.notice(node, f"config.sample_batch_size: auto is {length} here")
     for key in _DEFAULT_IF_AUTO:
         node = translation.find(f"config.{key}")
-        if node is not None and node.value == _AUTO:
+        if node is not None and node.value == AUTO:
             translation.take(f"config.{key}")
             default = key_table(translation.run)["config", key].default
             translation.notice(node, f"config.{key}: auto is the default of {translation.run} here: {default}")
-
-
-def _automatic_fragment(translation: Translation) -> int:
-    """Return the length of fragments as RLlib 2 computes it: ``n_step`` of a Q-learner, else a share of the batch."""
-    table = key_table(translation.run)
-
-    def value(name: str) -> int:
-        given = translation.value(f"config.{name}")
-        return int(given if isinstance(given, int) else table["config", name].default)
-
-    if ("config", "n_step") in table:
-        return max(value("n_step"), 1)
-    num_envs = max(value("num_envs_per_worker"), 1) * max(value("num_workers"), 1)
-    return max(value("train_batch_size") // num_envs, 1)
 
 
 def _frames(translation: Translation) -> None:
@@ -153,6 +143,15 @@ def _kl_loss(translation: Translation) -> None:
         translation.notice(node, "config.use_kl_loss: false is kl_coeff: 0")
 
 
+def _whole_episodes(translation: Translation) -> None:
+    """Returns need whole episodes: up to 0.5.3 they were RLlib's default, and later it refused anything else."""
+    node = translation.find("config.use_gae") if translation.run == "PPO" else None
+    if node is None or node.value is not False:
+        return
+    if translation.put_unless_given("config.batch_mode", "complete_episodes", node):
+        translation.notice(node, "config.use_gae: false needs whole episodes, so batch_mode is complete_episodes")
+
+
 def _env(translation: Translation) -> None:
     node = translation.find("env")
     found = current_env(node.value) if node is not None and isinstance(node.value, str) else None
@@ -172,9 +171,11 @@ def _env(translation: Translation) -> None:
 
 _STEPS: tuple[Callable[[Translation], None], ...] = (
     _literals,
+    sizes_for_each,
     learner_gpu,
     worker_resources,
     trial_resources,
+    learner_per_gpu,
     exploration_type,
     epsilon,
     _schedules,
@@ -186,5 +187,6 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _frames,
     _shared_layers,
     _kl_loss,
+    _whole_episodes,
     _env,
 )

@@ -158,10 +158,10 @@ def _without(
     translation = Translation(variant.written, run)
     for key, reason in ineffective.items():
         node = translation.find(f"config.{key}")
-        if node is None or node.plain() == key_table(run)["config", key].default:
+        if node is None or node.plain() == key_table(run)["config", *key.split(".")].default:
             continue
         translation.take(f"config.{key}")
-        if ("config", key) not in defaults:
+        if ("config", *key.split(".")) not in defaults:
             translation.notice(node, f"config.{key} has no effect: {reason}")
     if translation.experiment is variant.written:
         return variant

@@ -31,7 +31,7 @@ def measured(run: str = "DQN", **config: Any) -> int:
 
 def measured_in(env_config: EnvConfig, experiment: Experiment) -> int:
     assert experiment.config.replay is not None
-    return measured_bytes_per_transition(env_config, experiment.config.replay, experiment.config.sample_batch_size)
+    return measured_bytes_per_transition(env_config, experiment.config.replay, experiment.config.fragment_length)
 
 
 def test_plain_images_take_their_bytes_and_little_more() -> None:

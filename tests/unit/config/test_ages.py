@@ -135,8 +135,13 @@ class TestDefaults:
             ("PPO", "framework: torch", "observation_filter", "NoFilter"),
             ("PPO", "framework: torch", "normalize_actions", False),
             ("PPO", "num_rollout_workers: 1", "normalize_actions", True),
-            ("PPO", "num_rollout_workers: 1", "clip_actions", False),
-            ("PPO", "lr: 1", "batch_mode", "complete_episodes"),
+            ("PPO", "num_rollout_workers: 1, normalize_actions: false", "clip_actions", False),
+            ("PPO", "lr: 1", "batch_mode", "truncate_episodes"),
+            ("PPO", "lr: 1", "observation_filter", "NoFilter"),
+            ("PPO", "sgd_stepsize: 1", "batch_mode", "complete_episodes"),
+            ("PPO", "sgd_batchsize: 64", "observation_filter", "MeanStdFilter"),
+            ("PPO", "devices: [/cpu:0]", "batch_mode", "complete_episodes"),
+            ("PPO", "straggler_mitigation: false", "batch_mode", "truncate_episodes"),
         ],
     )
     def test_missing_key_has_default_of_age(self, load: Load, run: str, config: str, key: str, value: Any) -> None:
@@ -147,9 +152,7 @@ class TestDefaults:
         assert notices_of_age(plan) == [
             "the spelling of a is that of RLlib 1.13 to 2.20. Keys that it does not give have the "
             "defaults of these releases: "
-            "config.batch_mode: truncate_episodes, config.clip_actions: false, config.normalize_actions: true, "
-            "config.observation_filter: NoFilter. To use rlexp's defaults, write config.batch_mode: complete_episodes, "
-            "config.clip_actions: true, config.normalize_actions: false, config.observation_filter: MeanStdFilter"
+            "config.normalize_actions: true. To use rlexp's defaults, write config.normalize_actions: false"
         ]
         assert plan.notices[0].where == "f.yaml:1:1"
 

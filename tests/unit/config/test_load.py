@@ -417,9 +417,9 @@ class TestGpus:
         plan = load_plan([write(f"{MINIMAL}  config: {{num_workers: 0, num_gpus: {gpus}}}\n")])
         assert config_of(plan).num_gpus == float(gpus)
 
-    def test_ppo_keeps_them(self, write: Write) -> None:
-        made = config_of(load_plan([write(self.TEXT.replace("APEX", "PPO"))]))
-        assert (made.num_gpus, made.num_gpus_per_worker) == (2, 0.1)
+    def test_ppo_has_a_learner_for_each(self, write: Write) -> None:
+        made = config_of(load_plan([write(MINIMAL.replace("APEX", "PPO") + "  config: {num_gpus: 2}\n")]))
+        assert (made.num_gpus, made.num_learners) == (2, 2)
 
 
 def test_untrainable_agent_has_a_notice(write: Write) -> None:

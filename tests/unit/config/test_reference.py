@@ -1,10 +1,13 @@
 """What is said of keys, in docs/keys.md and by `rlexp explain`, and that each has a test of its effect."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rlexp.config.keys.agents import RUNNABLE
+from rlexp.config.keys.agents import AGENTS, RUNNABLE
+from rlexp.config.keys.key_table import key_table
+from rlexp.config.reference import explain
 from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
 from rlexp.config.reference.page import behaviour_tests, page
 
@@ -74,3 +77,18 @@ def test_find_old_key() -> None:
 def test_key_reference_has_defaults_by_agent() -> None:
     (key,) = find_keys("n_step")
     assert key.defaults == {"DQN": 1, "APEX": 3}
+
+
+def test_key_reference_has_values_and_meaning_by_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {run: dict(key_table(run)) for run in AGENTS}
+    path = ("config", "n_step")
+    tables["APEX"][path] = replace(tables["APEX"][path], expects="a number", meaning="Other steps.")
+    monkeypatch.setattr(explain, "key_table", tables.__getitem__)
+    explain.key_references.cache_clear()
+    try:
+        (key,) = find_keys("n_step")
+    finally:
+        explain.key_references.cache_clear()
+    dqn = key_table("DQN")[path]
+    assert key.expects == "a whole number >= 1 (DQN), a number (APEX)"
+    assert key.meaning == f"DQN: {dqn.meaning} APEX: Other steps."

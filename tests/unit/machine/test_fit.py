@@ -8,6 +8,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
+from rlexp.config.keys.ppo import PPOConfig
 from rlexp.machine import Machine, fitted
 
 GIB = 2**30
@@ -48,6 +49,32 @@ def test_fitted_experiment_fits_and_is_valid(cpus: int, gpus: int, config: dict[
     assert ApexConfig.model_validate(after.config.model_dump()) == after.config
     assert fitted(after, machine(cpus, gpus)) == (after, ())
     assert bool(changes) == (after != before)
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 3, 4, 8, 64])
+@pytest.mark.parametrize("gpus", [0, 1, 3, 8])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_learners": 4, "num_gpus": 4, "num_workers": 64},
+        {"num_learners": 4, "num_workers": 2, "num_cpus_per_learner": 0.5},
+        {"num_learners": 2, "num_workers": 0, "num_cpus_for_driver": 8},
+        {"num_learners": 8, "num_workers": 2, "num_cpus_per_learner": 0},
+        {"num_learners": 2, "num_workers": 2, "num_cpus_per_learner": 3},
+        {"num_learners": 2, "num_workers": 2, "num_gpus": 8},
+        {"num_learners": 1, "num_workers": 2, "num_gpus": 3, "num_gpus_per_worker": 0.5},
+    ],
+)
+def test_fitted_learners_fit_and_are_valid(cpus: int, gpus: int, config: dict[str, Any]) -> None:
+    before = experiment(run="PPO", **config)
+    after, _ = fitted(before, machine(cpus, gpus))
+    assert required_cpus(after) <= cpus
+    assert required_gpus(after) <= gpus
+    assert isinstance(after.config, PPOConfig)
+    assert after.config.num_learners >= 1
+    assert PPOConfig.model_validate(after.config.model_dump(by_alias=True)) == after.config
+    assert not list(after.config.unused_resources())
+    assert fitted(after, machine(cpus, gpus)) == (after, ())
 
 
 def test_fitted_keeps_what_fits() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
+from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine
@@ -98,6 +99,34 @@ def test_check_fits_reports_need_and_override(config: dict[str, Any], message: s
         check_fits([trial(**config), trial(**config)], TWO_CPUS)
     assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, f"{hint}, or --fit")]
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message", "hint"),
+    [
+        (
+            {"num_workers": 4, "num_learners": 2},
+            "a needs 7 CPUs (1 driver + 4 workers x 1 + 2 learners x 1), this machine has 4",
+            "-o config.num_workers=1, or -o config.num_cpus_per_worker=0.25, or --fit",
+        ),
+        (
+            {"num_workers": 0, "num_learners": 4},
+            "a needs 5 CPUs (1 driver + 0 workers x 1 + 4 learners x 1), this machine has 4",
+            "-o config.num_learners=1, or --fit",
+        ),
+        (
+            {"num_workers": 0, "num_learners": 2, "num_gpus": 2},
+            "a needs 2 GPUs (2 learners + 0 workers x 0), this machine has none",
+            "-o config.num_gpus=0, or --fit",
+        ),
+    ],
+)
+def test_check_fits_counts_learners(config: dict[str, Any], message: str, hint: str) -> None:
+    keys = {"name": "a", "run": "PPO", "env": "CartPole-v1", "config": config}
+    machine = Machine(cpus=4, gpus=0, memory_total=2**40, memory_available=2**40)
+    with pytest.raises(ResourceError) as caught:
+        check_fits([Trial(0, "0", PPOExperiment.model_validate(keys), {}, 0)], machine)
+    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, hint)]
 
 
 def test_check_fits_reports_all_shortfalls() -> None:

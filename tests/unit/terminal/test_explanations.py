@@ -8,6 +8,7 @@ import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
@@ -26,7 +27,7 @@ def explained(name: str | None, capsys: pytest.CaptureFixture[str]) -> str:
     return printed
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *KNOWN_METRICS])
+@pytest.mark.parametrize("name", [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *KNOWN_METRICS])
 def test_every_column_of_a_result_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(name, capsys).splitlines()
     assert lines[0] == f"{name} (metric)"
@@ -44,6 +45,7 @@ def test_explained_names_exist() -> None:
     known = {
         *COLUMNS,
         *DQNConfig.AGENT_COLUMNS,
+        *PPOConfig.AGENT_COLUMNS,
         *KNOWN_METRICS,
         GRID,
         PYTHON_KEYS[0],
@@ -74,7 +76,7 @@ def test_explanation_has_other_spellings_and_keys_of_groups(
 
 def test_defaults_in_the_list_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert "..." not in explained(None, capsys)
-    assert "complete_episodes" in explained("PPO", capsys)
+    assert "truncate_episodes" in explained("PPO", capsys)
 
 
 @pytest.mark.parametrize(

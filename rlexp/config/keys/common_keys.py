@@ -1,0 +1,189 @@
+"""The keys that every agent has; where agents differ in the default, the agent's own file gives it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
+    ClipRewards,
+    Count,
+    CountOrZero,
+    Fraction,
+    FragmentLength,
+    FreeForm,
+    KeyGroup,
+    Positive,
+    PositiveOrZero,
+    Schedule,
+)
+from rlexp.config.keys.model import ModelConfig
+
+LARGEST_SEED = 2**32 - 1
+
+
+class EvaluationConfig(KeyGroup):
+    """What is different in evaluation episodes."""
+
+    explore: bool = False
+    """Whether evaluation episodes explore, with epsilon ``exploration_final_eps``. False: greedy actions."""
+
+    exploration_final_eps: Fraction | None = None
+    """Epsilon of evaluation episodes that explore. Null: that of the training."""
+
+    env_config: FreeForm = Field(default_factory=dict)
+    """Keyword arguments for making the environments of the evaluation. They override those of the training."""
+
+    horizon: Annotated[Count | None, RLEXP_ONLY] = None
+    """Steps after which an evaluation episode is cut. Null: as in the training."""
+
+
+class CommonKeys(KeyGroup):
+    """The keys of every agent."""
+
+    num_workers: CountOrZero
+    """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""
+
+    num_envs_per_worker: Count = 1
+    """Number of environments that a worker steps together, with one forward pass for all of them."""
+
+    num_cpus_per_worker: PositiveOrZero = 1.0
+    """CPUs reserved for each rollout worker. Several workers share a CPU if it is a fraction."""
+
+    num_gpus_per_worker: PositiveOrZero = 0.0
+    """GPUs reserved for each rollout worker. Must be 0: the workers of DQN, APEX and PPO use none."""
+
+    custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
+    """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
+
+    num_threads_per_worker: Annotated[Count | None, RLEXP_ONLY] = None
+    """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""
+
+    num_cpus_for_driver: PositiveOrZero = 1.0
+    """CPUs reserved for the process of the learner, which also drives the workers."""
+
+    num_gpus: PositiveOrZero = 0.0
+    """GPUs reserved for the learner, at most 1; for several learners (PPO) all together, one each. Several trials share
+    a GPU if it is a fraction.
+
+    The default is 0 for every agent. RLlib's was 1 for APEX, so its files failed on machines without a GPU.
+    """
+
+    max_num_worker_restarts: CountOrZero = 100
+    """How many rollout workers are replaced because they died, hung or failed.
+
+    A worker that fails ten times within five minutes is not replaced again; the others continue. The count starts
+    anew when the trial restarts. With ``num_workers: 0`` there is none to replace, and ``max_failures`` applies.
+    """
+
+    sample_timeout_s: Annotated[Positive, RLEXP_ONLY] = 120.0
+    """Seconds that a rollout worker with its own process has for ``sample_batch_size`` steps.
+
+    A worker that needs longer counts as hung, most likely in its env: it is killed and replaced.
+    """
+
+    sample_batch_size: FragmentLength
+    """Env steps that a worker samples from each of its environments per call: the length of a fragment.
+
+    ``auto`` (PPO): ``train_batch_size`` divided by the number of all environments, rounded up.
+    """
+
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
+    """``truncate_episodes``: workers send fragments of ``sample_batch_size`` steps. ``complete_episodes``: whole
+    episodes, with at least as many steps together."""
+
+    sample_async: bool = False
+    """Let a worker continue sampling while it prepares and sends the last fragment. Its weights may then be one
+    fragment older."""
+
+    horizon: Count | None = None
+    """Steps after which an episode is cut. This is a truncation, so the learner bootstraps. Null: the env's limit."""
+
+    env_config: FreeForm = Field(default_factory=dict)
+    """Keyword arguments for making the environment."""
+
+    preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
+    """Preprocessing of Atari games. ``deepmind``: grey 84x84 frames, no-op starts, the maximum of two frames, one life
+    per episode (Mnih et al. 2015). ``rllib``: scaled and centred frames, nothing else. Null: none.
+
+    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null.
+    """
+
+    observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
+    """``MeanStdFilter``: standardise observations by the running mean and standard deviation."""
+
+    synchronize_filters: bool = True
+    """Merge the ``observation_filter`` of all workers after each iteration. False: each worker keeps its own."""
+
+    clip_rewards: ClipRewards = None
+    """Learn from clipped rewards. Reported returns are never clipped.
+
+    ``true``: the sign of the reward. A number x: clip to [-x, x]. A pair: clip to [low, high]. Null: the sign for Atari
+    games with ``preprocessor_pref: deepmind``, else not clipped.
+    """
+
+    explore: bool = True
+    """Whether workers explore. False: they act greedily."""
+
+    gamma: Fraction = 0.99
+    """Discount factor of rewards, per step."""
+
+    lr: Positive
+    """Learning rate of Adam."""
+
+    lr_schedule: Schedule = None
+    """Learning rates over sampled steps: a list of [timestep, rate]. Linear between them, constant after the last.
+
+    Null: constant ``lr``.
+    """
+
+    adam_epsilon: Positive = 1e-8
+    """Adam's epsilon, added to the denominator."""
+
+    grad_norm_clipping: Positive | None
+    """Maximum norm of the gradient of all parameters together. Null: no clipping."""
+
+    train_batch_size: Count
+    """Number of transitions in one update of the learner."""
+
+    timesteps_per_iteration: CountOrZero | None
+    """Env steps that all workers together must sample in an iteration. Null or 0: no minimum.
+
+    An iteration ends when ``min_iter_time_s`` has passed as well. Without both, it ends after the first step of the
+    optimizer that sampled or trained something. It ends earlier where a counter reaches its value in ``stop``, and in a
+    sweep where the trial reaches the next time at which it is compared with others, such as a rung.
+    """
+
+    min_iter_time_s: PositiveOrZero | None
+    """Minimum duration of an iteration in seconds. Null or 0: no minimum.
+
+    The value of ``stop`` and the rungs of a sweep end it earlier; see ``timesteps_per_iteration``.
+    """
+
+    metrics_smoothing_episodes: Count = 100
+    """Number of newest episodes over which ``episode_reward_mean`` and the like are computed."""
+
+    evaluation_interval: CountOrZero | None = None
+    """Iterations between two evaluations, reported under ``evaluation/``. Null or 0: no evaluation."""
+
+    evaluation_num_episodes: Count = 10
+    """Number of episodes per evaluation."""
+
+    evaluation_timeout_s: Positive = 180.0
+    """Seconds that an evaluation may take. One that takes longer ends with the episodes that have ended by then, and
+    training goes on; an env without an end of its own needs ``evaluation_config.horizon``."""
+
+    evaluation_config: EvaluationConfig = EvaluationConfig()
+    """What is different in evaluation episodes."""
+
+    monitor: bool = False
+    """Record videos of evaluation episodes in the folder of the trial."""
+
+    seed: CountOrZero | None = Field(default=None, le=LARGEST_SEED)
+    """Seed from which those of all envs, workers, replay shards and of the learner are derived. Null: a random one,
+    which is recorded."""
+
+    model: ModelConfig = ModelConfig()
+    """The neural network."""
