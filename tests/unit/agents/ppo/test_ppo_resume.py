@@ -52,17 +52,19 @@ def assert_continues(env: str, changes: Mapping[str, Any], directory: Path, amid
         agent.stop()
 
 
-@pytest.mark.parametrize("amid_a_batch", [False, True], ids=["at rest", "amid a batch"])
+SCHEDULES = {"lr_schedule": [[0, 1e-2], [500, 1e-3]], "entropy_coeff_schedule": [[0, 0.1], [500, 0]]}
+
+
 @pytest.mark.parametrize(
-    ("env", "changes"),
+    ("env", "changes", "amid_a_batch"),
     [
-        ("CartPole-v1", {}),
-        ("CartPole-v1", {"batch_mode": "complete_episodes", "observation_filter": "MeanStdFilter"}),
-        ("CartPole-v1", {"lr_schedule": [[0, 1e-2], [500, 1e-3]], "entropy_coeff_schedule": [[0, 0.1], [500, 0]]}),
-        (MATCHING_ENV, {"env_config": {"space": "box"}, "normalize_actions": True, "grad_norm_clipping": 0.5}),
-        (PIXEL_ENV, {**small_images(32), "timesteps_per_iteration": 128, "num_sgd_iter": 1}),
+        ("CartPole-v1", SCHEDULES, False),
+        ("CartPole-v1", SCHEDULES, True),
+        ("CartPole-v1", {"batch_mode": "complete_episodes", "observation_filter": "MeanStdFilter"}, True),
+        (MATCHING_ENV, {"env_config": {"space": "box"}, "normalize_actions": True, "grad_norm_clipping": 0.5}, True),
+        (PIXEL_ENV, {**small_images(32), "timesteps_per_iteration": 128, "num_sgd_iter": 1}, True),
     ],
-    ids=["CartPole", "whole episodes", "schedules", "Box", "frames"],
+    ids=["at rest", "amid a batch", "whole episodes", "Box", "frames"],
 )
 def test_a_run_with_a_break_is_the_run_without_one(
     env: str, changes: dict[str, Any], amid_a_batch: bool, tmp_path: Path
