@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
-BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward trial_start
+BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward trial_start ppo
 
 .PHONY: install run test test-lowest test-learning drills drills-long format lint type keys corpus bench bench-peers clean
 
@@ -79,13 +79,13 @@ keys: install
 corpus: install
 	$(BIN)/python -m benchmarks.corpus $(DIR)
 
-# What docs/performance.md tells about, half an hour in all; a few of them: make bench BENCHMARKS="rollout learner"
+# What docs/performance.md reports, an hour in all; a few of them: make bench BENCHMARKS="rollout learner"
 bench: install
 	@for name in $(BENCHMARKS); do echo "$$name"; $(BIN)/python benchmarks/$$name.py || exit; done
 
-# The libraries that replay is compared with. None may change a version that the tests ran with: tianshou wants an
+# The libraries that replay and PPO are compared with. None may change a version that the tests ran with: tianshou wants an
 # older pandas, but does without, so it comes without its requirements and they are named here.
-PEERS := cpprb torchrl "deepdiff h5py matplotlib numba overrides pettingzoo sensai-utils tqdm" "--no-deps tianshou>=2"
+PEERS := cpprb torchrl "deepdiff h5py matplotlib numba overrides pettingzoo sensai-utils tqdm" "--no-deps tianshou>=2" stable-baselines3
 
 bench-peers: install
 	@for peer in $(PEERS); do \

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +86,12 @@ def per_second(work: Callable[[], int], seconds: float) -> float:
     while not done or time.perf_counter() - start < seconds:
         done += work()
     return done / (time.perf_counter() - start)
+
+
+def median_of(values: Sequence[float | None]) -> float | None:
+    """Return the median, where None, for what was never reached, is more than any number; None for such a median."""
+    median = statistics.median([math.inf if value is None else value for value in values])
+    return median if math.isfinite(median) else None
 
 
 def conditions() -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,16 +59,25 @@ class Event:
 def run_experiment(file: Path, out: Path, arguments: Sequence[str], timeout_s: float) -> list[Event]:
     """Return the events of ``rlexp run FILE`` and, last, one of kind ``exit`` for its end.
 
-    It is told to stop after ``timeout_s`` seconds. Raises CalledProcessError where it fails, then as well.
+    It is asked to end after ``timeout_s`` seconds. Raises CalledProcessError where it fails, then as well.
     """
-    command = [*RLEXP, "run", str(file), "--out", str(out), "--json", *arguments]
+    return run_command([*RLEXP, "run", str(file), "--out", str(out), "--json", *arguments], timeout_s)
+
+
+def run_command(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> list[Event]:
+    """Return the events of a command that prints one JSON object a line and, last, one of kind ``exit`` for its end.
+
+    It has this process's environment unless one is given. It is asked to end after ``timeout_s`` seconds. Raises
+    CalledProcessError where it fails, then as well.
+    """
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     watchdog = Timer(timeout_s, end, [process])
     watchdog.start()
     try:
         assert process.stdout is not None
-        events = [Event(time.monotonic() - started, json.loads(line)) for line in process.stdout]
+        with process.stdout as lines:
+            events = [Event(time.monotonic() - started, json.loads(line)) for line in lines]
         code = process.wait(END_TIMEOUT_S)
     finally:
         watchdog.cancel()
@@ -76,6 +85,13 @@ def run_experiment(file: Path, out: Path, arguments: Sequence[str], timeout_s: f
     if code:
         raise subprocess.CalledProcessError(code, command)
     return [*events, Event(time.monotonic() - started, {"event": "exit"})]
+
+
+def installed_version(python: str, package: str) -> str | None:
+    """Return the version of ``package`` that another Python has; None where it has none."""
+    command = [python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=END_TIMEOUT_S)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def evaluate(run: Path, episodes: int, timeout_s: float) -> dict[str, Any]:

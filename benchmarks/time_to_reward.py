@@ -10,14 +10,13 @@ checkpoint. A seed that never reached the reward has a dash.
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.comparison import Column, Line, Table, conditions, options
+from benchmarks.comparison import Column, Line, Table, conditions, median_of, options
 from benchmarks.processes import Event, evaluate, run_experiment, unwind_on_sigterm
 from rlexp.config.load import load_plan
 
@@ -67,9 +66,7 @@ def reward_of(event: Event) -> float:
 def median_line(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the medians of the columns, where a seed that never reached the reward took longer than any other."""
     keys = [column.key for column in COLUMNS if column.key != "seed"]
-    columns = {key: [math.inf if line[key] is None else line[key] for line in lines] for key in keys}
-    medians = {key: statistics.median(values) for key, values in columns.items()}
-    return {"seed": "median"} | {key: value if math.isfinite(value) else None for key, value in medians.items()}
+    return {"seed": "median"} | {key: median_of([line[key] for line in lines]) for key in keys}
 
 
 def main() -> None:

@@ -16,12 +16,12 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class LearnResult:
-    """What one update reports."""
+    """What learning on one batch reports."""
 
     stats: Mapping[str, float]
     """Figures for the results, such as ``loss`` and ``grad_norm``."""
     td_errors: Array | None = None
-    """Absolute TD errors ``[B]`` of the batch's rows, measured before the update: their new priorities, if any."""
+    """Absolute TD errors ``[B]`` of the batch's rows, measured before it: their new priorities, if any."""
 
 
 class Policy(Protocol):
@@ -77,7 +77,10 @@ class Learner(Protocol):
         ...
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
-        """Do one SGD step on ``batch``."""
+        """Do one SGD step on ``batch``, or several: ``num_updates`` counts each of them.
+
+        How many they are depends on the learner and on the length of the batch alone.
+        """
         ...
 
     def stats(self) -> Mapping[str, Any]:

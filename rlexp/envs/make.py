@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -32,6 +34,11 @@ PACKAGE_THAT_RENDERS = "rlexp[video]"
 """What Gymnasium's own envs draw their pictures with, pygame, comes with it."""
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 """Keeps it from printing a greeting among a command's results, and from looking for a screen."""
+MUJOCO_WITHOUT_SCREEN = {"MUJOCO_GL": "egl"}
+HOW_MUJOCO_RENDERS = (
+    "without a screen MuJoCo renders with EGL or OSMesa: install libegl1, or install libosmesa6 and set the environment"
+    " variable MUJOCO_GL=osmesa"
+)
 NOT_NATIVE = ("jax", "ale_py")
 """Entry points of vector envs that are not used as they are: Gymnasium's own need jax, Atari's needs preparing."""
 
@@ -97,7 +104,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
 
     Its metadata say under ``render_fps`` how many steps make a second.
     """
-    for name, value in QUIET_PYGAME.items():
+    for name, value in (QUIET_PYGAME | ({} if "DISPLAY" in os.environ else MUJOCO_WITHOUT_SCREEN)).items():
         os.environ.setdefault(name, value)
     try:
         vector = SyncVectorEnv(
@@ -123,8 +130,17 @@ def _atari_steps_per_second(config: EnvConfig) -> float:
 
 def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str, Any]) -> Env:
     limit = _episode_limit(find_spec(config.env), horizon)
-    env = gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+    with _without_advice_on_versions():
+        env = gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
     return CheckedEnv(env, config.env)
+
+
+@contextmanager
+def _without_advice_on_versions() -> Iterator[None]:
+    """Keep Gymnasium from saying that an id has a later version: the results of an experiment are those of its id."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*The environment .* is out of date", DeprecationWarning)
+        yield
 
 
 def _prepared(env: Env, config: EnvConfig) -> Env:
@@ -155,7 +171,8 @@ def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
     if limit is not None:
         kwargs["max_episode_steps"] = limit
     try:
-        vector = gym.make_vec(config.env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        with _without_advice_on_versions():
+            vector = gym.make_vec(config.env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except TypeError as error:
         raise _cannot_be_made(config, error) from error
     if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP and not _needs_preparing(vector, config):
@@ -200,11 +217,14 @@ def _argument_hint(config: EnvConfig, error: BaseException) -> str | None:
 def _cannot_be_recorded(env: str, error: Exception) -> UsageError:
     what = str(error).removeprefix(f"env {env}: ")
     hint = getattr(error, "hint", None) or _remedy(env, error)
+    package = package_of(env)
+    if isinstance(error, EnvError) and package is not None and package.module == "mujoco":
+        hint = HOW_MUJOCO_RENDERS
     return UsageError(f"env {env} cannot be recorded: {what}", HOW_TO_RENDER if "render_mode" in what else hint)
 
 
 def _remedy(env: str, error: BaseException) -> str | None:
-    if isinstance(error, gym.error.DependencyNotInstalled):
-        package = package_of(env)
+    package = package_of(env)
+    if isinstance(error, gym.error.DependencyNotInstalled) or (package and isinstance(error, ModuleNotFoundError)):
         return f"pip install '{package.requirement if package else PACKAGE_THAT_RENDERS}'"
     return "check env_config: its keys are the env's keyword arguments" if isinstance(error, TypeError) else None

@@ -21,13 +21,17 @@ class Fold(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """Steps of the stream that a row needs behind its first one, unless its episode ends before."""
+        """Steps of the stream after the last start that rows need, unless their episodes end before.
+
+        A row may depend on all steps up to there. If it depends on more than the ``lookahead`` steps after its own
+        start, as an advantage does, its numbers depend on where the stream was cut.
+        """
         ...
 
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
         """Return the rows that start at steps ``0 .. num_starts - 1`` of every env, in time-major order.
 
-        Steps that are not ``valid`` have no row.
+        Steps that are not ``valid`` have no row, and nothing behind step ``num_starts + lookahead`` matters.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What every Learner promises, for DQN's and for the double of tests."""
+"""What every Learner promises, for those of the algorithms and for the double of tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rlexp.policy import Learner, LearnResult
 from rlexp.sample_batch import Array, SampleBatch
 from tests.doubles.scripted import ScriptedLearner, rows
 from tests.unit.agents.batches import make_batch, make_learner
+from tests.unit.agents.ppo import batches as ppo
 
 
 class Subject(NamedTuple):
@@ -18,10 +19,18 @@ class Subject(NamedTuple):
 
     make: Callable[[], Learner]
     batch: Callable[[int], SampleBatch]
+    updates: int = 1
+    """In each of them."""
 
 
 SUBJECTS = {
     "DQN": Subject(lambda: make_learner(target_network_update_freq=64), make_batch),
+    "PPO, choices": Subject(ppo.make_learner, ppo.make_batch, updates=4),
+    "PPO, numbers": Subject(
+        lambda: ppo.make_learner(ppo.NUMBERS, num_sgd_iter=3, sgd_minibatch_size=128),
+        lambda number: ppo.make_batch(number, space=ppo.NUMBERS),
+        updates=3,
+    ),
     "scripted": Subject(ScriptedLearner, lambda number: rows(float(number), count=4)),
 }
 
@@ -40,14 +49,14 @@ def as_bytes(arrays: Mapping[str, Array]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
-def test_each_batch_is_one_update(subject: Subject) -> None:
+def test_batches_of_one_length_are_equally_many_updates(subject: Subject) -> None:
     learner = subject.make()
     versions = []
     for number in range(3):
         versions.append(learner.num_updates)
         learned(subject, learner, range(number, number + 1))
-    assert versions == [0, 1, 2]
-    assert learner.num_updates == 3
+    assert versions == [0, subject.updates, 2 * subject.updates]
+    assert learner.num_updates == 3 * subject.updates
 
 
 def test_results_have_figures_of_the_same_names_and_a_priority_for_each_row(subject: Subject) -> None:
@@ -82,7 +91,7 @@ def test_a_learner_continues_from_the_state_of_another(subject: Subject) -> None
     learner.observe_progress(1000)
     learned(subject, learner, range(5))
     other.load_state_dict(learner.state_dict())
-    assert other.num_updates == learner.num_updates == 5
+    assert other.num_updates == learner.num_updates == 5 * subject.updates
     expected, found = (learned(subject, each, range(5, 10)) for each in (learner, other))
     assert [result.stats for result in found] == [result.stats for result in expected]
     assert as_bytes(other.state_dict()) == as_bytes(learner.state_dict())

@@ -11,17 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from torch import nn
 
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.models import QNetworkConfig
+from rlexp.models.action_distributions import actions_of
+from rlexp.models.actor_critic import ActorCritic
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import Policy, Weights
-from rlexp.sample_batch import NEW_OBS, OBS, Array, SampleBatch, new
-from tests.doubles.policies import CountingPolicy, ScriptedPolicy, StepPolicy
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
+from tests.doubles.policies import NUM_ACTIONS, CountingPolicy, ScriptedPolicy, StepPolicy
 from tests.unit.agents.batches import NETWORK, make_batch
+from tests.unit.agents.ppo.batches import CHOICES, NUMBERS, network_config
 
 NUM_ENVS = 8
 STEPS = 15
@@ -38,16 +43,28 @@ class Subject:
     make: Callable[[], Policy]
     weights: Callable[[int], Weights]
     """By their number; later ones are newer."""
+    action_space: Space[Any]
+    observation_shape: tuple[int, ...] = (3,)
+    """Of images, if it is not that of vectors."""
 
 
-def network_weights(config: QNetworkConfig, number: int) -> Weights:
+def network_weights(make: Callable[[], nn.Module], number: int) -> Weights:
     torch.manual_seed(number)
-    return {name: parameter.detach().numpy().copy() for name, parameter in QNetwork(config).named_parameters()}
+    return {name: parameter.detach().numpy().copy() for name, parameter in make().named_parameters()}
 
 
 def dqn(config: QNetworkConfig, exploration: PolicyExploration | None, prioritizes: bool = True) -> Subject:
     make = partial(DQNPolicy, config, exploration, prioritizes)
-    return Subject(make, partial(network_weights, config))
+    return Subject(make, partial(network_weights, partial(QNetwork, config)), Discrete(config.num_actions))
+
+
+def ppo(
+    action_space: Space[Any], seed: int | None = 0, observation_shape: tuple[int, ...] = (3,), **model: Any
+) -> Subject:
+    config = network_config(action_space, observation_shape, **model)
+    make = partial(PPOPolicy, config, actions_of(action_space), seed)
+    weights = partial(network_weights, partial(ActorCritic, config))
+    return Subject(make, weights, action_space, observation_shape)
 
 
 def version(number: int) -> Weights:
@@ -62,10 +79,17 @@ SUBJECTS = {
     "softmax": dqn(NETWORK, replace(EXPLORATION, softmax_temp=0.5)),
     "noisy": dqn(NOISY, EXPLORATION),
     "parameter noise": dqn(NETWORK, replace(EXPLORATION, parameter_noise_stddev=0.5)),
-    "random": Subject(lambda: RandomPolicy(Discrete(4)), version),
-    "scripted": Subject(partial(ScriptedPolicy, EXPLORATION), version),
-    "scripted steps": Subject(partial(StepPolicy, EXPLORATION), version),
-    "scripted counts": Subject(partial(CountingPolicy, EXPLORATION), version),
+    "PPO, choice": ppo(CHOICES),
+    "PPO, greedy": ppo(CHOICES, seed=None),
+    "PPO, choices": ppo(MultiDiscrete([3, 4], start=[1, -1]), shares_torso=True),
+    "PPO, bits": ppo(MultiBinary((2, 2))),
+    "PPO, numbers": ppo(NUMBERS),
+    "PPO, one number": ppo(Box(-1.0, 1.0, (), np.float64)),
+    "PPO, images": ppo(NUMBERS, observation_shape=(10, 10, 3), conv_filters=((4, (4, 4), 4),)),
+    "random": Subject(lambda: RandomPolicy(Discrete(4)), version, Discrete(4)),
+    "scripted": Subject(partial(ScriptedPolicy, EXPLORATION), version, Discrete(NUM_ACTIONS)),
+    "scripted steps": Subject(partial(StepPolicy, EXPLORATION), version, Discrete(NUM_ACTIONS)),
+    "scripted counts": Subject(partial(CountingPolicy, EXPLORATION), version, Discrete(NUM_ACTIONS)),
 }
 
 
@@ -83,51 +107,56 @@ def made(subject: Subject, *numbers: int) -> Policy:
     return policy
 
 
-def observations(step: int) -> Array:
-    return make_batch(step, NUM_ENVS)[OBS]
+def observations(subject: Subject, step: int) -> Array:
+    if len(subject.observation_shape) == 1:
+        return make_batch(step, NUM_ENVS)[OBS]
+    shape = (NUM_ENVS, *subject.observation_shape)
+    return np.random.default_rng(step).integers(0, 256, shape, np.uint8)
 
 
-def played(policy: Policy, steps: range) -> list[list[int]]:
+def played(subject: Subject, policy: Policy, steps: range) -> list[list[Any]]:
     """Return the actions of ``steps``; in some of them, some envs reset."""
-    acts = [policy.act(observations(step), np.arange(NUM_ENVS) == step % 12 - 5, step * NUM_ENVS) for step in steps]
+    envs = np.arange(NUM_ENVS)
+    acts = [policy.act(observations(subject, step), envs == step % 12 - 5, step * NUM_ENVS) for step in steps]
     return [actions.tolist() for actions, _ in acts]
 
 
-def remembered(policy: Policy, batch: SampleBatch) -> SampleBatch:
-    """Return ``batch`` with the columns that a fold makes of the policy's outputs."""
-    outputs = dict(policy.outputs(batch[OBS]))
-    new_outputs = {new(name): output for name, output in policy.outputs(batch[NEW_OBS]).items()}
-    return batch.with_columns(**outputs, **new_outputs)
+def remembered(subject: Subject, policy: Policy) -> SampleBatch:
+    """Return rows with the columns that a fold makes of the policy's outputs."""
+    obs, new_obs = observations(subject, 0), observations(subject, 1)
+    columns = {OBS: obs, NEW_OBS: new_obs, ACTIONS: policy.compute_actions(obs)}
+    new_outputs = {new(name): output for name, output in policy.outputs(new_obs).items()}
+    return make_batch(count=NUM_ENVS).with_columns(**columns, **policy.outputs(obs), **new_outputs)
 
 
-def test_there_is_an_action_for_each_observation(subject: Subject) -> None:
-    policy = made(subject, 1)
-    resetting = np.zeros(NUM_ENVS, bool)
-    for actions in (policy.compute_actions(observations(0)), policy.act(observations(0), resetting, 0)[0]):
-        assert actions.shape == (NUM_ENVS,)
-        assert np.issubdtype(actions.dtype, np.integer)
+def test_there_is_an_action_of_the_space_for_each_observation(subject: Subject) -> None:
+    policy, space = made(subject, 1), subject.action_space
+    obs, resetting = observations(subject, 0), np.zeros(NUM_ENVS, bool)
+    for actions in (policy.compute_actions(obs), policy.act(obs, resetting, 0)[0]):
+        assert actions.shape == (NUM_ENVS, *(space.shape or ()))
+        assert actions.dtype == space.dtype
 
 
 def test_the_outputs_keep_their_names_and_have_a_row_for_each_observation(subject: Subject) -> None:
     policy = made(subject, 1)
-    names = set(policy.outputs(observations(0)))
+    names = set(policy.outputs(observations(subject, 0)))
     for step in range(STEPS):
-        _, outputs = policy.act(observations(step), np.full(NUM_ENVS, step == 3), step)
+        _, outputs = policy.act(observations(subject, step), np.full(NUM_ENVS, step == 3), step)
         assert set(outputs) == names
         assert all(len(output) == NUM_ENVS for output in outputs.values())
 
 
 def test_postprocess_keeps_the_rows(subject: Subject) -> None:
     policy = made(subject, 1)
-    batch = make_batch(count=NUM_ENVS)
-    found = policy.postprocess(remembered(policy, batch))
-    for name in batch:
+    batch = remembered(subject, policy)
+    found = policy.postprocess(batch)
+    for name in {OBS, ACTIONS, NEW_OBS, REWARDS, DISCOUNTS}:
         np.testing.assert_array_equal(found[name], batch[name])
 
 
 def test_postprocess_reads_no_observations_unless_it_says_so(subject: Subject) -> None:
     policy = made(subject, 1)
-    batch = remembered(policy, make_batch(count=NUM_ENVS))
+    batch = remembered(subject, policy)
     if not policy.postprocess_reads_obs:
         numbers = np.zeros((NUM_ENVS, 1), np.int64)
         expected = policy.postprocess(batch)
@@ -138,14 +167,15 @@ def test_postprocess_reads_no_observations_unless_it_says_so(subject: Subject) -
 
 
 def test_only_the_newest_weights_act(subject: Subject) -> None:
-    actions = made(subject, 1, 2).compute_actions(observations(0))
-    assert actions.tolist() == made(subject, 2).compute_actions(observations(0)).tolist()
+    obs = observations(subject, 0)
+    actions = made(subject, 1, 2).compute_actions(obs)
+    assert actions.tolist() == made(subject, 2).compute_actions(obs).tolist()
 
 
 def test_a_policy_continues_from_the_state_of_another(subject: Subject) -> None:
     policy, other = made(subject, 1), made(subject, 1)
-    played(policy, range(STEPS))
+    played(subject, policy, range(STEPS))
     state: dict[str, Any] = deepcopy(policy.state())
-    expected = played(policy, range(STEPS, 2 * STEPS))
+    expected = played(subject, policy, range(STEPS, 2 * STEPS))
     other.load(state)
-    assert played(other, range(STEPS, 2 * STEPS)) == expected
+    assert played(subject, other, range(STEPS, 2 * STEPS)) == expected

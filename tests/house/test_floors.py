@@ -66,7 +66,7 @@ LIBRARIES = {
     "ray.tune": {"tuning"},
     "ray": {"tuning", "sessions", "task_pool"},
     "torch": {"models", "agents"},
-    "gymnasium": {"envs", "rollout", "agents"},
+    "gymnasium": {"envs", "models", "rollout", "agents"},
     "typer": {"cli", "commands"},
     "yaml": {"config"},
 }

@@ -46,6 +46,8 @@ Walker2d
 """
 MUJOCO_TASKS = frozenset(_MUJOCO_TASKS.split())
 """Their versions 1 to 3 need the library mujoco-py; version 4 is the first without it."""
+PUSHER = "Pusher"
+"""Its version 4 needs mujoco before 3, which NumPy 2 cannot load."""
 
 BOX2D_TASKS = frozenset({"BipedalWalker", "BipedalWalkerHardcore", "CarRacing", "LunarLander", "LunarLanderContinuous"})
 CONTINUOUS_IDS = frozenset(
@@ -100,7 +102,7 @@ def current_env(env: str) -> tuple[str, Mapping[str, Any]] | None:
         return LATER_VERSIONS[env], {}
     task = _TASK.fullmatch(env)
     if task and task["task"] in MUJOCO_TASKS:
-        return f"{task['task']}-v4", {}
+        return f"{task['task']}-v{5 if task['task'] == PUSHER else 4}", {}
     atari = _ATARI.fullmatch(env)
     if atari and atari["game"] in ATARI_GAMES and atari["speed"] == "Deterministic" and not atari["ram"]:
         return f"ALE/{atari['game']}-v5", _deterministic(atari["game"], atari["version"])
@@ -154,9 +156,9 @@ def package_of(env: str) -> Package | None:
     if found and found["game"] in ATARI_GAMES and env not in GYMNASIUM_IDS:
         return Package("ale_py", "rlexp[atari]")
     if task in BOX2D_TASKS:
-        return Package("Box2D", "gymnasium[box2d]")
+        return Package("Box2D", "rlexp[box2d]")
     if task in MUJOCO_TASKS:
-        return Package("mujoco", "gymnasium[mujoco]")
+        return Package("mujoco", "rlexp[mujoco]")
     return Package("jax", "gymnasium[jax]") if env.startswith(("phys2d/", "tabular/")) else None
 
 

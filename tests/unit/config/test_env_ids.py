@@ -64,7 +64,9 @@ def test_current_env_of_old_ids(load: Load, env: str, current: str, settings: di
     assert plan.notices[0].message.startswith(f"env: {env} is {current}")
 
 
-@pytest.mark.parametrize(("env", "current"), [("Pendulum-v0", "Pendulum-v1"), ("Hopper-v1", "Hopper-v4")])
+@pytest.mark.parametrize(
+    ("env", "current"), [("Pendulum-v0", "Pendulum-v1"), ("Hopper-v1", "Hopper-v4"), ("Pusher-v2", "Pusher-v5")]
+)
 def test_current_env_of_old_continuous_ids(env: str, current: str) -> None:
     assert current_env(env) == (current, {})
 

@@ -60,10 +60,8 @@ def played(env: Vector, steps: int, seed: int) -> list[bytes]:
     actions = env.single_action_space
     said = []
     for _ in range(steps):
-        if isinstance(actions, Discrete):
-            chosen = rng.integers(actions.n, size=env.num_envs)
-        else:
-            chosen = rng.normal(size=env.action_space.shape or ())
+        shape = env.action_space.shape or ()
+        chosen = rng.integers(actions.n, size=shape) if isinstance(actions, Discrete) else rng.normal(size=shape)
         obs, rewards, terminated, truncated, _ = env.step(chosen)
         said.append(b"".join(np.asarray(part).tobytes() for part in (obs, rewards, terminated, truncated)))
     return said

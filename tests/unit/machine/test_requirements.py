@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,22 @@ def test_package_that_an_id_needs_is_named(
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == module else find_spec(name))  # noqa: B023
         expected = [] if installed else [("/maze.yaml:3:8", f"env {env}: {module} is not installed")]
         assert problems(folder, env, config={"discretize_actions": 3}) == expected
+
+
+@pytest.mark.parametrize(
+    ("env", "extra"),
+    [("HalfCheetah-v5", "mujoco"), ("Humanoid-v2", "mujoco"), ("LunarLander-v2", "box2d"), ("CarRacing-v3", "box2d")],
+)
+def test_extra_that_an_id_needs_is_in_hint(folder: Path, env: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    file = folder / "maze.yaml"
+    file.write_text(to_yaml({"maze": {"run": "PPO", "env": env, "stop": {"time_total_s": 1}}}), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        check_requirements(load_plan([file]))
+    (problem,) = caught.value.problems
+    assert problem.hint == f"pip install 'rlexp[{extra}]'"
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert extra in project["optional-dependencies"]
 
 
 def test_modules_of_folders_come_after_installed_ones(folder: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
-from rlexp.models.numpy_q_network import ACTIVATIONS, NumpyQNetwork, can_be
+from rlexp.models.numpy_layers import ACTIVATIONS
+from rlexp.models.numpy_q_network import NumpyQNetwork, can_be
 from rlexp.models.q_network import QNetwork
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 from tests.networks import PLAIN_HEAD

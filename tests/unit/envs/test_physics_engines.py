@@ -1,0 +1,84 @@
+"""Envs of Box2D and MuJoCo, which extras bring: made with old ids, played, filmed, and refused without them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from rlexp.config.keys.env_ids import BOX2D_TASKS, GYMNASIUM_IDS, MUJOCO_TASKS, current_env
+from rlexp.envs import EnvConfig, make_env, make_filmed_env, make_vector_env
+from rlexp.errors import UsageError
+
+pytest.importorskip("Box2D")
+pytest.importorskip("mujoco")
+mujoco_env = pytest.importorskip("gymnasium.envs.mujoco.mujoco_env")
+
+OLD_MUJOCO_IDS = [f"{task}-v2" for task in sorted(MUJOCO_TASKS)]
+BOX2D_IDS = [env for env in sorted(GYMNASIUM_IDS) if env.rpartition("-")[0] in BOX2D_TASKS - {"CarRacing"}]
+CHEETAH = EnvConfig("HalfCheetah-v5", {}, None)
+
+
+@pytest.mark.parametrize("env", [*OLD_MUJOCO_IDS, "HalfCheetah-v5", "Humanoid-v5", *BOX2D_IDS])
+def test_envs_of_engines_play(env: str) -> None:
+    """None of them warns: Gymnasium would advise a later version for most ids of MuJoCo."""
+    current, _ = current_env(env) or (env, {})
+    vector = make_vector_env(EnvConfig(current, {}, None, continuous_actions="normalized"), 2)
+    obs, _ = vector.reset(seed=0)
+    actions = np.zeros(vector.action_space.shape or (), vector.action_space.dtype)
+    later, *_ = vector.step(actions)
+    assert later.shape == obs.shape == (2, *(vector.single_observation_space.shape or ()))
+    assert (later != obs).any()
+    vector.close()
+
+
+def test_normalized_actions_reach_the_bounds_of_humanoid() -> None:
+    """They are -0.4 to 0.4, where a policy that acts between -1 and 1 would be cut off."""
+    vector = make_vector_env(EnvConfig("Humanoid-v5", {}, None, continuous_actions="normalized"), 1)
+    assert isinstance(vector.single_action_space, Box)
+    vector.reset(seed=0)
+    vector.step(np.full((1, 17), 0.5, np.float32))
+    (env,) = vector.unwrapped.envs  # type: ignore[attr-defined]
+    np.testing.assert_allclose(env.unwrapped.data.ctrl, 0.2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("missing", ["imageio", "glfw"])
+def test_missing_part_of_mujoco_has_install_hint(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.mujoco.mujoco_rendering", raising=False)
+    with pytest.raises(UsageError, match=missing) as caught:
+        make_env(CHEETAH)
+    assert caught.value.hint == "pip install 'rlexp[mujoco]'"
+
+
+def test_missing_pygame_of_lunar_lander_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(UsageError, match="pygame is not installed") as caught:
+        make_filmed_env(EnvConfig("LunarLander-v3", {}, None))
+    assert caught.value.hint == "pip install 'rlexp[box2d]'"
+
+
+@pytest.mark.parametrize(
+    ("display", "given", "expected"), [(None, None, "egl"), (None, "osmesa", "osmesa"), (":0", None, None)]
+)
+def test_filmed_mujoco_chooses_egl_without_screen(
+    display: str | None, given: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def render(env: object) -> None:
+        seen.append(os.environ.get("MUJOCO_GL"))
+        raise RuntimeError("no OpenGL")
+
+    monkeypatch.setattr(mujoco_env.MujocoEnv, "render", render)
+    for name, value in (("DISPLAY", display), ("MUJOCO_GL", given)):
+        monkeypatch.setenv(name, value or "")
+        if value is None:
+            monkeypatch.delenv(name)
+    with pytest.raises(UsageError, match=r"HalfCheetah-v5 cannot be recorded: .*no OpenGL") as caught:
+        make_filmed_env(CHEETAH)
+    assert seen == [expected]
+    assert "MUJOCO_GL=osmesa" in str(caught.value.hint)

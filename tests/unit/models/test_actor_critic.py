@@ -1,0 +1,137 @@
+"""The actor-critic network: its first weights, and its NumPy form, which computes what the torch form computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.model import ModelConfig
+from rlexp.models import ActorCriticConfig, torso_config_of
+from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.numpy_actor_critic import NumpyActorCritic, can_be
+from rlexp.models.numpy_layers import ACTIVATIONS
+from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
+
+NUM_INPUTS = 4
+separate_or_shared = pytest.mark.parametrize("shares_torso", [False, True], ids=["separate", "shared"])
+
+
+def config_of(shares_torso: bool = False, num_free_log_std: int = 0, **model: Any) -> ActorCriticConfig:
+    torso = torso_config_of(DQNConfig(model=ModelConfig(**{"fcnet_hiddens": (8,), **model})))
+    return ActorCriticConfig((3,), NUM_INPUTS, num_free_log_std, torso, shares_torso)
+
+
+def network_of(config: ActorCriticConfig) -> ActorCritic:
+    """Return a network whose weights and biases are all random, also those that are small or 0 at first."""
+    torch.manual_seed(0)
+    network = ActorCritic(config)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter)
+    return network
+
+
+def outputs(config: ActorCriticConfig, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs [B, K] of the distributions and values [B] that torch computes."""
+    with torch.inference_mode():
+        inputs, values = network_of(config)(torch.from_numpy(obs))
+    return inputs.numpy(), values.numpy()
+
+
+def assert_numpy_agrees(config: ActorCriticConfig, obs: np.ndarray) -> None:
+    expected_inputs, expected_values = outputs(config, obs)
+    network = NumpyActorCritic(config)
+    network.load({name: tensor.numpy().copy() for name, tensor in network_of(config).state_dict().items()})
+    inputs, values = network.outputs(obs)
+    assert (inputs.shape, values.shape) == ((len(obs), NUM_INPUTS), (len(obs),))
+    assert inputs.dtype == values.dtype == np.float32
+    np.testing.assert_allclose(inputs, expected_inputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(values, expected_values, rtol=1e-4, atol=1e-4)
+
+
+def observations(rows: int = 16) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(rows, 3)).astype(np.float32)
+
+
+@separate_or_shared
+@pytest.mark.parametrize("num_free_log_std", [0, 2])
+@pytest.mark.parametrize("post_fcnet_hiddens", [(), (6,)])
+@pytest.mark.parametrize("fcnet_hiddens", [(), (8,), (8, 5)])
+def test_numpy_computes_what_torch_does(
+    shares_torso: bool, num_free_log_std: int, fcnet_hiddens: tuple[int, ...], post_fcnet_hiddens: tuple[int, ...]
+) -> None:
+    layers = {"fcnet_hiddens": fcnet_hiddens, "post_fcnet_hiddens": post_fcnet_hiddens}
+    assert_numpy_agrees(config_of(shares_torso, num_free_log_std, **layers), observations())
+
+
+@separate_or_shared
+@pytest.mark.parametrize("activation", sorted(TORCH_ACTIVATIONS))
+def test_numpy_has_every_activation(activation: str, shares_torso: bool) -> None:
+    config = config_of(
+        shares_torso, fcnet_activation=activation, post_fcnet_hiddens=(6,), post_fcnet_activation=activation
+    )
+    assert_numpy_agrees(config, observations())
+    assert ACTIVATIONS.keys() == TORCH_ACTIVATIONS.keys()
+
+
+@separate_or_shared
+@pytest.mark.parametrize("fcnet_hiddens", [(), (8, 5)])
+def test_both_forms_see_byte_vectors_around_zero(shares_torso: bool, fcnet_hiddens: tuple[int, ...]) -> None:
+    plain = config_of(shares_torso, fcnet_hiddens=fcnet_hiddens)
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 3), dtype=np.uint8)
+    seeing = replace(plain, sees_byte_vectors=True)
+    centered = outputs(plain, (pixels.astype(np.float32) - 128) / 128)
+    for found, expected in zip(outputs(seeing, pixels), centered, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert_numpy_agrees(seeing, pixels)
+
+
+def test_numpy_leaves_observations_alone_and_sees_any_number_type() -> None:
+    config = config_of(fcnet_hiddens=())
+    network = NumpyActorCritic(config)
+    network.load({name: tensor.numpy().copy() for name, tensor in network_of(config).state_dict().items()})
+    integers = np.arange(12, dtype=np.int64).reshape(4, 3)
+    numbers = integers.astype(np.float32)
+    np.testing.assert_array_equal(network.outputs(integers)[0], network.outputs(numbers)[0])
+    np.testing.assert_array_equal(numbers, integers)
+
+
+def test_images_have_no_numpy_form() -> None:
+    config = replace(config_of(), observation_shape=(84, 84, 4))
+    assert not can_be(config)
+    with pytest.raises(ValueError, match="NumPy form"):
+        NumpyActorCritic(config)
+
+
+@separate_or_shared
+def test_values_depend_on_the_policys_torso_only_where_it_is_shared(shares_torso: bool) -> None:
+    network = network_of(config_of(shares_torso))
+    _, values = network(torch.from_numpy(observations()))
+    values.sum().backward()
+    gradients = [parameter.grad for parameter in network.policy_torso.parameters()]
+    assert all((gradient is not None) == shares_torso for gradient in gradients)
+
+
+@separate_or_shared
+def test_first_weights_have_the_norms_of_rllib(shares_torso: bool) -> None:
+    torch.manual_seed(0)
+    network = ActorCritic(config_of(shares_torso, fcnet_hiddens=(64, 32)))
+    expected = {network.policy_head: 0.01, network.value_head: 1.0}
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    assert len(layers) == (4 if shares_torso else 6)
+    for layer in layers:
+        norms = layer.weight.norm(dim=1)
+        torch.testing.assert_close(norms, torch.full_like(norms, expected.get(layer, 1.0)))
+        assert not layer.bias.any()
+
+
+def test_first_deviations_that_are_parameters_are_one() -> None:
+    network = ActorCritic(config_of(num_free_log_std=2))
+    inputs, _ = network(torch.from_numpy(observations()))
+    assert not inputs[:, 2:].any()
+    assert inputs[:, :2].all()
