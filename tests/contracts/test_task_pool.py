@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -298,7 +299,8 @@ def test_a_process_that_dies_answers_none_of_its_calls() -> None:
     ref = pool.call(ledger, Ledger.entries)
     os.kill(ledger.handle, signal.SIGKILL)
     (call,) = await_calls(pool, lane, 1)
-    for lost in (call.ref, ref, pool.call(ledger, Ledger.entries)):
+    refs: list[Ref[Any]] = [call.ref, ref, pool.call(ledger, Ledger.entries)]
+    for lost in refs:
         with pytest.raises(ActorLostError):
             pool.get(lost, DEADLINE_S)
     pool.stop()
