@@ -128,6 +128,6 @@ def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(
     assert bundles(num_cpus_per_learner=cpus)[1:] == []
 
 
-@pytest.mark.key("num_learners", "num_gpus")
+@pytest.mark.key("num_learners")
 def test_learners_share_the_gpus_and_leave_the_driver_none() -> None:
     assert bundles(num_learners=2, num_gpus=2) == [{"CPU": 1.0}, *[{"CPU": 1.0, "GPU": 1.0}] * 2]
