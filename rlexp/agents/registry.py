@@ -6,16 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rlexp.config.keys.experiment import Experiment
-from rlexp.errors import UsageError
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
 
 
 def agent_class(experiment: Experiment) -> type[Agent[Any]]:
-    """Return the agent that ``experiment.AGENT`` names; raises UsageError where it names none."""
-    if experiment.AGENT is None:
-        raise UsageError(f"rlexp cannot train {experiment.run} yet")
+    """Return the agent that ``experiment.AGENT`` names."""
     module, _, name = experiment.AGENT.partition(":")
     found: type[Agent[Any]] = getattr(import_module(module), name)
     return found

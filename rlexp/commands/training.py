@@ -33,7 +33,7 @@ from rlexp.commands.options import (
 from rlexp.config.command_line import Flag, LoadOptions, experiment_text, option_at
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
-from rlexp.config.plan import only_sweep, refuse_sweeps, refuse_untrainable
+from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.sessions.ray_environment import refuse_cluster
@@ -131,7 +131,6 @@ def sweep(
     outlive_readers()
     refuse_cluster(os.environ)
     plan = load_plan([file], overrides or (), seed, options)
-    refuse_untrainable(plan)
     only_sweep(plan)
     return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug), allow_failures)
 
@@ -218,7 +217,6 @@ def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None
     """Run a plan; a sweep where ``allow_failures`` says how many of its trials may fail."""
     if allow_failures is None:
         refuse_sweeps(plan)
-        refuse_untrainable(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     check_fits(plan.everything, this_machine())  # again in rlexp.tuning, but only after what is slow to import

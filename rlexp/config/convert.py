@@ -9,7 +9,8 @@ from typing import Any
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import Axis, line_of, replaced
 from rlexp.config.translation import Translation, node_of
-from rlexp.config.yaml.nodes import Finding, KeyPath, Node, at
+from rlexp.config.variants.axes import data_of
+from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at
 from rlexp.config.yaml.writer import to_yaml
 
 _INDENT = "  "
@@ -124,11 +125,17 @@ def _with_axes(parsed: ParsedExperiment) -> Node:
         if axis.makes:
             experiment = _with_group(experiment, parsed.variants[0].run, axis)
         else:
-            choices = [at(parsed.written[place].plain(), axis.path) for place in line_of(parsed.axes, number)]
-            experiment = _put(experiment, axis.path, axis.data(choices))
+            choices = [_choice(parsed, place, axis.path) for place in line_of(parsed.axes, number)]
+            experiment = _put(experiment, axis.path, axis.data(choices), axis.choices[0])
     for path, node in parsed.computed:
-        experiment = _put(experiment, path, node.plain())
+        experiment = _put(experiment, path, node.plain(), node)
     return experiment
+
+
+def _choice(parsed: ParsedExperiment, place: int, path: KeyPath) -> Any:
+    """Return what a variant has at a path; its default where the choice that stands there set another key."""
+    value = at(parsed.written[place].plain(), path)
+    return at(data_of(parsed.variants[place]), path) if value is MISSING else value
 
 
 def _with_group(experiment: Node, run: str, axis: Axis) -> Node:
@@ -141,5 +148,5 @@ def _with_group(experiment: Node, run: str, axis: Axis) -> Node:
     return translation.experiment
 
 
-def _put(node: Node, path: KeyPath, value: Any) -> Node:
-    return replaced(node, path, node_of(value, node.find(path) or node))
+def _put(node: Node, path: KeyPath, value: Any, origin: Node) -> Node:
+    return replaced(node, path, node_of(value, node.find(path) or origin))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlexp.config.keys.agents import RUNNABLE
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
@@ -94,14 +93,6 @@ def planned(
     return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places)
 
 
-def refuse_untrainable(plan: Plan) -> None:
-    """Raise UsageError where the plan has an agent that can be checked and converted, but not trained."""
-    runs = {experiment.run for experiment in plan.experiments} - set(RUNNABLE)
-    if runs:
-        message = f"{' and '.join(sorted(runs))} cannot be trained yet, only {' and '.join(RUNNABLE)}"
-        raise UsageError(message, "rlexp check and rlexp convert can read such files")
-
-
 def refuse_sweeps(plan: Plan) -> None:
     """Raise ConfigError where an experiment has a ``search`` section, so that it is not a single experiment."""
     message = "has a search section, which rlexp run does not support"
@@ -129,9 +120,6 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
     yield from sorted(notices, key=lambda notice: (notice.place.line, notice.place.column))
     if any(not experiment.stop for experiment in parsed.variants):
         yield Finding(parsed.place, f"{parsed.name} has no stop, so it runs until it is interrupted")
-    run = parsed.variants[0].run
-    if run not in RUNNABLE:
-        yield Finding(parsed.place, f"{parsed.name}: rlexp cannot train {run} yet; it can check and convert the file")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
     if parsed.variants[0].is_sweep:

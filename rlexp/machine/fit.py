@@ -75,16 +75,27 @@ def _shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
 
 
 def _cpu_hint(experiment: Experiment, machine: Machine) -> str:
-    """Return overrides that make the experiment fit: fewer workers, or a smaller share for each."""
+    """Return overrides that make the experiment fit: one learner where several leave no room, and what workers need."""
+    config, learners = experiment.config, experiment.config.learner_processes
+    if learners is None or config.num_cpus_for_driver + cpus_of_learners(config) < machine.cpus:
+        return f"{_worker_hint(experiment, machine, '')}, or --fit"
+    assert config.LEARNERS_KEY is not None
+    keys = {config.LEARNERS_KEY: 1, "num_gpus": min(config.num_gpus, learners.gpus)}
+    options = " ".join(f"-o config.{key}={value:g}" for key, value in keys.items() if _at(experiment, key) != value)
+    single = _changed(experiment, keys)
+    fits = required_cpus(single) <= machine.cpus
+    return f"{options if fits else _worker_hint(single, machine, f'{options} ')}, or --fit"
+
+
+def _worker_hint(experiment: Experiment, machine: Machine, options: str) -> str:
+    """Return overrides, after ``options``, with fewer workers, or with a smaller share for each."""
     config = experiment.config
     left = machine.cpus - config.num_cpus_for_driver - cpus_of_learners(config)
-    if left <= 0 and config.learner_processes:
-        return f"-o config.{config.LEARNERS_KEY}=1, or --fit"
     if left <= 0:
-        return f"-o config.num_cpus_for_driver={machine.cpus} -o config.num_workers=0, or --fit"
-    workers = f"-o config.num_workers={math.floor(left / config.num_cpus_per_worker)}"
+        return f"{options}-o config.num_cpus_for_driver={machine.cpus} -o config.num_workers=0"
+    workers = f"{options}-o config.num_workers={math.floor(left / config.num_cpus_per_worker)}"
     share = _rounded(left / config.num_workers)
-    return f"{workers}, or -o config.num_cpus_per_worker={share:g}, or --fit" if share else f"{workers}, or --fit"
+    return f"{workers}, or {options}-o config.num_cpus_per_worker={share:g}" if share else workers
 
 
 def _gpu_hint(config: CommonConfig) -> str:

@@ -38,11 +38,13 @@ class VectorTorso(nn.Sequential):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``[B, num_features]``."""
-        seen = obs.to(torch.float32)
-        if self._centers_bytes:
-            seen = (seen - BYTE_CENTER) / BYTE_CENTER
-        features: Tensor = super().forward(seen)  # type: ignore[no-untyped-call]
+        features: Tensor = super().forward(self.seen(obs))  # type: ignore[no-untyped-call]
         return features
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """Return observations as the first layer sees them."""
+        seen = obs.to(torch.float32)
+        return (seen - BYTE_CENTER) / BYTE_CENTER if self._centers_bytes else seen
 
 
 class ImageTorso(nn.Module):

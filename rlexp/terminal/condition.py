@@ -14,7 +14,19 @@ from rlexp.machine import Machine
 from rlexp.sessions.leftovers import Leftover
 from rlexp.terminal.lines import aligned, visible
 
-_PACKAGES = ("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML", "ale-py", "tensorboard", "optuna")
+_PACKAGES = (
+    "torch",
+    "ray",
+    "gymnasium",
+    "numpy",
+    "pydantic",
+    "PyYAML",
+    "ale-py",
+    "box2d",
+    "mujoco",
+    "tensorboard",
+    "optuna",
+)
 _SHARED_MEMORY = "/dev/shm"
 
 

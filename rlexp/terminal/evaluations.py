@@ -73,6 +73,7 @@ def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
         "run": evaluation.run,
         "env": evaluation.env,
         "training_iteration": evaluation.iteration,
+        "explores": evaluation.explores,
         **{name: value if evaluation.explores else None for name, value in evaluation.exploration.items()},
         "episodes": len(returns),
         "episodes_wanted": played.num_wanted,

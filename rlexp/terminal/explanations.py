@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
-from rlexp.config.keys.agents import AGENTS, RUNNABLE
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.reference.explain import (
     KeyReference,
     NamedValue,
@@ -101,8 +101,6 @@ def _print_agent(run: str | None) -> None:
         name, required = f"{key.dotted:{width}} ", "required" if key.required else None
         shown = required or (_defaults(key) if run is None else shown_default(key.defaults[run]))
         print("\n".join(_wrapped(shown, name, " " * len(name))))
-    if run and run not in RUNNABLE:
-        print(f"\nrlexp cannot train {run} yet; it can check and convert its files.")
     print(f"\nDefaults of {', '.join(runs)}. rlexp explain KEY explains a key.")
 
 

@@ -17,6 +17,7 @@ from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
+from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
@@ -178,7 +179,7 @@ class ExperimentTrainable(tune.Trainable):
             self._events.append(f"continues from {own.name}")
             self._resumed_row = row
         self._last_row = row or {}
-        write_phase(self._directory, f"creating {_workers(config.num_workers)}")
+        write_phase(self._directory, f"creating {processes_of(config)}")
         agent = make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
         )
@@ -286,5 +287,9 @@ def summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _workers(number: int) -> str:
-    return "the environments" if number == 0 else f"{number} {'worker' if number == 1 else 'workers'}"
+def processes_of(config: CommonConfig) -> str:
+    """Return what is made of ``config`` before the first step."""
+    number = config.num_workers
+    workers = "the environments" if number == 0 else f"{number} {'worker' if number == 1 else 'workers'}"
+    learners = config.learner_processes
+    return f"{learners.number} learners and {workers}" if learners else workers

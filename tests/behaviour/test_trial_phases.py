@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.config.keys.ppo import PPOConfig
 from rlexp.runs.phase_file import PhaseWatch, end_phases, write_phase
 from rlexp.tuning import trainable
 from rlexp.tuning.stop_condition import reached
@@ -28,6 +29,19 @@ def test_trial_reports_phases_until_its_first_result(tmp_path: Path, monkeypatch
         said.clear()
         rows_of(assignment, monkeypatch)
     assert said[1] == "reading checkpoint_000001"
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"num_workers": 0}, "the environments"),
+        ({"num_workers": 1}, "1 worker"),
+        ({"num_workers": 3, "num_learners": 2}, "2 learners and 3 workers"),
+        ({"num_workers": 0, "num_learners": 2}, "2 learners and the environments"),
+    ],
+)
+def test_phase_names_the_processes_that_are_created(keys: dict[str, int], named: str) -> None:
+    assert trainable.processes_of(PPOConfig.model_validate(keys)) == named
 
 
 def test_phase_is_reported_once(tmp_path: Path) -> None:

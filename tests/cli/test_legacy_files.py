@@ -114,15 +114,6 @@ def leaving_behind(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_ppo_can_be_checked_but_not_run(path: Path) -> None:
-    path.write_text("a: {run: PPO, env: CartPole-v1, stop: {time_total_s: 1}, config: {num_workers: 0}}\n")
-    assert rlexp("check", str(path)).returncode == 0
-    done = rlexp("run", str(path), "--out", str(path.parent / "out"))
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == "error: PPO cannot be trained yet, only DQN and APEX"
-    assert not (path.parent / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

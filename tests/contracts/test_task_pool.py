@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +25,7 @@ from rlexp.task_pool import (
     TaskPool,
 )
 from rlexp.task_pool.ray_pool import _kill
+from tests.doubles.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
 DEADLINE_S = 30.0
@@ -74,13 +77,14 @@ class RayTaskPoolOfOneProcess(RayTaskPool):
 @pytest.fixture(
     params=[
         InlineTaskPool,
+        ProcessTaskPool,
         pytest.param(ray_pool, marks=pytest.mark.ray),
         pytest.param(RayTaskPoolOfOneProcess, marks=pytest.mark.ray),
     ]
 )
 def pool(request: pytest.FixtureRequest) -> Iterator[TaskPool]:
     make: Callable[[], TaskPool] = request.param
-    if make is not InlineTaskPool:
+    if make not in (InlineTaskPool, ProcessTaskPool):
         request.getfixturevalue("ray_session")
     pool = make()
     yield pool
@@ -286,3 +290,17 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
     monkeypatch.setattr(psutil, "Process", EndingProcess)
     _kill(1)
     _kill(1)
+
+
+def test_a_process_that_dies_answers_none_of_its_calls() -> None:
+    pool = ProcessTaskPool()
+    ledger, lane = place(pool), Lane(pool)
+    lane.submit(ledger, Ledger.wait_for_ever)
+    ref = pool.call(ledger, Ledger.entries)
+    os.kill(ledger.handle, signal.SIGKILL)
+    (call,) = await_calls(pool, lane, 1)
+    refs: list[Ref[Any]] = [call.ref, ref, pool.call(ledger, Ledger.entries)]
+    for lost in refs:
+        with pytest.raises(ActorLostError):
+            pool.get(lost, DEADLINE_S)
+    pool.stop()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.agents.dqn.exploration import EpsilonGreedy, PolicyExploration
+from rlexp.agents.ppo.advantages import VF_PREDS
 from rlexp.policy import Outputs, Weights
 from rlexp.sample_batch import NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch, new
 
@@ -15,6 +16,8 @@ NUM_ACTIONS = 1000
 """Of a CountingEnv."""
 SEEN = "seen"
 """The output of a StepPolicy."""
+VERSION = "version"
+"""The output of a VersionPolicy: the weights that acted."""
 
 
 class ScriptedPolicy:
@@ -87,6 +90,19 @@ class CountingPolicy(ScriptedPolicy):
     def set_weights(self, weights: Weights) -> None:
         assert weights["version"] > self.version, "weights went back in time"
         self.version = float(weights["version"])
+
+
+class VersionPolicy(ScriptedPolicy):
+    """Values an observation of a CountingEnv by its step; says which weights it has."""
+
+    version = -1
+
+    def outputs(self, obs: Array) -> Outputs:
+        return {VF_PREDS: obs[:, 2], VERSION: np.full(len(obs), self.version)}
+
+    def set_weights(self, weights: Weights) -> None:
+        assert weights["version"] > self.version, "weights went back in time"
+        self.version = int(weights["version"])
 
 
 def own_number(obs: Array) -> Array:

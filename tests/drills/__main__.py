@@ -15,6 +15,7 @@ from tests.drills import (  # noqa: F401 - each registers its drills
     circumstances,
     endurance,
     files,
+    learners,
     malice,
     pauses,
     resuming,

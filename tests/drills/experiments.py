@@ -1,5 +1,9 @@
 """The experiments that drills run."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 APEX = """
 drill:
   run: APEX
@@ -43,6 +47,31 @@ drill:
     min_iter_time_s: {min_iter_time_s}
     model: {{fcnet_hiddens: [32]}}
 """
+PPO = """
+drill:
+  run: PPO
+  env: tests.drills.envs:SlowOnce
+  stop: {{timesteps_total: {steps}}}
+  checkpoint_freq: 1
+  max_failures: 1
+  config:
+    seed: 0
+    env_config: {{claim: '{claim}', step_s: {step_s}, slow_s: {step_s}}}
+    num_workers: 2
+    num_cpus_per_worker: 0
+    num_learners: {learners}
+    num_cpus_per_learner: 0
+    num_envs_per_worker: 4
+    sample_batch_size: 25
+    train_batch_size: 800
+    sgd_minibatch_size: 100
+    num_sgd_iter: {epochs}
+    observation_filter: NoFilter
+    batch_mode: truncate_episodes
+    model: {{fcnet_hiddens: [32]}}
+"""
+PPO_BATCH = 800
+"""Env steps of a train batch, and of an iteration: the episodes of its env do not end."""
 CARTPOLE = """
 drill:
   run: APEX
@@ -104,6 +133,11 @@ def dqn(
         checkpoint_freq=checkpoint_freq,
         min_iter_time_s=min_iter_time_s,
     )
+
+
+def ppo(claim: Path, batches: int, learners: int = 1, epochs: int = 10, step_s: float = 0) -> str:
+    """Return a PPO experiment of some train batches; its env takes ``step_s`` for a step."""
+    return PPO.format(claim=claim, steps=batches * PPO_BATCH, learners=learners, epochs=epochs, step_s=step_s)
 
 
 def cartpole() -> str:

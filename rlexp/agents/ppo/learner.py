@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
+from rlexp.agents.ppo.differentiable import differentiable
 from rlexp.agents.ppo.loss import adapted_kl_coeff, explained_variance, surrogate_losses, value_losses
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.memory import BatchStaging, keep_freed_memory
@@ -100,9 +101,10 @@ class PPOLearner:
             keep_freed_memory()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._network = ActorCritic(network).to(self._device)
-        self._parameters = FlatParameters(self._network)
+            self._module = ActorCritic(network).to(self._device)
+        self._parameters = FlatParameters(self._module)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._network = differentiable(self._module)
         self._staging = BatchStaging(COLUMNS, self._device)
         self._order = torch.Generator().manual_seed(seed)
         """Draws the minibatches."""
@@ -146,7 +148,7 @@ class PPOLearner:
         return state | {"counters": counters, "kl_coeff": np.array(self._kl_coeff)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._network.load_state_dict(_tensors(state, "network."))
+        self._module.load_state_dict(_tensors(state, "network."))
         self._adam.load_state_dict(_tensors(state, "adam."))
         self._order.set_state(torch.tensor(state["minibatch_rng"]))
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
@@ -173,44 +175,47 @@ class PPOLearner:
     def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
         """Do one SGD step; return the figures of this learner's part of the minibatch if it ``measures`` them."""
         own = rows.part(indices.tensor_split(self._shard.num_learners)[self._shard.rank])
-        loss, figures = self._loss(own, 1.0 / len(indices), entropy_coeff, measures)
         self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        figures = self._backward(own, 1.0 / len(indices), entropy_coeff, measures)
         self._shard.add_up(self._adam.gradient)
         grad_norm = self._adam.step(lr)
         self.num_updates += 1
         return [*figures, grad_norm]
 
-    def _loss(self, rows: Rows, weight: float, entropy_coeff: float, measures: bool) -> tuple[Tensor, list[Tensor]]:
-        """Return the loss of ``rows``, each of which counts by ``weight``; and the figures, if it ``measures`` them.
+    def _backward(self, rows: Rows, weight: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
+        """Compute the gradient of the loss of ``rows``, each of which counts by ``weight``; return its figures.
 
         The KL divergence and the entropy are computed only where they are part of the loss, or measured: an
         operation on a small minibatch costs more to start than to compute.
         """
         config = self._config
         old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
-        inputs, values = self._network(rows.obs)
+        inputs, values = self._network.forward(rows.obs)
+        inputs.requires_grad_()
         distribution = distribution_of(self._actions, inputs)
-        ratio, policy_losses = surrogate_losses(
-            distribution.log_prob(rows.actions), old_logp, advantages, config.clip_param
-        )
-        losses = policy_losses
-        vf_losses = kl = entropy = torch.zeros_like(policy_losses) if measures else None
-        if config.vf_loss_coeff:
-            vf_losses = value_losses(values, old_values, targets, config.vf_clip_param)
-            losses = losses + config.vf_loss_coeff * vf_losses
+        logp = distribution.log_prob(rows.actions)
+        with torch.no_grad():
+            policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
+            vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
+        parts, gradients = [logp], [weight * of_logp]
+        kl = entropy = None
         if self._kl_coeff or measures:
             kl = distribution.kl_from(distribution_of(self._actions, rows.numbers[:, 4:]))
-            losses = losses + self._kl_coeff * kl
+            parts.append(kl)
+            gradients.append(torch.full_like(values, weight * self._kl_coeff))
         if entropy_coeff or measures:
             entropy = distribution.entropy()
-            losses = losses - entropy_coeff * entropy
-        figures: list[Tensor] = []
-        if measures:
-            is_clipped = (ratio.detach() - 1.0).abs() > config.clip_param
-            measured = (losses, policy_losses, vf_losses, kl, entropy, is_clipped)
-            figures = [weight * each.detach().sum() for each in measured if each is not None]
-        return weight * losses.sum(), figures
+            parts.append(entropy)
+            gradients.append(torch.full_like(values, -weight * entropy_coeff))
+        torch.autograd.backward(parts, gradients)
+        assert inputs.grad is not None
+        self._network.backward(inputs.grad, (weight * config.vf_loss_coeff) * of_values)
+        if not measures or kl is None or entropy is None:
+            return []
+        is_clipped = (ratio - 1.0).abs() > config.clip_param
+        losses = policy_losses + config.vf_loss_coeff * vf_losses + self._kl_coeff * kl - entropy_coeff * entropy
+        measured = (losses, policy_losses, vf_losses, kl, entropy, is_clipped)
+        return [weight * each.detach().sum() for each in measured]
 
     def _stats(self, figures: Sequence[Sequence[Tensor]], rows: Rows) -> dict[str, float]:
         """Return the means of an epoch's ``figures``, of all learners together; read back from the device once."""

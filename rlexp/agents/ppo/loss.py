@@ -6,24 +6,30 @@ import torch
 from torch import Tensor
 
 
-def surrogate_losses(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return the probability ratios and the losses of the policy, both ``[B]``.
+def surrogate_losses(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the losses of the policy, their derivatives by ``logp``, and the probability ratios, each ``[B]``.
 
     With ``r = exp(logp - old_logp)`` a loss is ``-min(r A, clip(r, 1 - clip, 1 + clip) A)``
-    (Schulman et al. 2017, equation 7).
+    (Schulman et al. 2017, equation 7). Its derivative is ``-r A``, or 0 where the clipped term is the smaller one.
     """
     ratio = torch.exp(logp - old_logp)
-    return ratio, -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
+    whole, clipped = ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages
+    losses = -torch.min(whole, clipped)
+    return losses, losses * (whole <= clipped), ratio
 
 
-def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
-    """Return the losses of the value function ``[B]``: the larger of two squared errors, without a factor of one half.
+def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Return the losses of the value function, and their derivatives by ``values``, both ``[B]``.
 
-    They are those of ``values``, and of values that differ from ``old_values`` by ``clip`` at most. RLlib had this
-    form up to 1.8; it is the one of the published results (Engstrom et al. 2020, section 3).
+    A loss is the larger of two squared errors, without a factor of one half: that of ``values``, and that of values
+    that differ from ``old_values`` by ``clip`` at most. RLlib had this form up to 1.8; it is the one of the published
+    results (Engstrom et al. 2020, section 3). Where ``clip`` limits the second one and it is the larger one, the
+    derivative is 0.
     """
-    near = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.max((values - targets).square(), (near - targets).square())
+    moved, error = values - old_values, values - targets
+    near_moved = moved.clamp(-clip, clip)
+    loss, near_loss = error.square(), (error + (near_moved - moved)).square()
+    return torch.max(loss, near_loss), 2.0 * error * ((moved == near_moved) | (loss >= near_loss))
 
 
 def adapted_kl_coeff(kl_coeff: float, kl: float, kl_target: float) -> float:

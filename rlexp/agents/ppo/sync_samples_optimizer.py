@@ -16,7 +16,7 @@ from rlexp.policy import Learner
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
-from rlexp.task_pool import GET_TIMEOUT_S, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, ActorLostError, TaskPool
 
 COLLECT_TIMEOUT_S = 0.05
 """A step returns after this long even if no sample has arrived, so that its caller can look at the clock."""
@@ -139,14 +139,23 @@ class SyncSamplesOptimizer:
         return self._num_wanted() > 0 or (self._source.num_in_flight > 0 and not self._config.overlaps)
 
     def _collect(self, sample: Sample) -> None:
+        """Add a sample to the train batch; without overlap, the learner's newest weights must have acted in it."""
         info = sample.info
+        age = self._learner.num_updates - info.weights_version
+        assert self._config.overlaps or age == 0, (
+            f"worker {info.worker_index} sampled with weights of {age} updates ago"
+        )
+        try:
+            batch = self._pool.get(sample.batch, GET_TIMEOUT_S) if info.num_rows else None
+        except ActorLostError:
+            return  # lost with the machine that it was on: nothing of it counts, and another is wanted
         self._infos.append(info)
-        self._weight_age.add(self._learner.num_updates - info.weights_version)
+        self._weight_age.add(age)
         self.counters.num_steps_sampled += info.num_env_steps
         self._num_calls += 1
         self._collected += max(info.num_rows, self._config.steps_per_call)
-        if info.num_rows:
-            self._batches.append(self._pool.get(sample.batch, GET_TIMEOUT_S))
+        if batch is not None:
+            self._batches.append(batch)
 
     def _take_batch(self) -> SampleBatch | None:
         batches, self._batches = self._batches, []

@@ -1,4 +1,4 @@
-"""The agents whose files can be read. A new one is a line here, and a file with its keys."""
+"""The agents. A new one is a line here, and a file with its keys."""
 
 from __future__ import annotations
 
@@ -18,6 +18,3 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
     }
 )
 """The models of their experiments."""
-
-RUNNABLE = tuple(run for run, experiment in AGENTS.items() if experiment.AGENT)
-"""The agents that can be trained; files of the others can be checked and converted."""

@@ -106,6 +106,6 @@ class ApexConfig(DQNConfig):
 class ApexExperiment(Experiment):
     """An experiment with Ape-X."""
 
-    AGENT: ClassVar[str | None] = "rlexp.agents.apex.agent:ApexAgent"
+    AGENT: ClassVar[str] = "rlexp.agents.apex.agent:ApexAgent"
     run: Literal["APEX"]
     config: ApexConfig = ApexConfig()

@@ -172,6 +172,6 @@ def _has_ladder(config: DQNConfig) -> bool:
 class DQNExperiment(Experiment):
     """An experiment with DQN."""
 
-    AGENT: ClassVar[str | None] = "rlexp.agents.dqn.agent:DQNAgent"
+    AGENT: ClassVar[str] = "rlexp.agents.dqn.agent:DQNAgent"
     run: Literal["DQN"]
     config: DQNConfig = DQNConfig()

@@ -67,8 +67,8 @@ Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_writt
 class Experiment(KeyGroup):
     """What is beside ``config:`` whatever the agent."""
 
-    AGENT: ClassVar[str | None] = None
-    """The module and class that train it, imported when it is run; None: it can be checked and converted only."""
+    AGENT: ClassVar[str]
+    """The module and class that train it, imported when it is run."""
 
     name: Annotated[str, AfterValidator(_folder_name)]
     """The name of the experiment: the key above it in its file, and its folder among the results."""

@@ -91,6 +91,7 @@ class PPOConfig(PPOKeys):
             (not self.use_critic, _CRITIC, "use_critic is false"),
             (self.normalize_actions, ("clip_actions",), "normalize_actions clips as well"),
             (self.num_learners == 1, ("num_cpus_per_learner",), "there is one learner, in the process of the driver"),
+            (True, ("evaluation_config.exploration_final_eps",), "PPO explores by sampling from its policy"),
             (self.num_workers == 0, ("sample_async",), "num_workers is 0, so nothing samples beside the learner"),
         ):
             if is_ineffective:
@@ -130,6 +131,6 @@ class PPOConfig(PPOKeys):
 class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
-    AGENT: ClassVar[str | None] = "rlexp.agents.ppo.agent:PPOAgent"
+    AGENT: ClassVar[str] = "rlexp.agents.ppo.agent:PPOAgent"
     run: Literal["PPO"]
     config: PPOConfig = PPOConfig()

@@ -38,7 +38,9 @@ class PPOKeys(CommonConfig):
     num_learners: Count = 1
     """Number of learners that share each minibatch, each in a process of its own where there are several.
 
-    The sizes of batches do not depend on it. It can only help with GPUs, or for a large network on many CPUs.
+    The sizes of batches are those of all learners together; RLlib's ``minibatch_size`` and
+    ``train_batch_size_per_learner`` are multiplied by it. Several learners can only help with GPUs, or for a large
+    network on many CPUs.
     """
 
     num_cpus_per_learner: PositiveOrZero = 1.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import shown, written
+from rlexp.config.yaml.nodes import Node, shown, written
 
 _NUMBER = "config.num_learners"
+_KEEP_ONE = "keep one of them"
 
 _FOR_EACH = {
     "train_batch_size_per_learner": "train_batch_size",
@@ -27,11 +28,24 @@ def sizes_for_each(translation: Translation) -> None:
         if node is None or ("config", new) not in table:
             continue
         if isinstance(learners, int) and learners > 1 and isinstance(node.value, int | float):
-            whole = node.value * learners
-            translation.put(f"config.{old}", whole, node)
+            translation.take(f"config.{old}")
             each = f"config.{old}: {written(node.value)} for each of {learners} learners"
-            translation.notice(node, f"{each} is {written(whole)} together")
-        translation.move(("config", old), ("config", new))
+            _use_whole(translation, node, each, f"config.{new}", node.value * learners)
+        else:
+            translation.move(("config", old), ("config", new))
+
+
+def _use_whole(translation: Translation, node: Node, each: str, key: str, whole: float) -> None:
+    """Set a key to what all learners have together, unless the command line sets it; refuse a second, other value."""
+    given, message = translation.find(key), f"{each} is {key}: {written(whole)}"
+    if given is None or given.value is None or not node.place.line:
+        translation.put(key, whole, node)
+    elif not given.place.line:
+        return
+    elif given.value != whole:
+        translation.problem(node, f"{message}, but this is {shown(given.plain())} at {given.key_place}", _KEEP_ONE)
+        return
+    translation.notice(node, f"{message} now")
 
 
 def _driver_as_learner(translation: Translation) -> None:

@@ -134,7 +134,7 @@ def variants(experiment: Node, axes: Sequence[Axis], most: int = MAX_CHECKED_VAR
 
 
 def replaced(node: Node, path: KeyPath, value: Node) -> Node:
-    """Return a node with another one at ``path``, which must be there."""
+    """Return a node with another one at ``path``; missing mappings are made."""
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -142,7 +142,8 @@ def replaced(node: Node, path: KeyPath, value: Node) -> Node:
         items = (replaced(child, rest, value) if index == key else child for index, child in enumerate(node.value))
         return node.with_value(tuple(items))
     entries = node.entries()
-    return node.with_value({**entries, str(key): replaced(entries[str(key)], rest, value)})
+    below = entries.get(str(key)) or value.with_value({})
+    return node.with_value({**entries, str(key): replaced(below, rest, value)})
 
 
 class _Reader:

@@ -89,3 +89,12 @@ def test_convert_comments_minor_notices(tmp_path: Path) -> None:
     assert "    # converted: config.framework is left out: rlexp computes with PyTorch\n    lr: 1\n" in converted_file(
         path
     )
+
+
+@pytest.mark.parametrize("choices", ["[0.0005, [[0, 0.1], [10, 0]]]", "[[[0, 0.1], [10, 0]], 0.001]"])
+def test_grid_of_a_number_and_a_schedule(tmp_path: Path, choices: str) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text(f"a:\n  run: DQN\n  env: CartPole-v1\n  config: {{lr: {{grid_search: {choices}}}}}\n")
+    new.write_text(converted_file(old))
+    before, after = ([trial.experiment for trial in load_plan([path], (), 0).trials] for path in (old, new))
+    assert [experiment.essence for experiment in after] == [experiment.essence for experiment in before]

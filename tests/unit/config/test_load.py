@@ -422,13 +422,6 @@ class TestGpus:
         assert (made.num_gpus, made.num_learners) == (2, 2)
 
 
-def test_untrainable_agent_has_a_notice(write: Write) -> None:
-    plan = load_plan([write(MINIMAL.replace("APEX", "PPO"))])
-    assert [vars(notice) for notice in plan.notices] == [
-        {"where": "f.yaml:1:1", "message": "a: rlexp cannot train PPO yet; it can check and convert the file"}
-    ]
-
-
 class TestWhereKeysStand:
     @pytest.mark.parametrize(
         "config",

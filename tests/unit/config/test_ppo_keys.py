@@ -13,6 +13,7 @@ from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.envs import EnvConfig
+from rlexp.runs.changed_keys import CHANGEABLE, differences
 from rlexp.tuning.tune_runner import placement
 
 
@@ -257,6 +258,12 @@ class TestIneffectiveKeys:
         assert experiment(**whole, model={"vf_share_layers": True}).essence == first
         assert experiment(**whole, model={"free_log_std": True}).essence != first
         assert experiment(**{"lambda": 0.5}).essence != experiment().essence
+
+
+def test_resumed_trial_can_have_other_processes() -> None:
+    before = experiment(num_learners=4, num_gpus=4, num_workers=8).model_dump(mode="json")
+    now = experiment(num_learners=1, num_workers=2, num_cpus_per_learner=2, sgd_minibatch_size=64)
+    assert list(differences(before, now.model_dump(mode="json"), CHANGEABLE)) == ["sgd_minibatch_size 128 → 64"]
 
 
 def test_population_keeps_network_processes_and_actions() -> None:

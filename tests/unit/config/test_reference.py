@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.config.keys.agents import AGENTS, RUNNABLE
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.reference import explain
 from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
@@ -41,7 +41,7 @@ def test_keys_page_names_behaviour_tests(tmp_path: Path) -> None:
 
 def test_every_key_has_a_behaviour_test() -> None:
     tests = behaviour_tests(BEHAVIOUR)
-    keys = [key for key in key_references() if not key.is_group and set(key.defaults) & set(RUNNABLE)]
+    keys = [key for key in key_references() if not key.is_group]
     names = {key.dotted.removeprefix("config.") for key in keys}
     unknown = {name for name in tests if name not in names and f"optimizer.{name}" not in names}
     assert not unknown, f"tests of keys that there are not: {sorted(unknown)}"

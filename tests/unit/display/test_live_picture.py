@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlexp import number_format
+from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.display.panel import picture
 from rlexp.display.trial_view import OverallProgress, TrialView
@@ -54,6 +55,21 @@ def test_one_trial_is_shown_in_full(make_trial: MakeTrial, make_row: MakeRow) ->
         "bottleneck workers  learner waits 37 %  workers wait 10 %, act 20 %, step 60 %",
     ):
         assert fact in shown
+
+
+def test_a_trial_of_ppo_shows_its_own_figures(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    keys = {"name": "a", "run": "PPO", "env": "CartPole-v1", "stop": {"timesteps_total": 500_000}}
+    view = TrialView(replace(make_trial(), experiment=PPOExperiment.model_validate(keys)))
+    figures = {"kl": 0.0113, "cur_kl_coeff": 0.2, "entropy": 0.55, "clip_fraction": 0.12, "vf_explained_var": 0.93}
+    shares = {"info/learner_time_share/workers": 0.31, "info/learner_time_share/learner": 0.69, "info/weight_age": 0.0}
+    view.add(make_row(1, 10.0, **{f"info/learner/{name}": number for name, number in figures.items()}, **shares))
+    shown = lines([view])
+    facts = [line.strip() for line in shown if any(word in line for word in ("learning ", "sampling "))]
+    assert facts == [
+        "time       sampling 31 %  learning 69 %  weight age 0",
+        "learning   kl 0.0113 (coeff 0.2)  entropy 0.55  clipped 12 %  explained 0.93",
+    ]
+    assert not [line for line in shown if "replay" in line or "ε" in line]
 
 
 def test_three_trials_fit_a_small_terminal_in_full(make_trial: MakeTrial, make_row: MakeRow) -> None:

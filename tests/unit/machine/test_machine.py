@@ -115,6 +115,17 @@ def test_check_fits_reports_need_and_override(config: dict[str, Any], message: s
             "-o config.num_learners=1, or --fit",
         ),
         (
+            {"num_workers": 4, "num_learners": 4},
+            "a needs 9 CPUs (1 driver + 4 workers x 1 + 4 learners x 1), this machine has 4",
+            "-o config.num_learners=1 -o config.num_workers=3, or "
+            "-o config.num_learners=1 -o config.num_cpus_per_worker=0.75, or --fit",
+        ),
+        (
+            {"num_workers": 0, "num_learners": 2, "num_cpus_for_driver": 5},
+            "a needs 7 CPUs (5 driver + 0 workers x 1 + 2 learners x 1), this machine has 4",
+            "-o config.num_learners=1 -o config.num_cpus_for_driver=4 -o config.num_workers=0, or --fit",
+        ),
+        (
             {"num_workers": 0, "num_learners": 2, "num_gpus": 2},
             "a needs 2 GPUs (2 learners + 0 workers x 0), this machine has none",
             "-o config.num_gpus=0, or --fit",

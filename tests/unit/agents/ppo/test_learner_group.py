@@ -1,80 +1,34 @@
-"""Several learners of PPO, each in a process: equal to one, and ended together."""
+"""Several learners of PPO, each in a process: equal to each other and to one."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from gymnasium.spaces import Space
 from torch import Tensor
 
-from rlexp.agents.ppo import learner_group
-from rlexp.agents.ppo.advantages import ADVANTAGES
 from rlexp.agents.ppo.learner import Shard
-from rlexp.agents.ppo.learner_group import LearnerGroup
-from rlexp.agents.ppo.learner_process import LearnerProcess, LearnerSpec
-from rlexp.errors import TrialError
+from rlexp.agents.ppo.learner_process import LearnerSpec
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.task_pool import Actor, InlineTaskPool, Resources
-from tests.doubles.process_pool import ProcessTaskPool
-from tests.unit.agents.ppo.learner_batches import learner_spec, ppo_learner, train_batch
+from rlexp.schedules import PiecewiseSchedule
+from tests.unit.agents.ppo.batches import CHOICES, NUMBERS, make_batch
+from tests.unit.agents.ppo.learner_groups import SOON_S, Group, as_bytes, learner_spec, ppo_learner, running
 
-NOTHING_RESERVED = Resources(cpus=0, gpus=0)
-ENDLESS = 10**6
-"""Epochs over a train batch that no test waits for."""
-SOON_S = 10.0
-"""How long it takes at most, on a busy machine, until a failure is noticed and all learners are ended."""
-
-
-class Group:
-    """A LearnerGroup, its pool and the actors of its learners."""
-
-    def __init__(self, spec: LearnerSpec) -> None:
-        self.spec = spec
-        self.pool = ProcessTaskPool()
-        self.learner = LearnerGroup(self.pool, NOTHING_RESERVED, spec)
-        self.actors: list[Actor[LearnerProcess]] = self.pool.actors()
-        self.pids = [int(actor.handle) for actor in self.actors]
-
-    def states(self) -> list[dict[str, bytes]]:
-        """Return the state of each learner."""
-        refs = [self.pool.call(actor, LearnerProcess.state_dict) for actor in self.actors]
-        return [as_bytes(self.pool.get(ref, SOON_S)) for ref in refs]
-
-    def signal_while_learning(self, rank: int, number: signal.Signals) -> threading.Timer:
-        """Send a signal to a learner in a moment, when it learns."""
-        timer = threading.Timer(0.5, os.kill, (self.pids[rank], number))
-        timer.start()
-        return timer
-
-
-@pytest.fixture
-def make_group() -> Iterator[Callable[[LearnerSpec], Group]]:
-    groups: list[Group] = []
-
-    def make(spec: LearnerSpec) -> Group:
-        groups.append(Group(spec))
-        return groups[-1]
-
-    yield make
-    for group in groups:
-        group.pool.stop()
+FALLING_LR = PiecewiseSchedule(((0, 3e-3), (1000, 1e-3)))
 
 
 @pytest.fixture(scope="module")
 def shared_group() -> Iterator[Group]:
     """Two learners, which several tests use one after the other."""
-    group = Group(learner_spec())
-    yield group
-    group.pool.stop()
+    with running(learner_spec(lr=FALLING_LR)) as group:
+        yield group
 
 
 @pytest.fixture
@@ -109,18 +63,15 @@ class TwoInOneProcess:
         return add_up
 
 
-def as_bytes(arrays: Mapping[str, Array]) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in arrays.items()}
-
-
 def assert_close(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-BATCHES = [train_batch(number, count) for number, count in enumerate((64, 61, 50, 7))]
+LENGTHS = (64, 61, 50, 7)
 """Some divide into equal minibatches and these into equal halves, others do not; the last is one minibatch."""
+BATCHES = [make_batch(number, length) for number, length in enumerate(LENGTHS)]
 
 
 def test_ranks_are_equal_bit_by_bit_after_several_train_batches(group: Group) -> None:
@@ -139,40 +90,36 @@ def test_learners_equal_one_process_that_adds_up_the_gradients_of_the_halves(gro
         assert group.states()[0] == as_bytes(reference.learners[0].state_dict())
 
 
-@pytest.mark.parametrize("is_continuous", [False, True], ids=["discrete", "continuous"])
-def test_learners_come_to_the_weights_and_figures_of_one(
-    make_group: Callable[[LearnerSpec], Group], is_continuous: bool
-) -> None:
-    group = make_group(learner_spec(is_continuous, sgd_minibatch_size=15))
-    plain = ppo_learner(group.spec)
-    for number, count in enumerate((64, 61, 50, 7)):
-        batch = train_batch(number, count, is_continuous)
-        for learner in (group.learner, plain):
-            learner.observe_progress(200 * number)
-        found, expected = (learner.learn_on_batch(batch).stats for learner in (group.learner, plain))
-        assert found.keys() == expected.keys()
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-        assert group.learner.num_updates == plain.num_updates
+@pytest.mark.parametrize("space", [CHOICES, NUMBERS], ids=["choices", "numbers"])
+def test_learners_come_to_the_weights_and_figures_of_one(space: Space[Any]) -> None:
+    with running(learner_spec(space, sgd_minibatch_size=15, lr=FALLING_LR)) as group:
+        plain = ppo_learner(group.spec)
+        for number, length in enumerate(LENGTHS):
+            batch = make_batch(number, length, space)
+            for learner in (group.learner, plain):
+                learner.observe_progress(200 * number)
+            found, expected = (learner.learn_on_batch(batch).stats for learner in (group.learner, plain))
+            assert found.keys() == expected.keys()
+            assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+            assert group.learner.num_updates == plain.num_updates
+            assert_close(group.learner.get_weights(), plain.get_weights())
+            assert_close(group.learner.state_dict(), plain.state_dict())
+
+
+def test_three_learners_equal_each_other_and_come_to_the_weights_of_one() -> None:
+    with running(learner_spec(num_learners=3)) as group:
+        plain = ppo_learner(group.spec)
+        for batch in BATCHES:
+            group.learner.learn_on_batch(batch)
+            plain.learn_on_batch(batch)
+        first, *others = group.states()
+        assert [first, first] == others
         assert_close(group.learner.get_weights(), plain.get_weights())
-        assert_close(group.learner.state_dict(), plain.state_dict())
-
-
-def test_three_learners_equal_each_other_and_come_to_the_weights_of_one(
-    make_group: Callable[[LearnerSpec], Group],
-) -> None:
-    group = make_group(learner_spec(num_learners=3))
-    plain = ppo_learner(group.spec)
-    for batch in BATCHES:
-        group.learner.learn_on_batch(batch)
-        plain.learn_on_batch(batch)
-    first, *others = group.states()
-    assert [first, first] == others
-    assert_close(group.learner.get_weights(), plain.get_weights())
 
 
 def test_a_learner_without_a_row_of_a_minibatch_takes_part(group: Group) -> None:
     plain = ppo_learner(group.spec)
-    batch = train_batch(0, count=1)
+    batch = make_batch(0, count=1)
     found, expected = (learner.learn_on_batch(batch).stats for learner in (group.learner, plain))
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert_close(group.learner.get_weights(), plain.get_weights())
@@ -196,86 +143,6 @@ def test_learners_read_the_clock_of_schedules(group: Group) -> None:
     for num_steps, lr in ((0, 3e-3), (500, 2e-3), (5000, 1e-3)):
         group.learner.observe_progress(num_steps)
         assert group.learner.learn_on_batch(BATCHES[0]).stats["lr"] == pytest.approx(lr)
-
-
-def assert_ended(group: Group, failure: TrialError, started_s: float) -> None:
-    """Check that all learners have ended soon after, and that every later call says why."""
-    assert time.monotonic() - started_s < SOON_S
-    assert not any(psutil.pid_exists(pid) for pid in group.pids)
-    for later in (group.learner.get_weights, group.learner.state_dict):
-        with pytest.raises(TrialError) as again:
-            later()
-        assert again.value is failure
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_learner_killed_while_it_learns_ends_all_with_the_cause(
-    make_group: Callable[[LearnerSpec], Group], rank: int
-) -> None:
-    group = make_group(learner_spec(num_sgd_iter=ENDLESS))
-    started_s = time.monotonic()
-    timer = group.signal_while_learning(rank, signal.SIGKILL)
-    with pytest.raises(TrialError) as failure:
-        group.learner.learn_on_batch(BATCHES[0])
-    timer.join()
-    assert failure.value.message == f"learner {rank} failed: its process died"
-    assert "max_failures" in str(failure.value.hint)
-    assert_ended(group, failure.value, started_s)
-
-
-def test_a_learner_that_hangs_ends_all_and_is_named(
-    make_group: Callable[[LearnerSpec], Group], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(learner_group, "GRACE_S", 1.0)
-    group = make_group(replace(learner_spec(num_sgd_iter=ENDLESS), peer_timeout_s=1.0))
-    started_s = time.monotonic()
-    timer = group.signal_while_learning(0, signal.SIGSTOP)
-    with pytest.raises(TrialError) as failure:
-        group.learner.learn_on_batch(BATCHES[0])
-    timer.join()
-    assert failure.value.message == "learner 0 hangs: it did not answer in time"
-    assert_ended(group, failure.value, started_s)
-
-
-def test_a_loss_that_is_not_finite_is_reported_as_that_of_one_learner(
-    make_group: Callable[[LearnerSpec], Group],
-) -> None:
-    group = make_group(learner_spec())
-    batch = BATCHES[0].with_columns(**{ADVANTAGES: np.full(64, np.nan, np.float32)})
-    with pytest.raises(TrialError) as expected:
-        ppo_learner(group.spec).learn_on_batch(batch)
-    started_s = time.monotonic()
-    with pytest.raises(TrialError) as failure:
-        group.learner.learn_on_batch(batch)
-    assert (failure.value.message, failure.value.hint) == (expected.value.message, expected.value.hint)
-    assert_ended(group, failure.value, started_s)
-
-
-def test_the_error_of_one_learner_is_raised_and_not_that_of_those_that_lost_it(
-    make_group: Callable[[LearnerSpec], Group],
-) -> None:
-    group = make_group(learner_spec())
-    state = group.learner.state_dict()
-    broken = {name: array for name, array in state.items() if name != "kl_coeff"}
-    with pytest.raises(KeyError, match="kl_coeff") as failure:
-        group.learner.load_state_dict(broken)
-    assert any("raised in learner" in note for note in failure.value.__notes__)
-    assert not any(psutil.pid_exists(pid) for pid in group.pids)
-
-
-def test_a_learner_that_cannot_be_made_fails_the_group_at_once() -> None:
-    pool = ProcessTaskPool()
-    spec = replace(learner_spec(), num_gpus=1)
-    with pytest.raises(Exception, match="sees no GPU"):
-        LearnerGroup(pool, NOTHING_RESERVED, spec)
-    pool.stop()
-
-
-def test_learners_in_one_process_are_refused_instead_of_waiting_for_each_other() -> None:
-    started_s = time.monotonic()
-    with pytest.raises(ValueError, match="processes of their own"):
-        LearnerGroup(InlineTaskPool(), NOTHING_RESERVED, learner_spec())
-    assert time.monotonic() - started_s < SOON_S
 
 
 def test_learners_on_one_host_can_be_reached_from_there_only(group: Group) -> None:

@@ -27,12 +27,9 @@ def tensors(*columns: float) -> list[torch.Tensor]:
 )
 def test_the_surrogate_loss_is_the_worse_of_both(ratio: float, advantage: float, loss: float, gradient: float) -> None:
     logp, old_logp, advantages = tensors(math.log(ratio) - 1.5, -1.5, advantage)
-    logp.requires_grad_()
-    ratios, losses = surrogate_losses(logp, old_logp, advantages, 0.3)
-    losses.sum().backward()  # type: ignore[no-untyped-call]
+    losses, derivatives, ratios = surrogate_losses(logp, old_logp, advantages, 0.3)
     assert losses.tolist() == pytest.approx([loss])
-    assert logp.grad is not None
-    assert logp.grad.tolist() == pytest.approx([gradient])
+    assert derivatives.tolist() == pytest.approx([gradient])
     assert ratios.tolist() == pytest.approx([ratio])
 
 
@@ -49,12 +46,23 @@ def test_the_value_loss_is_the_larger_square(
     value: float, old_value: float, target: float, loss: float, gradient: float
 ) -> None:
     values, old_values, targets = tensors(value, old_value, target)
-    values.requires_grad_()
-    losses = value_losses(values, old_values, targets, 0.5)
-    losses.sum().backward()  # type: ignore[no-untyped-call]
+    losses, derivatives = value_losses(values, old_values, targets, 0.5)
     assert losses.tolist() == pytest.approx([loss])
+    assert derivatives.tolist() == pytest.approx([gradient])
+
+
+def test_derivatives_of_the_losses_equal_those_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logp, old_logp, advantages, values, old_values, targets = torch.randn(6, 1000, generator=generator)
+    logp.requires_grad_()
+    values.requires_grad_()
+    policy_losses, of_logp, _ = surrogate_losses(logp, old_logp, advantages, 0.3)
+    vf_losses, of_values = value_losses(values, old_values, targets, 0.5)
+    torch.autograd.backward([policy_losses.sum() + vf_losses.sum()])
+    assert logp.grad is not None
     assert values.grad is not None
-    assert values.grad.tolist() == pytest.approx([gradient])
+    torch.testing.assert_close(of_logp, logp.grad)
+    torch.testing.assert_close(of_values, values.grad)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""The keys that say how many learners there are and what each reserves; each test fails where its key is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlexp.agents.ppo.agent import PPOAgent
+from rlexp.checkpoint import Checkpoint, read_checkpoint
+from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
+from rlexp.policy import Weights
+from rlexp.task_pool import Actor, Resources
+from rlexp.tuning.tune_runner import placement
+from tests.behaviour.rollout_agents import weights_of
+from tests.doubles.process_pool import ProcessTaskPool
+
+SMALL: dict[str, Any] = {
+    "num_workers": 0,
+    "num_envs_per_worker": 2,
+    "sample_batch_size": 16,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 15,
+    "num_sgd_iter": 3,
+    "lr": 1e-3,
+    "observation_filter": "NoFilter",
+    "batch_mode": "truncate_episodes",
+    "model": {"fcnet_hiddens": [8]},
+}
+
+
+class RecordingPool(ProcessTaskPool):
+    """Remembers what each actor reserved, and how to make it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placed: dict[str, Resources | None] = {}
+        self.makers: list[Callable[[], Any]] = []
+
+    def place(
+        self, name: str, resources: Resources | None, make: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Actor[Any]:
+        self.placed[name] = resources
+        self.makers.append(partial(make, *args, **kwargs))
+        return super().place(name, resources, make, *args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Give torch its threads back after the test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def make_agent() -> Iterator[Callable[..., PPOAgent]]:
+    agents: list[PPOAgent] = []
+
+    def make(checkpoint: Checkpoint | None = None, **changes: Any) -> PPOAgent:
+        config = PPOConfig(**{**SMALL, **changes})
+        agents.append(PPOAgent("CartPole-v1", config, RecordingPool(), 0, checkpoint))
+        return agents[-1]
+
+    yield make
+    for agent in agents:
+        agent.stop()
+
+
+def placed(agent: PPOAgent) -> dict[str, Resources | None]:
+    assert isinstance(agent.pool, RecordingPool)
+    return agent.pool.placed
+
+
+def bundles(**changes: Any) -> list[dict[str, float]]:
+    entry = {"name": "e", "run": "PPO", "env": "CartPole-v1", "config": {**SMALL, **changes}}
+    return list(placement(PPOExperiment.model_validate(entry)).bundles)
+
+
+def as_bytes(weights: Weights) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in weights.items()}
+
+
+@pytest.mark.key("num_learners")
+def test_so_many_learners_train_what_one_would(make_agent: Callable[..., PPOAgent]) -> None:
+    one, two = make_agent(), make_agent(num_learners=2)
+    assert (list(placed(one)), list(placed(two))) == ([], ["learner-0", "learner-1"])
+    for _ in range(2):
+        expected, found = one.train(), two.train()
+        assert found["timesteps_total"] == expected["timesteps_total"]
+        assert found["info"]["num_updates"] == expected["info"]["num_updates"] == 3 * 4 * found["training_iteration"]
+        assert found["info"]["learner"] == pytest.approx(expected["info"]["learner"], rel=1e-4, abs=1e-4)
+    expected_weights, weights = weights_of(one), weights_of(two)
+    for name, array in expected_weights.items():
+        np.testing.assert_allclose(weights[name], array, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.key("num_learners")
+def test_several_learners_continue_from_a_checkpoint_bit_by_bit(
+    make_agent: Callable[..., PPOAgent], tmp_path: Path
+) -> None:
+    agent = make_agent(num_learners=2)
+    agent.train()
+    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    resumed = make_agent(checkpoint, num_learners=2)
+    for each in (agent, resumed):
+        each.train()
+    assert as_bytes(weights_of(resumed)) == as_bytes(weights_of(agent))
+
+
+@pytest.mark.key("num_cpus_per_learner")
+@pytest.mark.parametrize(("cpus", "num_threads"), [(0.5, 1), (2.0, 2)])
+def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(
+    make_agent: Callable[..., PPOAgent], cpus: float, num_threads: int
+) -> None:
+    given = {"num_learners": 2, "num_cpus_per_learner": cpus}
+    agent = make_agent(**given)
+    assert list(placed(agent).values()) == [Resources(cpus, 0.0)] * 2
+    assert isinstance(agent.pool, RecordingPool)
+    agent.pool.makers[0]()
+    assert torch.get_num_threads() == num_threads
+    assert bundles(**given)[1:] == [{"CPU": cpus}] * 2
+    assert bundles(num_cpus_per_learner=cpus)[1:] == []
+
+
+@pytest.mark.key("num_learners")
+def test_learners_share_the_gpus_and_leave_the_driver_none() -> None:
+    assert bundles(num_learners=2, num_gpus=2) == [{"CPU": 1.0}, *[{"CPU": 1.0, "GPU": 1.0}] * 2]
