@@ -145,14 +145,16 @@ class PPOLearner:
         state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
         state["minibatch_rng"] = self._order.get_state().numpy().copy()
         counters = np.array([self._num_steps_sampled, self.num_updates])
-        return state | {"counters": counters, "kl_coeff": np.array(self._kl_coeff)}
+        return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._module.load_state_dict(_tensors(state, "network."))
         self._adam.load_state_dict(_tensors(state, "adam."))
         self._order.set_state(torch.tensor(state["minibatch_rng"]))
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
-        self._kl_coeff = float(state["kl_coeff"])
+        kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
+        # Another one may be given than that of the checkpoint, by a user or by pbt: then it is adapted from there.
+        self._kl_coeff = kl_coeff if first_kl_coeff == self._config.kl_coeff else self._config.kl_coeff
 
     def _staged(self, batch: SampleBatch) -> Rows:
         """Return a batch on the device, with advantages of mean 0 and deviation 1 over the whole of it."""

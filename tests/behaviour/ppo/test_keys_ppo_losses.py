@@ -146,3 +146,15 @@ def test_the_learner_learns_on_a_gpu_or_says_that_there_is_none() -> None:
     agent = make_ppo(num_gpus=1)
     assert torch.cuda.memory_allocated() > before
     assert len(updates_of(agent, 2)) == 2
+
+
+@pytest.mark.key("kl_coeff")
+def test_another_kl_coeff_than_that_of_the_checkpoint_is_the_next_one(tmp_path: Path) -> None:
+    agent = make_ppo(kl_coeff=1.0, kl_target=1e-9)
+    agent.train()
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    agent.stop()
+    resumed = make_ppo(checkpoint=read_checkpoint(path), kl_coeff=0.4, kl_target=1e-9)
+    coeffs = [resumed.train()["info"]["learner"]["cur_kl_coeff"] for _ in range(2)]
+    resumed.stop()
+    assert coeffs == pytest.approx([0.4, 0.6])
