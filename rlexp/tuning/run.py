@@ -30,8 +30,6 @@ from rlexp.sessions.session import (
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
 
-CHECKING = "trying each env, and measuring the memory of its replay"
-"""What a display shows before anything is created."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 
@@ -51,7 +49,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    display.on_phase(None, CHECKING)
+    display.on_phase(None, checking(plan.trials))
     machine = machine_for(plan, plan.trials, display, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     name = usual_name(plan)
@@ -64,6 +62,12 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         session = RaySession(machine.cpus, machine.gpus, options.debug)
         source = FixedTrials(plan.trials, machine.cpus, machine.gpus)
         return run_in_session(source, plan.trials, directory, display, request, session)
+
+
+def checking(trials: Sequence[Trial]) -> str:
+    """Return what a display shows before anything is created."""
+    has_replay = any(trial.experiment.config.replay is not None for trial in trials)
+    return "trying each env, and measuring the memory of its replay" if has_replay else "trying each env"
 
 
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
