@@ -55,7 +55,7 @@ def test_populations_can_change_what_ppo_learns_with(axis: dict[str, Any], tmp_p
     changed = [exploit["after"] for exploit in simulation.saved["exploits"]]
     assert changed
     assert {name for each in changed for name in each} == {key}
-    assert len({each[key] for each in changed}) > 1
+    assert any(exploit["after"] != exploit["before"] for exploit in simulation.saved["exploits"])
 
 
 @pytest.mark.parametrize("key", ["num_learners", "use_critic"])
