@@ -196,7 +196,9 @@ class PPOLearner:
         logp = distribution.log_prob(rows.actions)
         with torch.no_grad():
             policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
-            vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
+            vf_losses = of_values = torch.zeros_like(values)
+            if config.vf_loss_coeff:
+                vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
         parts, gradients = [logp], [weight * of_logp]
         kl = entropy = None
         if self._kl_coeff or measures:
