@@ -62,6 +62,10 @@ class Shard:
     add_up: Callable[[Tensor], None]
     """Replaces a tensor by the sum of those of all learners; each calls it at the same time."""
 
+    def part(self, indices: Tensor) -> Tensor:
+        """Return the part of a minibatch's ``indices [b]``."""
+        return indices if self.num_learners == 1 else indices.tensor_split(self.num_learners)[self.rank]
+
 
 def _keep(tensor: Tensor) -> None:
     """Add up nothing: there is one learner."""
@@ -176,7 +180,7 @@ class PPOLearner:
 
     def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
         """Do one SGD step; return the figures of this learner's part of the minibatch if it ``measures`` them."""
-        own = rows.part(indices.tensor_split(self._shard.num_learners)[self._shard.rank])
+        own = rows.part(self._shard.part(indices))
         self._adam.zero_grad()
         figures = self._backward(own, 1.0 / len(indices), entropy_coeff, measures)
         self._shard.add_up(self._adam.gradient)
@@ -198,7 +202,9 @@ class PPOLearner:
         logp = distribution.log_prob(rows.actions)
         with torch.no_grad():
             policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
-            vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
+            vf_losses = of_values = torch.zeros_like(values)
+            if config.vf_loss_coeff:
+                vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
         parts, gradients = [logp], [weight * of_logp]
         kl = entropy = None
         if self._kl_coeff or measures:
