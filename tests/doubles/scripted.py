@@ -14,7 +14,7 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
-from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 
 TIMEOUT_S = 20.0
@@ -77,7 +77,7 @@ class ScriptedSource:
 
     def give(
         self,
-        batch: SampleBatch,
+        batch: SampleBatch | FrameRows,
         num_env_steps: int | None = None,
         weights_version: int = 0,
         shard: int | None = None,
