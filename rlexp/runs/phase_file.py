@@ -23,7 +23,10 @@ def write_phase(trial_directory: Path, text: str) -> None:
 
 
 def read_phase(trial_directory: Path) -> str | None:
-    """Return what the trial's process does, None if it has not started, or is training."""
+    """Return what the trial's process does, None if it has not started, or is training.
+
+    The text is empty while it is being written.
+    """
     try:
         with (trial_directory / _PHASE_FILE).open(encoding="utf-8") as file:
             return file.read(_LONGEST)
@@ -51,7 +54,7 @@ class PhaseWatch:
         phase = read_phase(trial_directory)
         if phase is None:
             self._known.pop(trial_directory, None)
-        elif phase != self._known.get(trial_directory):
+        elif phase and phase != self._known.get(trial_directory):
             self._known[trial_directory] = phase
             return phase
         return None

@@ -46,6 +46,16 @@ def test_phase_is_reported_once(tmp_path: Path) -> None:
     write_phase(tmp_path / "removed", "nobody is stopped by a directory that is gone")
 
 
+def test_phase_that_is_being_written_is_not_reported(tmp_path: Path) -> None:
+    watch = PhaseWatch()
+    write_phase(tmp_path, "creating 2 workers")
+    assert watch.news(tmp_path) == "creating 2 workers"
+    (tmp_path / ".phase").write_text("")
+    assert watch.news(tmp_path) is None
+    write_phase(tmp_path, "creating 2 workers")
+    assert watch.news(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("stop", "reason"),
     [
