@@ -49,7 +49,6 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    display.on_phase(None, checking(plan.trials))
     machine = machine_for(plan, plan.trials, display, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     name = usual_name(plan)
@@ -64,14 +63,11 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         return run_in_session(source, plan.trials, directory, display, request, session)
 
 
-def checking(trials: Sequence[Trial]) -> str:
-    """Return what a display shows before anything is created."""
-    has_replay = any(trial.experiment.config.replay is not None for trial in trials)
-    return "trying each env, and measuring the memory of its replay" if has_replay else "trying each env"
-
-
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
     """Return this machine; raises where it cannot run one of ``trials``, or an env or starting point is missing."""
+    has_replay = any(trial.experiment.config.replay is not None for trial in trials)
+    measuring = ", and measuring the memory of its replay" if has_replay else ""
+    display.on_phase(None, f"trying each env{measuring}")
     set_ray_environment(debug)
     refuse_full_disk()
     machine = this_machine()

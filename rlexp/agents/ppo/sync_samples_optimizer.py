@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -160,7 +160,7 @@ class SyncSamplesOptimizer:
     def _take_batch(self) -> SampleBatch | None:
         batches, self._batches = self._batches, []
         self._num_calls = self._collected = 0
-        return SampleBatch.concat(map(_whole, batches)) if batches else None
+        return SampleBatch.concat(_each_freed(batches), sum(map(len, batches))) if batches else None
 
     def _ask_ahead(self) -> None:
         """Let the workers begin with the next train batch; what has arrived already belongs to it."""
@@ -176,6 +176,12 @@ class SyncSamplesOptimizer:
 
     def _publish_weights(self) -> None:
         self._source.publish(self._learner.num_updates, self._learner.get_weights())
+
+
+def _each_freed(batches: list[SentRows]) -> Iterator[SampleBatch]:
+    """Yield the rows of each batch and remove it: a large train batch would be in memory three times otherwise."""
+    while batches:
+        yield _whole(batches.pop(0))
 
 
 def _whole(batch: SentRows) -> SampleBatch:

@@ -22,7 +22,6 @@ from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
 from rlexp.tuning import preflight
 from rlexp.tuning.preflight import EnvReport, try_envs
-from rlexp.tuning.run import checking
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
 
 WILD_ENV = "tests.unit.tuning.test_preflight:WildEnv"
@@ -220,6 +219,3 @@ def test_replay_is_named_and_measured_only_where_there_is_one(tmp_path: Path, mo
     monkeypatch.setattr(preflight.PreflightProcess, "messages", watched)
     tried(tmp_path, {"env": COUNTING_ENV}, {"run": "PPO", "env": "CartPole-v1"})
     assert [name for name, of_it in stages.items() if any("replay" in stage for stage in of_it)] == ["e0"]
-    dqn, ppo = load_plan([tmp_path / "wild.yaml"]).trials
-    assert checking([dqn, ppo]) == "trying each env, and measuring the memory of its replay"
-    assert checking([ppo]) == "trying each env"
