@@ -25,7 +25,9 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return to_plan
 
 
-@pytest.mark.parametrize("env", [*GYMNASIUM_IDS, *LATER_VERSIONS.values(), *(f"{task}-v4" for task in MUJOCO_TASKS)])
+@pytest.mark.parametrize(
+    "env", sorted({*GYMNASIUM_IDS, *LATER_VERSIONS.values(), *(f"{task}-v4" for task in MUJOCO_TASKS)})
+)
 def test_known_ids_match_gymnasium_registry(env: str) -> None:
     assert env in gymnasium.registry
     assert is_known(env)
