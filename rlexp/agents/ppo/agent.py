@@ -84,6 +84,7 @@ class PPOAgent(Agent[PPOConfig]):
         )
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
+        assert isinstance(learner, PPOLearner | LearnerGroup)
         config = self.config
         batch_config = TrainBatchConfig(
             size=config.train_batch_size,
