@@ -263,7 +263,7 @@ class Fleet:
         """When each update began."""
         learn_on_batch = self.learner.learn_on_batch
 
-        def learn(batch: SampleBatch, should_stop: ShouldStop) -> LearnResult:
+        def learn(batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
             self.in_flight.append(self.source.num_in_flight)
             return learn_on_batch(batch.with_columns(**{OBS: batch[OBS][:, 0]}))
 
