@@ -163,16 +163,14 @@ class PPOLearner:
         state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
         state["minibatch_rng"] = self._order.get_state().numpy().copy()
         counters = np.array([self._num_steps_sampled, self.num_updates])
-        return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
+        return state | {"counters": counters, "kl_coeff": np.array(self._kl_coeff)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._module.load_state_dict(_tensors(state, "network."))
         self._adam.load_state_dict(_tensors(state, "adam."))
         self._order.set_state(torch.tensor(state["minibatch_rng"]))
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
-        adapted, first = state["kl_coeff"].tolist()
-        # Where the key was changed since, by a person or by PBT, it begins from its new value.
-        self._kl_coeff = adapted if first == self._config.kl_coeff else self._config.kl_coeff
+        self._kl_coeff = float(state["kl_coeff"])
 
     def _snapshot(self) -> Snapshot:
         """Return a copy of all that SGD steps change."""
