@@ -7,7 +7,8 @@ its processes. rlexp and Stable-Baselines3 compute with one thread each. After t
 seed that never reached the goal counts there as slower than any other. The ratios come last. A peer may need a separate
 environment: `pip install stable-baselines3`; `pip install "ray[rllib]==2.6.3"` with the older packages that it needs.
 
-    python benchmarks/ppo.py [--tasks cartpole pendulum] [--seeds 0 1 2 3 4] [--sb3 PYTHON] [--rllib PYTHON] [--json]
+    python benchmarks/ppo.py [--tasks cartpole pendulum] [--seeds 0 1 2 3 4] [--sb3 PYTHON] [--rllib PYTHON]
+        [--published FILE] [--json]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, median_of, options
 from benchmarks.ppo_programs import Figures, experiment_of, measure_agent, measure_command, measure_peer
-from benchmarks.ppo_tasks import TASKS, Task
+from benchmarks.ppo_tasks import TASKS, Task, published
 from benchmarks.processes import installed_version, unwind_on_sigterm
 
 COMMAND, AGENT, SB3, RLLIB = "rlexp run", "rlexp alone", "SB3", "RLlib"
@@ -125,21 +126,23 @@ def found_peers(pythons: Mapping[str, str | None]) -> dict[str, str]:
 def main() -> None:
     parser = options(__doc__)
     names = [task.name for task in TASKS]
-    parser.add_argument("--tasks", nargs="+", choices=names, default=names, help="what is trained")
+    parser.add_argument("--tasks", nargs="*", choices=names, default=names, help="what is trained")
     parser.add_argument("--seeds", nargs="+", type=int, default=range(5), metavar="N", help="one run of each program")
     about = "a Python that has Stable-Baselines3; this one unless given"
     parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON", help=about)
     about = "a Python that has RLlib 2.6.3; that of RLLIB_PYTHON in the environment unless given"
     parser.add_argument("--rllib", default=os.environ.get("RLLIB_PYTHON"), metavar="PYTHON", help=about)
+    about = "cartpole-ppo.yaml of Ray 2.5.0, to be trained too"
+    parser.add_argument("--published", type=Path, metavar="FILE", help=about)
     args: argparse.Namespace = parser.parse_args()
     unwind_on_sigterm()
     print(conditions(), file=sys.stderr)
     peers = found_peers({SB3: args.sb3, RLLIB: args.rllib})
     table, lines = Table(COLUMNS, args.json), list[Line]()
     with TemporaryDirectory(prefix="rlexp-benchmark-") as folder:
-        for task in TASKS:
-            if task.name in args.tasks:
-                lines += compare(task, Path(folder), peers, args.seeds, table)
+        tasks = [task for task in TASKS if task.name in args.tasks]
+        for task in [*tasks, *([published(args.published)] if args.published else [])]:
+            lines += compare(task, Path(folder), peers, args.seeds, table)
     table = Table(RATIOS, args.json)
     for line in lines:
         table.add(line)

@@ -100,7 +100,7 @@ def rlexp(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train reinforcement-learning agents (Ape-X, DQN) from YAML experiment files."""
+    """Train reinforcement-learning agents (Ape-X, DQN, PPO) from YAML experiment files."""
     if context.invoked_subcommand not in _ANSWER_SIGNALS and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

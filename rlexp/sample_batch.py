@@ -96,13 +96,29 @@ class SampleBatch:
         return sum(int(column.nbytes) for column in self.columns.values())
 
     @staticmethod
-    def concat(batches: Iterable[SampleBatch]) -> SampleBatch:
-        """Join batches that have the same columns, in order."""
-        batches = list(batches)
-        if len(batches) == 1:
-            return batches[0]
-        names = batches[0].columns
-        return SampleBatch({name: np.concatenate([batch[name] for batch in batches]) for name in names})
+    def concat(batches: Iterable[SampleBatch], num_rows: int | None = None) -> SampleBatch:
+        """Join batches that have the same columns, in order; a single one is returned as it is.
+
+        With ``num_rows``, the sum of their rows, an iterator may free each batch once the next one is asked for: then
+        they are never all in memory beside what they are joined to.
+        """
+        if num_rows is None:
+            batches = list(batches)
+            num_rows = sum(map(len, batches))
+        columns: dict[str, Array] = {}
+        start = 0
+        for batch in batches:
+            if batch.count == num_rows:
+                return batch
+            if not columns:  # empty_like: with the same order in memory
+                columns = {
+                    name: np.empty_like(column, shape=(num_rows, *column.shape[1:]))
+                    for name, column in batch.columns.items()
+                }
+            for name, column in columns.items():
+                column[start : start + batch.count] = batch[name]
+            start += batch.count
+        return SampleBatch(columns)
 
 
 def _arrived(columns: Mapping[str, Array], orders: Mapping[str, Array]) -> SampleBatch:

@@ -19,7 +19,9 @@ TRAINING: Final = "waiting for the first result"
 def write_phase(trial_directory: Path, text: str) -> None:
     """Write what the trial's process does now; it is for display only."""
     with suppress(OSError):
-        (trial_directory / _PHASE_FILE).write_text(text, encoding="utf-8")
+        new = trial_directory / f"{_PHASE_FILE}.new"  # a reader never sees a file without its text
+        new.write_text(text, encoding="utf-8")
+        new.replace(trial_directory / _PHASE_FILE)
 
 
 def read_phase(trial_directory: Path) -> str | None:

@@ -24,7 +24,8 @@ from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
 from rlexp.search.trial_source import CONTINUE, Decision, Ending
 
-_LOSS = "info/learner/loss"
+_LOSSES = ("info/learner/loss", "info/learner/total_loss")
+"""Of agents with a Q-function, and of those with a policy and a value function."""
 
 
 class Search:
@@ -267,9 +268,9 @@ class Search:
 
 
 def _divergence(row: Mapping[str, Any]) -> str | None:
-    """Return that a trial has diverged: the loss, or the mean over all episodes that ended, is no finite number."""
+    """Return that a trial has diverged: its loss, or the mean over all episodes that ended, is no finite number."""
     flat = flatten(row)
-    looked_at = [_LOSS] + (["episode_reward_mean_all"] if flat.get("episodes_total") else [])
+    looked_at = [*_LOSSES, *(["episode_reward_mean_all"] if flat.get("episodes_total") else [])]
     for name in looked_at:
         value = flat.get(name)
         if isinstance(value, float) and not math.isfinite(value):

@@ -69,8 +69,9 @@ def try_experiments(request: dict[str, Any], send: Send) -> None:
             if request["copies_trials"]:
                 report = replace(report, notices=(*report.notices, *_replay_notices(experiment, env_config, size)))
             send("report", **asdict(report))
-        begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
-        check_replay_fits(experiment, env_config, size, machine)
+        if experiment.config.replay is not None:
+            begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
+            check_replay_fits(experiment, env_config, size, machine)
 
 
 def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str], None]) -> tuple[EnvReport, int]:

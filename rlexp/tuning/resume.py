@@ -35,7 +35,7 @@ from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.session import RaySession
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
-from rlexp.tuning.run import CHECKING, EXIT_CODES, machine_for, run_in_session
+from rlexp.tuning.run import EXIT_CODES, machine_for, run_in_session
 from rlexp.tuning.settling import settle
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep import capacity, confirmed_search
@@ -62,7 +62,6 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
-    display.on_phase(None, CHECKING)
     machine = machine_for(plan, trials, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
@@ -122,7 +121,6 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     sweep = same_sweep(plan, heading, path)
     refuse_own_modules(path, plan.everything, plan.modules.folders)
     require_searcher(sweep, Path(heading.folder))
-    display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         past = restored(sweep, path)

@@ -30,8 +30,6 @@ from rlexp.sessions.session import (
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
 
-CHECKING = "trying each env, and measuring the memory of its replay"
-"""What a display shows before anything is created."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 
@@ -51,7 +49,6 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.trials, display, options.debug)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     name = usual_name(plan)
@@ -68,6 +65,9 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
 def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
     """Return this machine; raises where it cannot run one of ``trials``, or an env or starting point is missing."""
+    has_replay = any(trial.experiment.config.replay is not None for trial in trials)
+    measuring = ", and measuring the memory of its replay" if has_replay else ""
+    display.on_phase(None, f"trying each env{measuring}")
     set_ray_environment(debug)
     refuse_full_disk()
     machine = this_machine()

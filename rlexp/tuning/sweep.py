@@ -22,7 +22,7 @@ from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
 from rlexp.sessions.session import RaySession
-from rlexp.tuning.run import CHECKING, RunOptions, machine_for, run_in_session
+from rlexp.tuning.run import RunOptions, machine_for, run_in_session
 from rlexp.tuning.stop_request import StopRequest
 
 
@@ -33,7 +33,6 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     """
     sweep = only_sweep(plan)
     require_searcher(sweep, Path.cwd())
-    display.on_phase(None, CHECKING)
     machine = machine_for(plan, plan.everything, display, options.debug)
     name = usual_name(plan)
     with (

@@ -13,6 +13,7 @@ from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import Weights
+from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import OBS, Array, SampleBatch, SentRows
 from rlexp.task_pool import Actor, InlineTaskPool, Resources, TaskPool
@@ -79,3 +80,16 @@ def sample(polls: int, env: str = COUNTING_ENV, **changes: Any) -> list[tuple[Sa
 
 def rows(samples: list[tuple[SampleBatch, SampleInfo]], column: str = OBS) -> Array:
     return np.concatenate([batch[column] for batch, _ in samples])
+
+
+def standardised(observations: Array, seen: Array) -> Array:
+    """Return observations in deviations from the mean of everything in ``seen [N, D]``."""
+    seen = seen.astype(np.float64)
+    scale = seen.std(axis=0, ddof=1) + 1e-8
+    deviations: Array = (observations - seen.mean(axis=0)) / scale
+    return deviations.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION)
+
+
+def endless_observations(env_ids: Array, last_step: int) -> Array:
+    """Return what the envs have shown up to a step, in any order."""
+    return np.array([(env_id, 0, step) for env_id in env_ids for step in range(last_step + 1)])

@@ -19,10 +19,18 @@ from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.rollout import accumulators
-from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.seeding import derive_seed
-from tests.behaviour.rollout_agents import NUM_ENVS, make_agent, poll, rows, sample, weights_of
+from tests.behaviour.rollout_agents import (
+    NUM_ENVS,
+    endless_observations,
+    make_agent,
+    poll,
+    rows,
+    sample,
+    standardised,
+    weights_of,
+)
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, ENV_IDS, RAISING_ENV, episode_length, episode_terminates
 
@@ -156,14 +164,6 @@ def test_the_error_of_an_env_surfaces_from_the_thread() -> None:
     assert recorder_threads() == []
 
 
-def standardised(observations: Array, seen: Array) -> Array:
-    """Return observations in deviations from the mean of everything in ``seen [N, D]``."""
-    seen = seen.astype(np.float64)
-    scale = seen.std(axis=0, ddof=1) + 1e-8
-    deviations: Array = (observations - seen.mean(axis=0)) / scale
-    return deviations.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION)
-
-
 @pytest.mark.key("observation_filter")
 def test_observations_are_standardised_by_all_that_were_seen_before() -> None:
     raw, filtered = (rows(sample(2, ENDLESS_ENV, num_envs_per_worker=3, **changes)) for changes in ({}, MEAN_STD))
@@ -190,11 +190,6 @@ def test_the_policy_acts_on_what_the_replay_holds(monkeypatch: pytest.MonkeyPatc
     policy = WatchingPolicy()
     monkeypatch.setattr(dqn_agent, "DQNPolicy", lambda *args: policy)
     np.testing.assert_array_equal(rows(sample(1, ENDLESS_ENV, **MEAN_STD)), np.concatenate(policy.seen))
-
-
-def endless_observations(env_ids: Array, last_step: int) -> Array:
-    """Return what the envs have shown up to a step, in any order."""
-    return np.array([(env_id, 0, step) for env_id in env_ids for step in range(last_step + 1)])
 
 
 @pytest.mark.key("observation_filter", "synchronize_filters")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.runs.phase_file import PhaseWatch, end_phases, write_phase
+from rlexp.runs.phase_file import PhaseWatch, end_phases, read_phase, write_phase
 from rlexp.tuning import trainable
 from rlexp.tuning.stop_condition import reached
 from tests.behaviour.inline_trials import assigned, rows_of
@@ -72,3 +73,18 @@ def test_phase_is_reported_once(tmp_path: Path) -> None:
 def test_reason_of_the_end_of_a_trial(stop: dict[str, float], reason: str | None) -> None:
     row = {"episode_reward_mean": 486.74, "timesteps_total": 2_000_123, "episode_len_mean": float("nan")}
     assert reached(stop, row) == reason
+
+
+def test_phase_is_never_read_without_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_phase(tmp_path, "loading PyTorch")
+    read: list[str | None] = []
+    write_text = Path.write_text
+
+    def write_slowly(path: Path, text: str, **options: Any) -> int:
+        written = write_text(path, "", **options)
+        read.append(read_phase(tmp_path))
+        return written + write_text(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", write_slowly)
+    write_phase(tmp_path, "creating 2 workers")
+    assert (read, read_phase(tmp_path)) == (["loading PyTorch"], "creating 2 workers")

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pickle
+import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from rlexp.sample_batch import ACTIONS, OBS, REWARDS, SampleBatch, has_frames, num_frames, side_by_side
+from rlexp.sample_batch import ACTIONS, OBS, REWARDS, Array, SampleBatch, has_frames, num_frames, side_by_side
 
 
 def make_batch(start: int = 0, count: int = 4) -> SampleBatch:
@@ -68,6 +70,34 @@ def test_concat_joins_rows_in_order() -> None:
 def test_concat_of_one_batch_copies_nothing() -> None:
     batch = make_batch()
     assert SampleBatch.concat([batch])[OBS] is batch[OBS]
+
+
+def test_concat_keeps_memory_order() -> None:
+    """Frame by frame, where stacks are made of frames."""
+    frames = np.arange(2 * 3 * 5 * 4, dtype=np.uint8).reshape(2, 3, 5, 4)
+    batch = SampleBatch({OBS: frames.transpose(0, 2, 3, 1)})
+    joined = SampleBatch.concat([batch, batch])[OBS]
+    assert np.array_equal(joined, np.concatenate([batch[OBS], batch[OBS]]))
+    assert joined.transpose(0, 3, 1, 2).flags.c_contiguous
+
+
+def test_concat_of_an_iterator_and_its_number_of_rows_holds_one_batch_at_a_time() -> None:
+    alive: list[weakref.ref[Array]] = []
+
+    def batches() -> Iterator[SampleBatch]:
+        for start in range(0, 12, 4):
+            assert [reference for reference in alive[:-1] if reference() is not None] == []
+            batch = make_batch(start)
+            alive.append(weakref.ref(batch[OBS]))
+            yield batch
+            del batch
+
+    assert SampleBatch.concat(batches(), 12)[ACTIONS].tolist() == list(range(12))
+
+
+def test_concat_of_different_columns_is_refused() -> None:
+    with pytest.raises(KeyError, match=ACTIONS):
+        SampleBatch.concat([make_batch(), SampleBatch({OBS: np.zeros((4, 2))})])
 
 
 def test_read_only_columns_are_accepted() -> None:

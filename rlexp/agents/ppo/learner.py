@@ -63,6 +63,10 @@ class Shard:
     add_up: Callable[[Tensor], None]
     """Replaces a tensor by the sum of those of all learners; each calls it at the same time."""
 
+    def part(self, indices: Tensor) -> Tensor:
+        """Return the part of a minibatch's ``indices [b]``."""
+        return indices if self.num_learners == 1 else indices.tensor_split(self.num_learners)[self.rank]
+
 
 def _keep(tensor: Tensor) -> None:
     """Add up nothing: there is one learner."""
@@ -163,14 +167,16 @@ class PPOLearner:
         state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
         state["minibatch_rng"] = self._order.get_state().numpy().copy()
         counters = np.array([self._num_steps_sampled, self.num_updates])
-        return state | {"counters": counters, "kl_coeff": np.array(self._kl_coeff)}
+        return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._module.load_state_dict(_tensors(state, "network."))
         self._adam.load_state_dict(_tensors(state, "adam."))
         self._order.set_state(torch.tensor(state["minibatch_rng"]))
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
-        self._kl_coeff = float(state["kl_coeff"])
+        kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
+        # Another one may be given than that of the checkpoint, by a user or by pbt: then it is adapted from there.
+        self._kl_coeff = kl_coeff if first_kl_coeff == self._config.kl_coeff else self._config.kl_coeff
 
     def _snapshot(self) -> Snapshot:
         """Return a copy of all that SGD steps change."""
@@ -203,7 +209,7 @@ class PPOLearner:
 
     def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
         """Do one SGD step; return the figures of this learner's part of the minibatch if it ``measures`` them."""
-        own = rows.part(indices.tensor_split(self._shard.num_learners)[self._shard.rank])
+        own = rows.part(self._shard.part(indices))
         self._adam.zero_grad()
         figures = self._backward(own, 1.0 / len(indices), entropy_coeff, measures)
         self._shard.add_up(self._adam.gradient)
@@ -225,7 +231,9 @@ class PPOLearner:
         logp = distribution.log_prob(rows.actions)
         with torch.no_grad():
             policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
-            vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
+            vf_losses = of_values = torch.zeros_like(values)
+            if config.vf_loss_coeff:
+                vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
         parts, gradients = [logp], [weight * of_logp]
         kl = entropy = None
         if self._kl_coeff or measures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -54,6 +54,14 @@ class Collected:
     """Calls of workers."""
     num_steps: int = 0
     """Env steps that they count as."""
+
+    def join(self) -> SampleBatch | None:
+        """Return the rows as one batch, which replaces those that it is made of; None where there are none."""
+        if not self.batches:
+            return None
+        batch = SampleBatch.concat(_each_freed(self.batches), sum(map(len, self.batches)))
+        self.batches = [batch]
+        return batch
 
     def followed_by(self, later: Collected) -> Collected:
         """Return both as one."""
@@ -113,7 +121,7 @@ class SyncSamplesOptimizer:
                 self._ask_ahead()
         with self._stopwatch.lap("learner"):
             try:
-                self._learn(taken.batches, should_stop)
+                self._learn(taken.join(), should_stop)
             except InterruptedLearningError:
                 self._collected = taken.followed_by(self._collected)
                 return
@@ -195,16 +203,21 @@ class SyncSamplesOptimizer:
         for sample in self._source.poll(self.counters.num_steps_sampled, self._num_wanted()):
             self._collect(sample)
 
-    def _learn(self, batches: Sequence[SentRows], should_stop: ShouldStop) -> None:
-        if not batches:
+    def _learn(self, batch: SampleBatch | None, should_stop: ShouldStop) -> None:
+        if batch is None:
             return
-        batch = SampleBatch.concat(map(_whole, batches))
         self._learner.observe_progress(self.counters.num_steps_sampled)
         self.learner_stats = self._learner.learn_on_batch(batch, should_stop).stats
         self.counters.num_steps_trained += batch.count
 
     def _publish_weights(self) -> None:
         self._source.publish(self._learner.num_updates, self._learner.get_weights())
+
+
+def _each_freed(batches: list[SentRows]) -> Iterator[SampleBatch]:
+    """Yield the rows of each batch and remove it: a large train batch would be in memory three times otherwise."""
+    while batches:
+        yield _whole(batches.pop(0))
 
 
 def _whole(batch: SentRows) -> SampleBatch:

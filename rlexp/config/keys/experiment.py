@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import reduce
 from operator import getitem
 from typing import Annotated, ClassVar, Self
@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import ENV_ID, is_atari
 from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
-from rlexp.config.keys.metric_names import EVALUATION_METRICS, KNOWN_METRICS, is_reward
+from rlexp.config.keys.metric_names import AGENT_METRICS, EVALUATION_METRICS, KNOWN_METRICS, is_reward
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
 
@@ -146,8 +146,11 @@ class Experiment(KeyGroup):
     def conflicts(self) -> Iterator[Conflict]:
         """Yield metrics of evaluations where there are none, and schedulers that do not know when to begin."""
         yield from super().conflicts()
+        absent = set(AGENT_METRICS).difference(self.config.AGENT_COLUMNS)
+        yield from self._never_reported(absent, f"{self.run} has no such metric", "name another metric")
         if not self.config.evaluation_interval:
-            yield from self._never_reported()
+            hint = "set config.evaluation_interval to the iterations between two evaluations"
+            yield from self._never_reported(set(EVALUATION_METRICS), "there are no evaluations", hint)
         yield from self.config.env_conflicts(self.env)
         yield from self._unfit_filters()
         yield from self._useless_intervals()
@@ -178,14 +181,14 @@ class Experiment(KeyGroup):
             message, hint = found
             yield Conflict(("config.model.conv_filters", "config.model.dim"), f"config.{message}", hint)
 
-    def _never_reported(self) -> Iterator[Conflict]:
-        hint = "set config.evaluation_interval to the iterations between two evaluations"
-        for metric in sorted(self.stop.keys() & set(EVALUATION_METRICS)):
-            yield Conflict(("stop",), f"stop.{metric} is never reported, because there are no evaluations", hint)
+    def _never_reported(self, absent: Set[str], reason: str, hint: str) -> Iterator[Conflict]:
+        """Yield the keys that name one of the ``absent`` metrics."""
+        for metric in sorted(self.stop.keys() & absent):
+            yield Conflict(("stop",), f"stop.{metric} is never reported, because {reason}", hint)
         named = {"checkpoint_score_attr": self.checkpoint_score_attr, "search.metric": self.search.metric}
         for key, metric in named.items():
-            if metric.removeprefix("min-") in EVALUATION_METRICS:
-                yield Conflict((key,), f"{key} {metric} is never reported, because there are no evaluations", hint)
+            if metric.removeprefix("min-") in absent:
+                yield Conflict((key,), f"{key} {metric} is never reported, because {reason}", hint)
 
 
 def required_cpus(experiment: Experiment) -> float:

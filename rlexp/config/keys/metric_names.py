@@ -26,7 +26,6 @@ PROGRESS_METRICS = (
 OPTIMIZER_METRICS = (
     "info/num_steps_sampled",
     "info/num_steps_trained",
-    "info/num_target_updates",
     "info/num_weight_syncs",
     "info/sample_throughput",
     "info/train_throughput",
@@ -40,8 +39,11 @@ EVALUATION_METRICS = (
 )
 """What evaluations add, every ``evaluation_interval`` iterations."""
 
-STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS
-"""The metrics of every row of results."""
+AGENT_METRICS = ("info/num_target_updates",)
+"""Counters that some agents have: their ``AGENT_COLUMNS`` name them."""
+
+STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS + AGENT_METRICS
+"""The metrics of every row of results, apart from what AGENT_METRICS says."""
 
 GROWING_METRICS = frozenset(
     {"timesteps_total", "training_iteration", "time_total_s", "episodes_total"}

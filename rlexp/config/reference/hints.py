@@ -33,8 +33,14 @@ _MEANT: Mapping[str, str] = MappingProxyType(
         "replay_buffer_size": "buffer_size",
         "n_envs": "num_envs_per_worker",
         "num_actors": "num_workers",
-        "n_steps": "n_step",
+        "n_steps": "n_step sample_batch_size",
         "multi_step": "n_step",
+        "n_epochs": "num_sgd_iter",
+        "update_epochs": "num_sgd_iter",
+        "clip_range": "clip_param",
+        "clip_range_vf": "vf_clip_param",
+        "clip_coef": "clip_param",
+        "ent_coef": "entropy_coeff",
         "target_update_interval": "target_network_update_freq",
         "target_update_freq": "target_network_update_freq",
         "max_grad_norm": "grad_norm_clipping",
@@ -60,7 +66,7 @@ _MEANT: Mapping[str, str] = MappingProxyType(
         "iterations": "stop.training_iteration",
     }
 )
-"""What other libraries call keys of ours."""
+"""What other libraries call keys of ours; of several, the first that the agent has."""
 
 _MEANT_METRICS: Mapping[str, str] = MappingProxyType(
     {
@@ -156,10 +162,11 @@ def _nested(path: KeyName, run: str) -> str:
 def _nearest_key(path: KeyName, run: str) -> str | None:
     name, group = path[-1], path[:-1]
     table = key_table(run)
-    meant = _MEANT.get(name.lower())
-    if meant is not None and meant.startswith("stop."):
+    meant = _MEANT.get(name.lower(), "")
+    if meant.startswith("stop."):
         return f"did you mean {meant}?"
-    nearest = meant or _nearest(name, [key.name for key in table.values()])
+    names = [key.name for key in table.values()]
+    nearest = next((each for each in meant.split() if each in names), None) if meant else _nearest(name, names)
     paths = [key.path for key in table.values() if key.name == nearest]
     if nearest is None or not paths:
         return None

@@ -61,6 +61,8 @@ METRICS: Final[Mapping[str, str]] = MappingProxyType(
         "info/learner/vf_loss": "Mean squared error of the values, with vf_clip_param, of the newest train batch.",
         "info/learner/vf_explained_var": "The part of the variance of the value targets that the values explain: 1 is "
         "best, and 0 or less is no better than a constant.",
+        "info/learner/mean_abs_value_target": "Mean size of the value targets of the newest train batch, regardless of "
+        "their signs; vf_clip_param should not be far below it.",
         "info/learner/kl": "KL divergence between the policies before and after the newest train batch.",
         "info/learner/cur_kl_coeff": "Coefficient of the KL penalty; see kl_coeff.",
         "info/learner/entropy": "Mean entropy of the policy in the newest train batch.",

@@ -54,15 +54,20 @@ def page(tests: Mapping[str, str]) -> str:
 
 
 def behaviour_tests(directory: Path = BEHAVIOUR_TESTS) -> dict[str, str]:
-    """Return the first test of each key, read off the marks in a folder's files without importing them."""
+    """Return the first test of each key, read off the marks in the files below a folder without importing them."""
     tests: dict[str, str] = {}
-    for path in sorted(directory.glob("test_*.py")):
+    for path in sorted(directory.rglob("test_*.py"), key=_depth_and_name):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 for key in _marked_keys(node):
                     tests.setdefault(key, f"{path.stem}::{node.name}")
     return tests
+
+
+def _depth_and_name(path: Path) -> tuple[int, Path]:
+    """Sort the files of a folder before those of its folders."""
+    return len(path.parts), path
 
 
 def _marked_keys(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:

@@ -119,7 +119,8 @@ class Space:
                 yield Finding(place, message, "write uniform: [low, high]")
             set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
             if search.scheduler_options.COPIES_TRIALS and any(f"{path}.".startswith(fixed) for path in set_by_it):
-                why = "whose trials copy each other's weights and replay"
+                copied = "weights" if experiment.config.replay is None else "weights and replay"
+                why = f"whose trials copy each other's {copied}"
                 message = f"{axis.key} cannot be searched with scheduler: {search.scheduler}, {why}"
                 yield Finding(place, message, "use another scheduler, or write one value")
 

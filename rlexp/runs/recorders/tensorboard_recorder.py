@@ -33,7 +33,7 @@ SCORE_TAG: Final = "sweep/score"
 """What the trials of a sweep are ranked by."""
 _SEED: Final = "seed"
 _FILE_VERSION: Final = "brain.Event:2"
-_CHARTS: Final = {
+_CHARTS: Final[Mapping[str, dict[str, tuple[str, ...]]]] = {
     "reward": {
         "mean episode reward": ("episode_reward_mean",),
         "lowest, mean and highest episode reward": ("episode_reward_min", "episode_reward_mean", "episode_reward_max"),
@@ -41,7 +41,7 @@ _CHARTS: Final = {
         "mean episode reward in evaluations": ("evaluation/episode_reward_mean",),
     },
     "training": {
-        "loss": ("info/learner/loss",),
+        "loss": ("info/learner/loss", "info/learner/total_loss"),
         "steps per second": ("info/sample_throughput", "info/train_throughput"),
     },
 }

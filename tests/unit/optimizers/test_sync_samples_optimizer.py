@@ -11,7 +11,6 @@ from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainB
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.remote_workers import RemoteWorkers
-from rlexp.rollout.source import LocalWorkers
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, OBS, Array, FrameRows, SampleBatch
 from rlexp.task_pool import Actor, ActorLostError, InlineTaskPool, Ref
@@ -291,14 +290,3 @@ def test_fleet_that_overlaps_samples_while_it_learns_with_weights_of_one_batch_a
     fleet = Fleet(overlaps=True, size=12)
     assert fleet.run(4) == [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert fleet.in_flight == [3, 3, 3, 3]
-
-
-def test_local_worker_has_nothing_in_flight() -> None:
-    pool = InlineTaskPool()
-    source, learner = LocalWorkers(pool, [make_worker(0)]), ScriptedLearner()
-    optimizer = SyncSamplesOptimizer(pool, source, learner, replace(PLAIN, size=8))
-    optimizer.start()
-    for _ in range(4):
-        optimizer.step()
-    assert learner.num_updates == 2
-    assert [info.weights_version for info in optimizer.drain_infos()] == [0, 0, 1, 1]

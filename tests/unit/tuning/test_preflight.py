@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
+from rlexp.tuning import preflight
 from rlexp.tuning.preflight import EnvReport, try_envs
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
 
@@ -202,3 +204,18 @@ def test_replay_that_does_not_fit_is_a_resource_error(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"e0 would need .* for replay, .* bytes a transition") as caught:
         tried(tmp_path, {"env": COUNTING_ENV}, machine=small)
     assert caught.value.exit_code == 4
+
+
+def test_replay_is_named_and_measured_only_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: dict[str, list[str]] = {}
+    messages = preflight.PreflightProcess.messages
+
+    def watched(process: preflight.PreflightProcess, timeout_s: float) -> Iterator[preflight.Message]:
+        for message in messages(process, timeout_s):
+            if message["kind"] == "stage":
+                stages.setdefault(message["experiment"], []).append(message["stage"])
+            yield message
+
+    monkeypatch.setattr(preflight.PreflightProcess, "messages", watched)
+    tried(tmp_path, {"env": COUNTING_ENV}, {"run": "PPO", "env": "CartPole-v1"})
+    assert [name for name, of_it in stages.items() if any("replay" in stage for stage in of_it)] == ["e0"]

@@ -1,0 +1,28 @@
+"""What a run does before it exists: ``machine_for``, without the process that tries the envs."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.load import load_plan
+from rlexp.display import PlainDisplay
+from rlexp.tuning import run
+
+
+@pytest.mark.parametrize(
+    ("agent", "phase"), [("PPO", "trying each env"), ("DQN", "trying each env, and measuring the memory of its replay")]
+)
+def test_machine_for_says_what_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, phase: str
+) -> None:
+    file = tmp_path / "cartpole.yaml"
+    file.write_text(f"cartpole: {{run: {agent}, env: CartPole-v1, config: {{num_workers: 0}}}}")
+    plan = load_plan([file])
+    monkeypatch.setattr(run, "try_envs", lambda *arguments: [])
+    monkeypatch.setattr(run, "set_ray_environment", lambda debug: None)
+    shown = StringIO()
+    run.machine_for(plan, plan.trials, PlainDisplay(shown, shown), debug=False)
+    assert shown.getvalue().rstrip().endswith(f" {phase}")
