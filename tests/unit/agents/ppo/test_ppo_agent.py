@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.checkpoint import read_checkpoint
+from rlexp.errors import CheckpointError
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.sample_batch import SampleBatch
@@ -50,3 +51,14 @@ def test_the_adapted_kl_coeff_is_restored_unless_the_key_was_changed(
     row = second.train()
     second.stop()
     assert row["info"]["learner"]["cur_kl_coeff"] == expected
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference_and_a_remedy(tmp_path: Path) -> None:
+    first = make_agent("CartPole-v1", {})
+    path = first.save(tmp_path / "checkpoint_000001", {})
+    first.stop()
+    with pytest.raises(CheckpointError, match=r"size mismatch for policy_torso\.0\.weight") as refused:
+        make_agent("CartPole-v1", {"model": {"fcnet_hiddens": [8]}}, read_checkpoint(path))
+    assert "\n" not in refused.value.message
+    assert refused.value.hint is not None
+    assert "same algorithm, env and model" in refused.value.hint
