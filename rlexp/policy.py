@@ -24,6 +24,10 @@ class LearnResult:
     """Absolute TD errors ``[B]`` of the batch's rows, measured before it: their new priorities, if any."""
 
 
+class InterruptedLearningError(Exception):
+    """A learner was asked to stop amid a batch: it is as it was before, and nothing of the batch is learned."""
+
+
 class Policy(Protocol):
     """Chooses actions, and owns how it explores; owned by a rollout worker or an evaluation, used by one thread."""
 

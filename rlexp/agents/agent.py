@@ -160,7 +160,7 @@ class Agent(ABC, Generic[ConfigT]):
         self._last_sample_s = self._clock()
         infos: list[SampleInfo] = []
         while True:
-            self.optimizer.step()
+            self.optimizer.step(should_stop)
             infos += self._take_infos()
             if self.optimizer.at_rest and self._may_end(iteration, bounds):
                 break

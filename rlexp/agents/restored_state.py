@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final
 
 from rlexp.checkpoint import Checkpoint, Manifest, read_state
@@ -22,6 +23,8 @@ _COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "epis
 _MOST: Final = 2**53
 """Above this, adding 1 to a count may not change it: an iteration would never end."""
 _HINT: Final = "it was changed after it was written; use an earlier checkpoint of the trial"
+_LEARNER_HINT: Final = "restore one of the same algorithm, env and model; or it was changed after it was written"
+_LONGEST_CAUSE: Final = 300
 
 
 def check_counters(path: Path, state: Mapping[str, Any]) -> None:
@@ -52,18 +55,18 @@ def resumed_seed(seed: int, checkpoint: Checkpoint) -> int:
 def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
     """Let ``learner`` continue from ``checkpoint``; raises CheckpointError where that holds no state of it."""
     checkpoint.check_numbers("learner")
-    with errors_of(checkpoint.path):
+    with errors_of(checkpoint.path, _LEARNER_HINT):
         learner.load_state_dict(checkpoint.arrays["learner"])
 
 
 @contextmanager
-def errors_of(path: Path) -> Iterator[None]:
+def errors_of(path: Path, hint: str = _HINT) -> Iterator[None]:
     """Turn what a state of another form raises in the body, where it is loaded, into a CheckpointError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", _HINT) from error
+        what = shorten(f"{type(error).__name__}: {error}", _LONGEST_CAUSE)  # torch's have a line for each weight
+        raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", hint) from error
 
 
 def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class CategoricalActions:
         return self._actions([logits.argmax(axis=1) for logits in self._split(inputs)])
 
     def log_prob(self, inputs: Array, actions: Array) -> Array:
-        indices = actions.reshape(len(actions), -1).astype(np.int64) - np.array(self.first)
+        indices = actions.reshape(len(actions), len(self.sizes)).astype(np.int64) - np.array(self.first)
         total = np.zeros(len(inputs), np.float32)
         for logits, index in zip(self._split(inputs), indices.T, strict=True):
             shifted = logits - logits.max(axis=1, keepdims=True)
@@ -89,7 +89,7 @@ class CategoricalActions:
 
     def _actions(self, chosen: list[Array]) -> Array:
         actions: Array = np.stack(chosen, axis=1) + np.array(self.first)
-        shaped: Array = actions.reshape(-1, *self.shape).astype(self.dtype, copy=False)
+        shaped: Array = actions.reshape(len(actions), *self.shape).astype(self.dtype, copy=False)
         return shaped
 
 
@@ -117,7 +117,7 @@ class GaussianActions:
 
     def log_prob(self, inputs: Array, actions: Array) -> Array:
         mean, log_std = self._split(inputs)
-        distance = (actions.reshape(len(actions), -1) - mean) * np.exp(-log_std)
+        distance = (actions.reshape(mean.shape) - mean) * np.exp(-log_std)
         log_prob: Array = (-0.5 * np.square(distance) - log_std - LOG_SQRT_2_PI).sum(axis=1, dtype=np.float32)
         return log_prob
 
@@ -126,7 +126,7 @@ class GaussianActions:
         return mean, log_std.clip(-LARGEST_LOG_STD, LARGEST_LOG_STD)
 
     def _actions(self, actions: Array) -> Array:
-        return actions.reshape(-1, *self.shape).astype(self.dtype, copy=False)
+        return actions.reshape(len(actions), *self.shape).astype(self.dtype, copy=False)
 
 
 Actions = CategoricalActions | GaussianActions

@@ -17,6 +17,7 @@ from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_f
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
@@ -97,7 +98,7 @@ class AsyncReplayOptimizer:
         self._publish_weights()
         self._learner_runner.start()
 
-    def step(self) -> None:
+    def step(self, should_stop: ShouldStop = never) -> None:
         """Wait for something to arrive, then do the four phases of Ape-X."""
         with self._stopwatch.lap("wait"):
             timeout = self._longest_wait_s()

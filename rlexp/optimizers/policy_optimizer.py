@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rlexp.policy import Learner
 from rlexp.replay.shard import ShardStats
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 
@@ -40,8 +41,11 @@ class PolicyOptimizer(Protocol):
         """Publish the first weights, and start what runs beside ``step``."""
         ...
 
-    def step(self) -> None:
-        """Do one round; returns within a bounded time, also when nothing has arrived."""
+    def step(self, should_stop: ShouldStop = never) -> None:
+        """Do one round; returns within a bounded time, also when nothing has arrived, and if ``should_stop`` says so.
+
+        A round that ends because of ``should_stop`` loses nothing that was sampled.
+        """
         ...
 
     def drain_infos(self) -> list[SampleInfo]:

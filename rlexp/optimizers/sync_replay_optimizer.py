@@ -13,6 +13,7 @@ from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS
@@ -65,7 +66,7 @@ class SyncReplayOptimizer:
         """Publish the first weights."""
         self._publish_weights()
 
-    def step(self) -> None:
+    def step(self, should_stop: ShouldStop = never) -> None:
         """Take the samples that have arrived; learn once per complete round."""
         with self._stopwatch.lap("workers"):
             samples = self._source.poll(self.counters.num_steps_sampled)

@@ -11,6 +11,7 @@ import numpy as np
 from rlexp.policy import LearnResult, Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
 from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
@@ -38,7 +39,7 @@ class ScriptedLearner:
     def observe_progress(self, num_steps_sampled: int) -> None:
         self.progress.append(num_steps_sampled)
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         self.learned.release()
         assert self.may_learn.wait(TIMEOUT_S)
         if self.num_updates == self.fails_at:

@@ -25,6 +25,7 @@ from rlexp.policy import LearnResult, Weights
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
@@ -79,7 +80,7 @@ class CheckingLearner(ScriptedLearner):
         assert num_steps_sampled >= max(self.progress, default=0)
         self.progress = [num_steps_sampled]
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         check_rows(batch)
         assert ((batch[IMPORTANCE_WEIGHTS] > 0) & (batch[IMPORTANCE_WEIGHTS] <= 1)).all()
         assert len(batch[KEYS]) == batch.count

@@ -15,6 +15,7 @@ import pytest
 from rlexp.agents.ppo.advantages import ADVANTAGES, VALUE_TARGETS, VF_PREDS, Advantages
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult, Weights
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
@@ -51,7 +52,7 @@ class CheckingLearner(ScriptedLearner):
         self._oldest = oldest
         """How many train batches old the weights that acted may be; None: so old as an episode may be."""
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         check_rows(batch)
         if self._oldest is not None:
             ages = self.num_updates - batch[VERSION]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ from rlexp.seeding import derive_seed
 from rlexp.task_pool import Resources
 
 CALLS_PER_WORKER = 2
-"""Sample calls in flight per worker: the second one hides the time of the messages."""
+"""Sample calls in flight per worker, at least: the second one hides the time of the messages."""
 TARGETS_FAR_ABOVE_CLIP = 10.0
 """How many times ``vf_clip_param`` the value targets are on average, for a notice."""
 
@@ -71,7 +72,15 @@ class PPOAgent(Agent[PPOConfig]):
         return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus), spec)
 
     def make_source(self) -> SampleSource:
-        return self.place_workers(queue_depth=CALLS_PER_WORKER, max_weight_sync_delay=0)
+        return self.place_workers(self._calls_per_worker(), max_weight_sync_delay=0)
+
+    def _calls_per_worker(self) -> int:
+        """Return how many calls of a worker may be in flight: a whole train batch while the learner learns."""
+        config = self.config
+        if not config.sample_async or config.num_workers == 0:
+            return CALLS_PER_WORKER
+        steps_per_round = config.fragment_length * config.num_envs_per_worker * config.num_workers
+        return max(CALLS_PER_WORKER, math.ceil(config.train_batch_size / steps_per_round))
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         config = self.config
@@ -84,6 +93,7 @@ class PPOAgent(Agent[PPOConfig]):
         )
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
+        assert isinstance(learner, PPOLearner | LearnerGroup)
         config = self.config
         batch_config = TrainBatchConfig(
             size=config.train_batch_size,

@@ -20,7 +20,8 @@ from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import Actions
 from rlexp.models.actor_critic import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
-from rlexp.policy import LearnResult, Weights
+from rlexp.policy import InterruptedLearningError, LearnResult, Weights
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
@@ -75,6 +76,17 @@ ALONE = Shard(0, 1, _keep)
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """What a learner was before a train batch."""
+
+    tensors: Sequence[Tensor]
+    """Parameters, and Adam's state."""
+    order: Tensor
+    """State of the generator that draws minibatches."""
+    num_updates: int
+
+
+@dataclass(frozen=True)
 class Rows:
     """The columns of a train batch, or of a minibatch of it, on the learner's device."""
 
@@ -119,20 +131,26 @@ class PPOLearner:
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Do all epochs over a train batch, which has COLUMNS.
 
         The figures are means over the last epoch, but for ``vf_explained_var``, which is of the values that the
         workers acted by. Raises TrialError where the loss or its gradient is not finite: nothing can be learned from
-        there on.
+        there on; and InterruptedLearningError where ``should_stop``, which is called before each SGD step, says so.
         """
+        before = self._snapshot()
         rows = self._staged(batch)
         lr = self._config.lr.value(self._num_steps_sampled)
         entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
         figures: list[list[Tensor]] = []
         for epoch in range(self._config.num_sgd_iter):
             is_last = epoch == self._config.num_sgd_iter - 1
-            figures = [self._update(rows, part, lr, entropy_coeff, is_last) for part in self._minibatches(batch.count)]
+            figures = []
+            for part in self._minibatches(batch.count):
+                if should_stop():
+                    self._return_to(before)
+                    raise InterruptedLearningError
+                figures.append(self._update(rows, part, lr, entropy_coeff, is_last))
         stats = self._stats(figures, rows)
         stats |= {"cur_kl_coeff": self._kl_coeff, "cur_entropy_coeff": entropy_coeff, "lr": lr}
         self._kl_coeff = adapted_kl_coeff(self._kl_coeff, stats["kl"], self._config.kl_target)
@@ -159,6 +177,17 @@ class PPOLearner:
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
         # Another one may be given than that of the checkpoint, by a user or by pbt: then it is adapted from there.
         self._kl_coeff = kl_coeff if first_kl_coeff == self._config.kl_coeff else self._config.kl_coeff
+
+    def _snapshot(self) -> Snapshot:
+        """Return a copy of all that SGD steps change."""
+        return Snapshot([tensor.clone() for tensor in self._adam.tensors()], self._order.get_state(), self.num_updates)
+
+    def _return_to(self, before: Snapshot) -> None:
+        """Undo the SGD steps since ``_snapshot``."""
+        for tensor, copy in zip(self._adam.tensors(), before.tensors, strict=True):
+            tensor.copy_(copy)
+        self._order.set_state(before.order)
+        self.num_updates = before.num_updates
 
     def _staged(self, batch: SampleBatch) -> Rows:
         """Return a batch on the device, with advantages of mean 0 and deviation 1 over the whole of it."""

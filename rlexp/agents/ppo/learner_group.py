@@ -9,6 +9,7 @@ from typing import Any, Concatenate, NoReturn, TypeVar
 from rlexp.agents.ppo.learner_process import LearnerProcess, LearnerSpec, PeerLostError
 from rlexp.errors import TrialError
 from rlexp.policy import LearnResult, Weights
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, Resources, TaskPool
 
@@ -53,8 +54,8 @@ class LearnerGroup:
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
-        """Do all epochs over a train batch; see ``PPOLearner.learn_on_batch``."""
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
+        """Do all epochs over a train batch; see ``PPOLearner.learn_on_batch``. ``should_stop`` is not called."""
         num_updates = self._config.num_sgd_iter * (batch.count // self._config.sgd_minibatch_size + 1)
         timeout_s = (num_updates + 1) * self._peer_timeout_s  # one that is slower than the others fails earlier
         sent = self._pool.put(batch)

@@ -46,14 +46,11 @@ class PPOPolicy:
         self._rng = None if seed is None else np.random.default_rng(seed)
 
     def compute_actions(self, obs: Array) -> Array:
-        inputs, _ = self._network.outputs(obs)
-        if not np.isfinite(inputs).all():
-            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        return self._actions.most_likely(inputs)
+        return self._actions.most_likely(self._finite_inputs(obs))
 
     def drawn_actions(self, obs: Array, rng: np.random.Generator) -> Array:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, drawn with ``rng``."""
-        return self._actions.draw(self._network.outputs(obs)[0], rng)
+        return self._actions.draw(self._finite_inputs(obs), rng)
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         inputs, values = self._network.outputs(obs)
@@ -79,6 +76,13 @@ class PPOPolicy:
     def load(self, state: Mapping[str, Any]) -> None:
         if self._rng is not None:
             self._rng.bit_generator.state = state["rng"]
+
+    def _finite_inputs(self, obs: Array) -> Array:
+        """Return the inputs of the distributions, of which a NaN would be an action like any other."""
+        inputs, _ = self._network.outputs(obs)
+        if not np.isfinite(inputs).all():
+            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+        return inputs
 
 
 class StochasticPlayer:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.policy_optimizer import Counters, source_figures
-from rlexp.policy import Learner
+from rlexp.policy import InterruptedLearningError, Learner, LearnResult
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
@@ -36,6 +37,39 @@ class TrainBatchConfig:
     """Whether the next one is sampled while this one is learned, with the weights from before (``sample_async``)."""
 
 
+class TrainBatchLearner(Learner, Protocol):
+    """A Learner that takes long for a batch, and can be interrupted."""
+
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
+        """Learn on a train batch; may raise InterruptedLearningError once ``should_stop`` says so."""
+        ...
+
+
+@dataclass
+class Collected:
+    """What of a train batch has arrived."""
+
+    batches: list[SentRows] = field(default_factory=list)
+    num_calls: int = 0
+    """Calls of workers."""
+    num_steps: int = 0
+    """Env steps that they count as."""
+
+    def join(self) -> SampleBatch | None:
+        """Return the rows as one batch, which replaces those that it is made of; None where there are none."""
+        if not self.batches:
+            return None
+        batch = SampleBatch.concat(_each_freed(self.batches), sum(map(len, self.batches)))
+        self.batches = [batch]
+        return batch
+
+    def followed_by(self, later: Collected) -> Collected:
+        """Return both as one."""
+        return Collected(
+            self.batches + later.batches, self.num_calls + later.num_calls, self.num_steps + later.num_steps
+        )
+
+
 class SyncSamplesOptimizer:
     """Alternates between collecting a train batch and learning on it; owned by one agent, in one thread.
 
@@ -44,7 +78,9 @@ class SyncSamplesOptimizer:
     asked of the others.
     """
 
-    def __init__(self, pool: TaskPool, source: SampleSource, learner: Learner, config: TrainBatchConfig) -> None:
+    def __init__(
+        self, pool: TaskPool, source: SampleSource, learner: TrainBatchLearner, config: TrainBatchConfig
+    ) -> None:
         self.counters = Counters()
         self.learner_stats: Mapping[str, float] = {}
         """The learner's own figures, of its newest train batch."""
@@ -52,9 +88,7 @@ class SyncSamplesOptimizer:
         self._source = source
         self._learner = learner
         self._config = config
-        self._batches: list[SentRows] = []
-        self._num_calls = 0
-        self._collected = 0
+        self._collected = Collected()
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -62,14 +96,17 @@ class SyncSamplesOptimizer:
     @property
     def at_rest(self) -> bool:
         """Whether no train batch is collected in part."""
-        return not self._num_calls
+        return not self._collected.num_calls
 
     def start(self) -> None:
         """Publish the first weights."""
         self._publish_weights()
 
-    def step(self) -> None:
-        """Take the samples that have arrived; if they complete a train batch, learn on it and publish the weights."""
+    def step(self, should_stop: ShouldStop = never) -> None:
+        """Take the samples that have arrived; if they complete a train batch, learn on it and publish the weights.
+
+        Once ``should_stop`` says so amid learning, the batch is as it was before, complete and not learned.
+        """
         with self._stopwatch.lap("workers"):
             samples = self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
             for sample in samples:
@@ -78,12 +115,16 @@ class SyncSamplesOptimizer:
                 self._source.wait(COLLECT_TIMEOUT_S)
         if self._is_incomplete():
             return
-        batch = self._take_batch()
+        taken, self._collected = self._collected, Collected()
         if self._config.overlaps:
             with self._stopwatch.lap("workers"):
                 self._ask_ahead()
         with self._stopwatch.lap("learner"):
-            self._learn(batch)
+            try:
+                self._learn(taken.join(), should_stop)
+            except InterruptedLearningError:
+                self._collected = taken.followed_by(self._collected)
+                return
         with self._stopwatch.lap("weights"):
             self._publish_weights()
 
@@ -100,15 +141,15 @@ class SyncSamplesOptimizer:
     def state(self) -> dict[str, Any]:
         """Return the rows of a train batch that is collected in part, and the learner's newest figures."""
         return {
-            "batches": [_columns(batch) for batch in self._batches],
-            "num_calls": self._num_calls,
-            "collected": self._collected,
+            "batches": [_columns(batch) for batch in self._collected.batches],
+            "num_calls": self._collected.num_calls,
+            "collected": self._collected.num_steps,
             "learner_stats": dict(self.learner_stats),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self._batches = [SampleBatch(columns) for columns in state["batches"]]
-        self._num_calls, self._collected = state["num_calls"], state["collected"]
+        batches: list[SentRows] = [SampleBatch(columns) for columns in state["batches"]]
+        self._collected = Collected(batches, state["num_calls"], state["collected"])
         self.learner_stats = state["learner_stats"]
 
     def stats(self) -> dict[str, Any]:
@@ -131,8 +172,8 @@ class SyncSamplesOptimizer:
     def _num_wanted(self) -> int:
         """Return the calls of workers that the train batch still needs, those in flight included."""
         config = self._config
-        missing = -(-(config.size - self._collected) // config.steps_per_call)
-        return max(missing, max(config.num_workers, 1) - self._num_calls, 0)
+        missing = -(-(config.size - self._collected.num_steps) // config.steps_per_call)
+        return max(missing, max(config.num_workers, 1) - self._collected.num_calls, 0)
 
     def _is_incomplete(self) -> bool:
         """Whether rows are missing, or calls of this train batch are still in flight."""
@@ -152,26 +193,21 @@ class SyncSamplesOptimizer:
         self._infos.append(info)
         self._weight_age.add(age)
         self.counters.num_steps_sampled += info.num_env_steps
-        self._num_calls += 1
-        self._collected += max(info.num_rows, self._config.steps_per_call)
+        self._collected.num_calls += 1
+        self._collected.num_steps += max(info.num_rows, self._config.steps_per_call)
         if batch is not None:
-            self._batches.append(batch)
-
-    def _take_batch(self) -> SampleBatch | None:
-        batches, self._batches = self._batches, []
-        self._num_calls = self._collected = 0
-        return SampleBatch.concat(_each_freed(batches), sum(map(len, batches))) if batches else None
+            self._collected.batches.append(batch)
 
     def _ask_ahead(self) -> None:
         """Let the workers begin with the next train batch; what has arrived already belongs to it."""
         for sample in self._source.poll(self.counters.num_steps_sampled, self._num_wanted()):
             self._collect(sample)
 
-    def _learn(self, batch: SampleBatch | None) -> None:
+    def _learn(self, batch: SampleBatch | None, should_stop: ShouldStop) -> None:
         if batch is None:
             return
         self._learner.observe_progress(self.counters.num_steps_sampled)
-        self.learner_stats = self._learner.learn_on_batch(batch).stats
+        self.learner_stats = self._learner.learn_on_batch(batch, should_stop).stats
         self.counters.num_steps_trained += batch.count
 
     def _publish_weights(self) -> None:

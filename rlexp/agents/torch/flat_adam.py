@@ -95,6 +95,10 @@ class FlatAdam:
         )
         return norm
 
+    def tensors(self) -> list[Tensor]:
+        """Return all that a step changes, the parameters too."""
+        return [self._parameters.values, self._exp_avg, self._exp_avg_sq, self._num_steps]
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as an Adam of the single parameters names it: ``{index}.{name}``."""
         exp_avgs, exp_avg_sqs = self._parameters.views(self._exp_avg), self._parameters.views(self._exp_avg_sq)

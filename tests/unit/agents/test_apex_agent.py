@@ -17,6 +17,7 @@ from rlexp.agents.dqn.learner import DQNLearner
 from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import LearnResult, Weights
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV, IDENTITY_ENV, UNEVEN_ENV
@@ -182,7 +183,7 @@ class OverlapLearner(DQNLearner):
     updating = threading.Event()
     overlapped = False
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         self.updating.set()
         OverlapLearner.overlapped |= self.was_read.wait(self.PATIENCE_S)
         result = super().learn_on_batch(batch)

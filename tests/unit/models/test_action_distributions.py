@@ -103,6 +103,14 @@ def test_the_choices_of_one_action_are_drawn_independently(space: Space[Any]) ->
         assert abs(correlations).max() < 5 / math.sqrt(count)
 
 
+@every_space
+def test_no_rows_have_no_actions_and_no_probabilities(space: Space[Any]) -> None:
+    actions, inputs = actions_of(space), np.empty((0, actions_of(space).num_inputs), np.float32)
+    drawn = actions.draw(inputs, np.random.default_rng(0))
+    assert drawn.shape == actions.most_likely(inputs).shape == (0, *(space.shape or ()))
+    assert actions.log_prob(inputs, drawn).shape == (0,)
+
+
 @pytest.mark.parametrize("space", NUMBERS.values(), ids=tuple(NUMBERS))
 def test_numbers_are_drawn_with_their_mean_and_deviation(space: Space[Any]) -> None:
     actions, count = actions_of(space), 4000

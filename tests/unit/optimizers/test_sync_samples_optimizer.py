@@ -9,6 +9,7 @@ import pytest
 
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, OBS, Array, FrameRows, SampleBatch
@@ -33,7 +34,7 @@ class RememberingLearner(ScriptedLearner):
         self.polls: list[int] = []
         self._source = source
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         self.batches.append(batch)
         self.polls.append(len(self._source.wanted))
         return super().learn_on_batch(batch)
@@ -261,7 +262,7 @@ class Fleet:
         """When each update began."""
         learn_on_batch = self.learner.learn_on_batch
 
-        def learn(batch: SampleBatch) -> LearnResult:
+        def learn(batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
             self.in_flight.append(self.source.num_in_flight)
             return learn_on_batch(batch.with_columns(**{OBS: batch[OBS][:, 0]}))
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rlexp.errors import TrialError
-from tests.envs import IDENTITY_ENV
+from tests.envs import IDENTITY_ENV, PIXEL_ENV
 from tests.unit.agents.ppo.agents import MATCHING_ENV, make_agent
+from tests.unit.agents.test_going_on import small_images
 
 CHOICES = {"env_config": {"space": "multi-discrete"}}
 NUMBERS = {"env_config": {"space": "box"}}
@@ -45,3 +46,17 @@ def test_rewards_that_overflow_the_loss_end_the_trial_with_a_remedy(num_workers:
     agent.stop()
     assert caught.value.hint is not None
     assert "clip_rewards" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("env", "keys"),
+    [(IDENTITY_ENV, {}), (MATCHING_ENV, NUMBERS), (PIXEL_ENV, small_images(32))],
+    ids=["Discrete", "Box", "images"],
+)
+def test_a_fragment_that_only_resets_adds_no_rows(env: str, keys: dict[str, Any]) -> None:
+    """Episodes of one step, in fragments of one step: each second fragment is the reset."""
+    short = {"num_envs_per_worker": 1, "sample_batch_size": 1, "train_batch_size": 8, "sgd_minibatch_size": 4}
+    agent = make_agent(env, {**keys, **short, "timesteps_per_iteration": 0})
+    row = agent.train()
+    agent.stop()
+    assert row["timesteps_total"] == agent.optimizer.counters.num_steps_trained == 4

@@ -66,5 +66,6 @@ def test_torch_acts_as_numpy_does() -> None:
 def test_weights_that_are_not_finite_play_no_evaluation() -> None:
     policy = make_policy(None)
     policy.set_weights({name: np.full_like(array, np.nan) for name, array in make_learner().get_weights().items()})
-    with pytest.raises(NotFiniteError, match="outputs are NaN or infinite"):
-        policy.compute_actions(observations())
+    for player in (policy, StochasticPlayer(policy, 0)):
+        with pytest.raises(NotFiniteError, match="outputs are NaN or infinite"):
+            player.compute_actions(observations())

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import FRAME_IDS, OBS, FrameRows, SampleBatch
 from rlexp.task_pool import InlineTaskPool
 from tests.doubles.scripted import ScriptedLearner, ScriptedSource
@@ -22,7 +23,7 @@ class MeasuringLearner(ScriptedLearner):
     peak_bytes = 0
     last_obs = 0.0
 
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         _, self.peak_bytes = tracemalloc.get_traced_memory()
         assert batch[OBS].shape == (NUM_SAMPLES * ROWS, NUMBERS)
         self.last_obs = float(batch[OBS][-1, -1])
