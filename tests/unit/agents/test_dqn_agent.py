@@ -200,7 +200,7 @@ def test_the_error_of_an_env_surfaces() -> None:
 def test_training_without_samples_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_agent(ENDLESS_ENV)
     monkeypatch.setattr(agent_module, "STALL_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(agent.optimizer, "step", lambda: None)
+    monkeypatch.setattr(agent.optimizer, "step", lambda should_stop: None)
     with pytest.raises(TrialError, match="no worker delivered a sample"):
         agent.train()
     agent.stop()

@@ -118,15 +118,16 @@ def test_values_depend_on_the_policys_torso_only_where_it_is_shared(shares_torso
 
 
 @separate_or_shared
-def test_first_weights_have_the_norms_of_rllib(shares_torso: bool) -> None:
+def test_first_weights_are_orthogonal(shares_torso: bool) -> None:
     torch.manual_seed(0)
     network = ActorCritic(config_of(shares_torso, fcnet_hiddens=(64, 32)))
-    expected = {network.policy_head: 0.01, network.value_head: 1.0}
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    assert len(layers) == (4 if shares_torso else 6)
-    for layer in layers:
-        norms = layer.weight.norm(dim=1)
-        torch.testing.assert_close(norms, torch.full_like(norms, expected.get(layer, 1.0)))
+    gains = {network.policy_head: 0.01, network.value_head: 1.0}
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    assert len(linear) >= 4
+    for layer in linear:
+        gain, (fan_out, fan_in) = gains.get(layer, 2**0.5), layer.weight.shape
+        rows = layer.weight if fan_out <= fan_in else layer.weight.t()
+        torch.testing.assert_close(rows @ rows.t(), gain**2 * torch.eye(len(rows)), rtol=1e-4, atol=1e-5)
         assert not layer.bias.any()
 
 
