@@ -1,4 +1,4 @@
-"""The distributions of ``action_distributions`` in torch, for losses: with gradients of what they compute."""
+"""The distributions of ``action_distributions`` in torch, for losses, with their derivatives by the inputs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ class Distribution(Protocol):
         """Return the KL divergences ``[B]`` of these distributions from ``other``: KL(other || self)."""
         ...
 
+    def log_prob_gradient(self, actions: Tensor) -> Tensor:
+        """Return the derivatives ``[B, K]`` of ``log_prob`` by the inputs."""
+        ...
+
+    def entropy_gradient(self) -> Tensor:
+        """Return the derivatives ``[B, K]`` of ``entropy`` by the inputs."""
+        ...
+
+    def kl_gradient(self, other: Self) -> Tensor:
+        """Return the derivatives ``[B, K]`` of ``kl_from(other)`` by the inputs."""
+        ...
+
 
 class Categoricals:
     """Independent choices; the distribution of ``CategoricalActions``."""
@@ -47,6 +59,26 @@ class Categoricals:
         pairs = zip(self._log_probs, other._log_probs, strict=True)
         return _sum([(theirs.exp() * (theirs - ours)).sum(dim=1) for ours, theirs in pairs])
 
+    def log_prob_gradient(self, actions: Tensor) -> Tensor:
+        one = actions.new_ones((), dtype=torch.float32).expand(len(actions), 1)
+        return _beside(
+            [
+                (-log_probs.exp()).scatter_add_(1, actions[:, choice : choice + 1], one)
+                for choice, log_probs in enumerate(self._log_probs)
+            ]
+        )
+
+    def entropy_gradient(self) -> Tensor:
+        parts = []
+        for log_probs in self._log_probs:
+            probs = log_probs.exp()
+            parts.append(-probs * (log_probs - (probs * log_probs).sum(dim=1, keepdim=True)))
+        return _beside(parts)
+
+    def kl_gradient(self, other: Categoricals) -> Tensor:
+        pairs = zip(self._log_probs, other._log_probs, strict=True)
+        return _beside([ours.exp() - theirs.exp() for ours, theirs in pairs])
+
 
 class Gaussians:
     """Independent normal distributions; the distribution of ``GaussianActions``."""
@@ -54,6 +86,8 @@ class Gaussians:
     def __init__(self, inputs: Tensor) -> None:
         self._mean, log_std = inputs.chunk(2, dim=1)
         self._log_std = log_std.clamp(-LARGEST_LOG_STD, LARGEST_LOG_STD)
+        self._is_free = self._log_std == log_std
+        """Where the clamp leaves a deviation as it is: beyond, nothing depends on it."""
 
     def log_prob(self, actions: Tensor) -> Tensor:
         distance = (actions - self._mean) * torch.exp(-self._log_std)
@@ -65,6 +99,19 @@ class Gaussians:
     def kl_from(self, other: Gaussians) -> Tensor:
         variance = torch.exp(2 * other._log_std) + (other._mean - self._mean).square()
         return (self._log_std - other._log_std + 0.5 * variance * torch.exp(-2 * self._log_std) - 0.5).sum(dim=1)
+
+    def log_prob_gradient(self, actions: Tensor) -> Tensor:
+        precision = torch.exp(-self._log_std)
+        distance = (actions - self._mean) * precision
+        return torch.cat([distance * precision, (distance.square() - 1.0) * self._is_free], dim=1)
+
+    def entropy_gradient(self) -> Tensor:
+        return torch.cat([torch.zeros_like(self._mean), self._is_free.to(self._mean.dtype)], dim=1)
+
+    def kl_gradient(self, other: Gaussians) -> Tensor:
+        moved, precision = self._mean - other._mean, torch.exp(-2 * self._log_std)
+        variance = torch.exp(2 * other._log_std) + moved.square()
+        return torch.cat([moved * precision, (1.0 - variance * precision) * self._is_free], dim=1)
 
 
 def distribution_of(actions: Actions, inputs: Tensor) -> Distribution:
@@ -81,6 +128,10 @@ def numbered_actions(actions: Actions, taken: Tensor) -> Tensor:
     if isinstance(actions, CategoricalActions):
         return flat.to(torch.int64) - torch.tensor(actions.first, device=flat.device)
     return flat.to(torch.float32)
+
+
+def _beside(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

@@ -95,32 +95,37 @@ class _Layers:
     """Linear layers, each followed by an activation or by the next one."""
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
-        self._linear: list[nn.Linear] = []
+        linear: list[nn.Linear] = []
         self._activations: list[type[nn.Module]] = []
         for layer in layers:
             if isinstance(layer, nn.Linear):
-                self._linear.append(layer)
+                linear.append(layer)
                 self._activations.append(nn.Identity)
             else:
                 self._activations[-1] = type(layer)
+        # As tensors: a module looks each of them up among its attributes, at every update.
+        self._weights = [layer.weight.data for layer in linear]
+        self._transposed = [weight.t() for weight in self._weights]
+        self._biases = [layer.bias.data for layer in linear]
+        self._of_weights = [_gradient(layer.weight) for layer in linear]
+        self._of_biases = [_gradient(layer.bias) for layer in linear]
         self._seen: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
         self._seen = [x]
-        for linear, activation in zip(self._linear, self._activations, strict=True):
-            x = _FORWARD[activation](torch.addmm(linear.bias, x, linear.weight.t()))
+        for bias, weight, activation in zip(self._biases, self._transposed, self._activations, strict=True):
+            x = _FORWARD[activation](torch.addmm(bias, x, weight))
             self._seen.append(x)
         return x
 
     def backward(self, gradient: Tensor, needs_input: bool) -> Tensor:
         """Add the gradients of the parameters; return that of the input if it is needed."""
-        for index in reversed(range(len(self._linear))):
-            linear = self._linear[index]
+        for index in reversed(range(len(self._weights))):
             gradient = _BACKWARD[self._activations[index]](gradient, self._seen[index + 1])
-            _gradient(linear.weight).addmm_(gradient.t(), self._seen[index])
-            _gradient(linear.bias).add_(gradient.sum(dim=0))
+            self._of_weights[index].addmm_(gradient.t(), self._seen[index])
+            self._of_biases[index].add_(gradient.sum(dim=0))
             if index or needs_input:
-                gradient = gradient @ linear.weight
+                gradient = gradient @ self._weights[index]
         self._seen = []
         return gradient
 

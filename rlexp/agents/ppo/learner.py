@@ -226,33 +226,26 @@ class PPOLearner:
         config = self._config
         old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
         inputs, values = self._network.forward(rows.obs)
-        inputs.requires_grad_()
         distribution = distribution_of(self._actions, inputs)
         logp = distribution.log_prob(rows.actions)
-        with torch.no_grad():
-            policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
-            vf_losses = of_values = torch.zeros_like(values)
-            if config.vf_loss_coeff:
-                vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
-        parts, gradients = [logp], [weight * of_logp]
-        kl = entropy = None
-        if self._kl_coeff or measures:
-            kl = distribution.kl_from(distribution_of(self._actions, rows.numbers[:, 4:]))
-            parts.append(kl)
-            gradients.append(torch.full_like(values, weight * self._kl_coeff))
-        if entropy_coeff or measures:
-            entropy = distribution.entropy()
-            parts.append(entropy)
-            gradients.append(torch.full_like(values, -weight * entropy_coeff))
-        torch.autograd.backward(parts, gradients)
-        assert inputs.grad is not None
-        self._network.backward(inputs.grad, (weight * config.vf_loss_coeff) * of_values)
-        if not measures or kl is None or entropy is None:
+        policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
+        of_inputs = (weight * of_logp).unsqueeze(1) * distribution.log_prob_gradient(rows.actions)
+        old = distribution_of(self._actions, rows.numbers[:, 4:]) if self._kl_coeff or measures else None
+        if old is not None and self._kl_coeff:
+            of_inputs += (weight * self._kl_coeff) * distribution.kl_gradient(old)
+        if entropy_coeff:
+            of_inputs -= (weight * entropy_coeff) * distribution.entropy_gradient()
+        vf_losses = of_values = torch.zeros_like(values)
+        if config.vf_loss_coeff:
+            vf_losses, of_values = value_losses(values, old_values, targets, config.vf_clip_param)
+        self._network.backward(of_inputs, (weight * config.vf_loss_coeff) * of_values)
+        if old is None or not measures:
             return []
+        kl, entropy = distribution.kl_from(old), distribution.entropy()
         is_clipped = (ratio - 1.0).abs() > config.clip_param
         losses = policy_losses + config.vf_loss_coeff * vf_losses + self._kl_coeff * kl - entropy_coeff * entropy
         measured = (losses, policy_losses, vf_losses, kl, entropy, is_clipped)
-        return [weight * each.detach().sum() for each in measured]
+        return [weight * each.sum() for each in measured]
 
     def _stats(self, figures: Sequence[Sequence[Tensor]], rows: Rows) -> dict[str, float]:
         """Return the means of an epoch's ``figures``, of all learners together; read back from the device once."""

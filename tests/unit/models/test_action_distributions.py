@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text
 
-from rlexp.models.action_distributions import Actions, actions_of
+from rlexp.models.action_distributions import Actions, CategoricalActions, GaussianActions, actions_of
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
 from rlexp.sample_batch import Array
 
@@ -215,3 +215,26 @@ def test_an_action_of_probability_zero_is_never_drawn_even_by_rounding() -> None
 def test_other_spaces_have_no_distribution(space: Space[Any]) -> None:
     with pytest.raises(ValueError, match="no distribution for the action space"):
         actions_of(space)
+
+
+@pytest.mark.parametrize("name", ["one choice", "choices", "numbers"])
+def test_derivatives_equal_those_of_autograd(name: str) -> None:
+    kinds: dict[str, Actions] = {
+        "one choice": CategoricalActions((4,), (0,), (), "int64"),
+        "choices": CategoricalActions((2, 3), (1, 0), (2,), "int64"),
+        "numbers": GaussianActions((3,), "float32"),
+    }
+    actions, rng = kinds[name], np.random.default_rng(0)
+    inputs, old_inputs = (torch.from_numpy(rng.normal(size=(50, actions.num_inputs)).astype("f")) for _ in range(2))
+    if isinstance(actions, GaussianActions):
+        inputs[0, -1], inputs[1, -1] = 25.0, -25.0  # beyond the limit nothing depends on them
+    taken = numbered_actions(actions, torch.from_numpy(actions.draw(old_inputs.numpy(), rng)))
+    inputs.requires_grad_()
+    distribution, old = distribution_of(actions, inputs), distribution_of(actions, old_inputs)
+    for value, derivative in (
+        (distribution.log_prob(taken), distribution.log_prob_gradient(taken)),
+        (distribution.entropy(), distribution.entropy_gradient()),
+        (distribution.kl_from(old), distribution.kl_gradient(old)),
+    ):
+        (expected,) = torch.autograd.grad([value.sum()], [inputs], retain_graph=True)
+        torch.testing.assert_close(derivative, expected, rtol=1e-4, atol=1e-5)

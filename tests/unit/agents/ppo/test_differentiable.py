@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -34,9 +35,12 @@ CONFIGS = {
 }
 
 
-def gradient_of(network: DifferentiableNetwork, parameters: FlatParameters) -> tuple[torch.Tensor, torch.Tensor]:
+def gradient_of(
+    make: Callable[[ActorCritic], DifferentiableNetwork], module: ActorCritic, parameters: FlatParameters
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the outputs for some observations, as one tensor, and the gradient of some function of them."""
     gradient = parameters.make_gradient()
+    network = make(module)
     generator = torch.Generator().manual_seed(1)
     obs = torch.randint(0, 256, (9, 5), generator=generator, dtype=torch.uint8)
     of_inputs, of_values = torch.randn(9, 6, generator=generator), torch.randn(9, generator=generator)
@@ -52,8 +56,8 @@ def test_layer_by_layer_equals_autograd(config: ActorCriticConfig) -> None:
     parameters = FlatParameters(module)
     parameters.make_gradient()
     assert isinstance(differentiable(module), LayeredNetwork)
-    outputs, gradient = gradient_of(LayeredNetwork(module), parameters)
-    expected_outputs, expected = gradient_of(AutogradNetwork(module), parameters)
+    outputs, gradient = gradient_of(LayeredNetwork, module, parameters)
+    expected_outputs, expected = gradient_of(AutogradNetwork, module, parameters)
     torch.testing.assert_close(outputs, expected_outputs)
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
     assert gradient.abs().max() > 1.0
