@@ -51,3 +51,15 @@ def test_begins_on_any_machine(file: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert all(trial["timesteps_total"] >= 2000 for trial in run["trials"])
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_halfcheetah_runs_forward_within_100k_steps(tmp_path: Path) -> None:
+    file = REPOSITORY / "experiments/halfcheetah-ppo.yaml"
+    # The mean of the newest 20 episodes: 100 of them are all that there were.
+    changes = ["-o", "stop.timesteps_total=100000", "-o", "config.metrics_smoothing_episodes=20"]
+    done = rlexp("run", file, "--out", tmp_path, "--name", "run", *changes, "-q")
+    assert done.returncode == 0, done.stderr
+    (trial,) = json.loads((tmp_path / "run/run.json").read_text())["trials"]
+    assert trial["episode_reward_mean"] > 0
