@@ -46,6 +46,8 @@ class Resources:
     gpus: float
     custom: Mapping[str, float] = field(default_factory=dict)
     """Amounts of the cluster's own resources, by name."""
+    bundle: int | None = None
+    """The bundle of the trial's placement group, by its number; None: any that has room, or none where all is 0."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,8 +43,13 @@ class RayTaskPool:
     ) -> Actor[A]:
         if resources is None:
             return self._here.place(name, None, make, *args, **kwargs)
+        options: dict[str, Any] = {} if resources.bundle is None else _in_bundle(resources.bundle)
         remote = self._ray.remote(
-            num_cpus=resources.cpus, num_gpus=resources.gpus, resources=dict(resources.custom), max_restarts=0
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus,
+            resources=dict(resources.custom),
+            max_restarts=0,
+            **options,
         )(make)
         handle = remote.remote(*args, **kwargs)
         actor: Actor[A] = Actor(name, handle, is_here=False)
@@ -126,6 +131,17 @@ class RayTaskPool:
 
 def _unwrapped(args: tuple[object, ...]) -> list[object]:
     return [arg.handle if isinstance(arg, Ref) else arg for arg in args]
+
+
+def _in_bundle(bundle: int) -> dict[str, Any]:
+    """Return Ray's options for an actor in a bundle of the trial that this process is of; none if it is of no trial."""
+    from ray.util import get_current_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = get_current_placement_group()
+    if group is None:
+        return {}
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)}
 
 
 def _whereabouts(actor: object) -> tuple[str, int]:

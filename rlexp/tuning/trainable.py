@@ -7,7 +7,6 @@ import gc
 import os
 import time
 import traceback
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,14 @@ from ray.exceptions import RayTaskError
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import RlexpError, TrialError
 from rlexp.runs.checkpoints import keep_best
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
 from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER, write_video
-from rlexp.search.trial_scheduler import Milestones
 from rlexp.task_pool import RayTaskPool
+from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 
 if TYPE_CHECKING:
@@ -35,33 +32,12 @@ if TYPE_CHECKING:
     from rlexp.agents.process_state import ProcessState
 
 STDERR = 2
-ASSIGNMENT = "assignment"
-"""What Tune's config of a trial has: its Assignment."""
 ERROR_FILE = "error.txt"
 """In the trial's directory: the error in one line, then the traceback."""
-STOP_FILE = ".stop"
-"""In the run's directory: asks every trial to save a checkpoint and end."""
 STOP_POLL_S = 0.2
 """How often a trial looks for it."""
 END_TIMEOUT_S = 10.0
 """How long a trial may take to close its envs before its process ends, where the process would run the next trial."""
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a trial's process needs to know."""
-
-    trial: Trial
-    directory: Path
-    """The trial's own directory; absolute, and on storage that driver and trial share."""
-    modules: UserModules
-    """The user's own modules."""
-    restore: Path | None
-    """A checkpoint to start from where the trial has none of its own."""
-    deadline_s: float | None
-    """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
-    milestones: Milestones | None = None
-    """When it is compared with others."""
 
 
 class ExperimentTrainable(tune.Trainable):

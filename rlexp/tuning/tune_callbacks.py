@@ -21,8 +21,9 @@ from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.stop_request import StopRequest
-from rlexp.tuning.trainable import ASSIGNMENT, ERROR_FILE, Assignment
+from rlexp.tuning.trainable import ERROR_FILE
 
 LOST_AFTER_S = 1.0
 """How long a trial's directory must be missing before the trial is ended."""

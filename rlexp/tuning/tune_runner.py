@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
-from rlexp.runs.checkpoints import starting_point
-from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import RaySession
+from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment, assignment_of
+from rlexp.tuning.placement import placement
 from rlexp.tuning.stop_request import StopRequest
-from rlexp.tuning.trainable import ASSIGNMENT, STOP_FILE, Assignment, ExperimentTrainable
+from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.tune_callbacks import TrialEvents, our_trial
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
@@ -97,42 +96,6 @@ def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
-    )
-
-
-def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
-    """Return the bundles of a trial: the driver's, one per learner where there are several, then one per worker.
-
-    Replay shards share what is there.
-
-    Each actor has a bundle made for it, so that none can wait for room that its own trial does not have.
-    """
-    config, learners = experiment.config, experiment.config.learner_processes
-    bundles = [_bundle(config.num_cpus_for_driver, 0.0 if learners else config.num_gpus, {})]
-    if learners and (learner := _bundle(learners.cpus, learners.gpus, {})):
-        bundles += [learner] * learners.number
-    worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker)
-    if worker:
-        bundles += [worker] * config.num_workers
-    return tune.PlacementGroupFactory(bundles)
-
-
-def _bundle(cpus: float, gpus: float, custom: Mapping[str, float]) -> dict[str, float]:
-    return {name: amount for name, amount in {"CPU": cpus, "GPU": gpus, **custom}.items() if amount > 0}
-
-
-def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource) -> Assignment:
-    """Return what the process of ``trial`` is sent; its time budget begins now."""
-    end_phases(directory.trial_directory(trial))  # of a process that was killed
-    budget_s = trial.experiment.time_budget_s
-    deadlines = [source.deadline_s, None if budget_s is None else time.time() + budget_s]
-    return Assignment(
-        trial=trial,
-        directory=directory.trial_directory(trial).resolve(),
-        modules=directory.record.modules,
-        restore=starting_point(trial),
-        deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
-        milestones=source.milestones,
     )
 
 

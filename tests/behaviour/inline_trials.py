@@ -16,8 +16,8 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
-from rlexp.tuning.trainable import ASSIGNMENT, Assignment, ExperimentTrainable
-from rlexp.tuning.tune_runner import assignment_of
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
+from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.learning_agents import TINY
 from tests.envs import ENDLESS_ENV
 

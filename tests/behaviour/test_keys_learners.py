@@ -16,7 +16,7 @@ from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.policy import Weights
 from rlexp.task_pool import Actor, Resources
-from rlexp.tuning.tune_runner import placement
+from rlexp.tuning.placement import placement
 from tests.behaviour.rollout_agents import weights_of
 from tests.doubles.process_pool import ProcessTaskPool
 

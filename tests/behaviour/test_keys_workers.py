@@ -12,7 +12,7 @@ import torch
 from rlexp.config.keys.dqn import DQNExperiment
 from rlexp.errors import TrialError
 from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
-from rlexp.tuning.tune_runner import placement
+from rlexp.tuning.placement import placement
 from tests.behaviour.rollout_agents import SMALL, PlacementPool, make_agent, poll
 from tests.envs import COUNTING_ENV
 

@@ -20,7 +20,8 @@ from rlexp.checkpoint import newest_checkpoint, read_checkpoint
 from rlexp.errors import EnvError
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
-from rlexp.tuning.trainable import ASSIGNMENT, Assignment, ExperimentTrainable
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 from tests.envs import Array, EndlessEnv
 

@@ -17,9 +17,10 @@ from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.session import RaySession
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
+from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.run import run_in_session
 from rlexp.tuning.stop_request import StopRequest
-from rlexp.tuning.trainable import ASSIGNMENT, ExperimentTrainable
+from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 from tests.unit.runs.directory_failures import LOSSES, Lose, moved, replaced
 

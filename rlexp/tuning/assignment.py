@@ -1,0 +1,52 @@
+"""What the process of a trial is sent."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.runs.checkpoints import starting_point
+from rlexp.runs.phase_file import end_phases
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.search.trial_scheduler import Milestones
+from rlexp.search.trial_source import TrialSource
+
+ASSIGNMENT = "assignment"
+"""What Tune's config of a trial has: its Assignment."""
+STOP_FILE = ".stop"
+"""In the run's directory: asks every trial to save a checkpoint and end."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a trial's process needs to know."""
+
+    trial: Trial
+    directory: Path
+    """The trial's own directory; absolute, and on storage that driver and trial share."""
+    modules: UserModules
+    """The user's own modules."""
+    restore: Path | None
+    """A checkpoint to start from where the trial has none of its own."""
+    deadline_s: float | None
+    """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
+    milestones: Milestones | None = None
+    """When it is compared with others."""
+
+
+def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource) -> Assignment:
+    """Return what the process of ``trial`` is sent; its time budget begins now."""
+    end_phases(directory.trial_directory(trial))  # of a process that was killed
+    budget_s = trial.experiment.time_budget_s
+    deadlines = [source.deadline_s, None if budget_s is None else time.time() + budget_s]
+    return Assignment(
+        trial=trial,
+        directory=directory.trial_directory(trial).resolve(),
+        modules=directory.record.modules,
+        restore=starting_point(trial),
+        deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
+        milestones=source.milestones,
+    )
