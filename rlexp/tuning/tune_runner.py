@@ -20,7 +20,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
-from rlexp.sessions.session import RaySession
+from rlexp.sessions.session import Session
 from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment, assignment_of
 from rlexp.tuning.placement import placement
 from rlexp.tuning.stop_request import StopRequest
@@ -35,7 +35,7 @@ SAVE_TIMEOUT_S = 7.0
 
 
 def run_trials(
-    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: Session
 ) -> Status:
     """Run every trial that ``source`` gives to its end; return how the run as a whole ended. ``session`` is entered.
 
@@ -71,7 +71,7 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
+def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents, session: Session) -> tune.Tuner:
     """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles."""
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
