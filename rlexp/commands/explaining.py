@@ -14,7 +14,7 @@ from rlexp.commands.options import AllowUnknown, AsJson, Debug, Files, Fit, Impo
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import Notice, RlexpError
-from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.search.optuna_sampler import require_sampler
 from rlexp.sessions.ray_environment import cluster_error
 from rlexp.terminal import (
@@ -69,7 +69,7 @@ def check_files(
     try:
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)
-        check_fits(plan.everything, this_machine())
+        check_fits(plan.everything, Cluster.of(this_machine()))
         for sweep in plan.sweeps:
             require_sampler(sweep)
         envs = _made_envs(plan) if make_envs else None

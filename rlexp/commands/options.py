@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rlexp.config.command_line import Flag, LoadOptions
-from rlexp.machine import fitted, this_machine
+from rlexp.machine import Cluster, fitted, this_machine
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]
 Overrides = Annotated[
@@ -58,11 +58,11 @@ def load_options(
     flags: tuple[Flag, ...] = (),
 ) -> LoadOptions:
     """Return how to read files; ``fit`` scales their experiments to this machine."""
-    machine = this_machine() if fit else None
+    cluster = Cluster.of(this_machine()) if fit else None
     return LoadOptions(
         imports=tuple(imports or ()),
         allow_unknown=allow_unknown,
         is_sweep=is_sweep,
         flags=flags,
-        adjust=partial(fitted, machine=machine) if machine else None,
+        adjust=partial(fitted, cluster=cluster) if cluster else None,
     )

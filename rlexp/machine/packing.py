@@ -22,7 +22,7 @@ def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts], *, on_one_node: 
     ``on_one_node``: all of them together. None: the search was given up, but first-fit-decreasing found no way.
     """
     if on_one_node:
-        bundles = [_together(bundles)]
+        bundles = [together(bundles)]
     names = sorted({name for bundle in bundles for name, amount in bundle.items() if amount > 0})
     kinds = _kinds([_parts(bundle, names) for bundle in bundles])
     rooms = sorted((_parts(node, names) for node in nodes), reverse=True)
@@ -35,7 +35,8 @@ def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts], *, on_one_node: 
     return _Search(kinds, rooms).result()
 
 
-def _together(bundles: Sequence[Amounts]) -> dict[str, float]:
+def together(bundles: Sequence[Amounts]) -> dict[str, float]:
+    """Return one bundle that needs what all ``bundles`` need."""
     names = {name for bundle in bundles for name in bundle}
     return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
 

@@ -14,6 +14,7 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.errors import ResumeError
 from rlexp.json_file import plain
+from rlexp.machine import Cluster
 from rlexp.runs.changed_keys import (
     CHANGEABLE,
     CHANGEABLE_IN_SWEEPS,
@@ -130,7 +131,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
             directory.write_resolved(resolved_yaml(plan))
         with (
             Journal(path, past.elapsed_s) as journal,
-            closing(confirmed_search(past.state, directory, journal, capacity(sweep, machine))) as source,
+            closing(confirmed_search(past.state, directory, journal, capacity(sweep, Cluster.of(machine)))) as source,
         ):
             settle(source.search, past, directory)
             if confirming is not None:

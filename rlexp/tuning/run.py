@@ -13,7 +13,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.display import Display
 from rlexp.errors import RlexpError
-from rlexp.machine import Machine, check_fits, this_machine
+from rlexp.machine import Cluster, Machine, check_fits, this_machine
 from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
@@ -71,7 +71,7 @@ def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bo
     set_ray_environment(debug)
     refuse_full_disk()
     machine = this_machine()
-    check_fits(trials, machine)
+    check_fits(trials, Cluster.of(machine))
     for trial in trials:
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):

@@ -71,7 +71,7 @@ def test_replay_shards_have_processes_of_their_own_or_the_learners(
     config = ApexConfig(**{**SMALL, **changes})
     pool = PlacementPool()
     ApexAgent(COUNTING_ENV, config, pool, seed=0).stop()
-    expected = Resources(cpus=0, gpus=0) if own_processes else None
+    expected = Resources(cpus=0, gpus=0, bundle=0) if own_processes else None
     assert [pool.placed[name] for name in ("replay-0", "replay-1")] == [expected, expected]
     assert pool.placed["worker-0"] is not None
 

@@ -57,7 +57,8 @@ def test_each_worker_reserves_what_it_is_given() -> None:
         "num_gpus_per_worker": 0.25,
         "custom_resources_per_worker": {"licence": 2.0},
     }
-    assert placed(**given) == dict.fromkeys(("worker-0", "worker-1"), Resources(0.5, 0.25, {"licence": 2.0}))
+    licence = {"licence": 2.0}
+    assert placed(**given) == {f"worker-{index}": Resources(0.5, 0.25, licence, bundle=1 + index) for index in (0, 1)}
     assert bundles(**given)[1:] == [{"CPU": 0.5, "GPU": 0.25, "licence": 2.0}] * 2
 
 

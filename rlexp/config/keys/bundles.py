@@ -54,7 +54,7 @@ class Bundles:
 
 
 def bundles_of(config: CommonConfig) -> Bundles:
-    """Return what a trial with these keys reserves; each actor has room that was made for it, and waits for no other."""
+    """Return what a trial with these keys reserves: room for each actor, so that none waits for another."""
     learners = config.learner_processes
     learner = _bundle(learners.cpus, learners.gpus) if learners else {}
     worker = _bundle(config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker)

@@ -66,9 +66,9 @@ class CommonKeys(KeyGroup):
     """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
 
     placement: Annotated[Literal["PACK", "SPREAD"], RLEXP_ONLY] = "PACK"
-    """How the rollout workers of a trial are placed on the nodes of a cluster. ``PACK``: on as few as possible, so that
-    less is sent between nodes. ``SPREAD``: on as many as possible, so that fewer of them are lost with a node. Several may
-    be on the same node with either."""
+    """How the workers of a trial are placed on the nodes of a cluster. ``PACK``: on as few nodes as possible, so that
+    less is sent between them. ``SPREAD``: on as many as possible, so that fewer workers are lost with a node. With
+    either, several may be on the same node."""
 
     num_threads_per_worker: Annotated[Count | None, RLEXP_ONLY] = None
     """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""
