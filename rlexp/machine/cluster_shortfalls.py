@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from rlexp.config.keys.bundles import Amounts, Bundles, bundles_of
 from rlexp.config.keys.common import CommonConfig
@@ -16,6 +17,9 @@ from rlexp.machine.shortfalls import count, cpu_parts, gib, gpu_hint, gpu_parts,
 
 _REPLAY = "bytes of replay"
 """Memory, as a resource of the driver's bundle and of nodes; Ray knows nothing of it."""
+
+_ROUNDING = 1e-4
+"""Ray counts CPUs and GPUs in these parts."""
 
 _OR_WAIT = "or --wait 10m until there are more nodes"
 
@@ -91,7 +95,7 @@ def _too_large(experiment: Experiment, bundle: Amounts, users: dict[str, str], c
     """Yield what of a bundle no node has; ``users`` says for each resource who needs it."""
     alone = False
     for name, amount in bundle.items():
-        largest = max(cluster.nodes, key=lambda node, name=name: _amount_of(node, name))
+        largest = max(cluster.nodes, key=partial(_amount_of, name=name))
         has = _amount_of(largest, name)
         if amount > has:
             alone = True
@@ -121,8 +125,10 @@ def _too_much_in_all(experiment: Experiment, bundles: Bundles, cluster: Cluster)
     config = experiment.config
     parts = {"CPU": cpu_parts(config), "GPU": gpu_parts(config)}
     for name in {**bundles.driver, **bundles.learner, **bundles.worker}:
-        needed, has = bundles.total(name), sum(_amount_of(node, name) for node in cluster.nodes)
-        if has and needed > has + 1e-6:  # where no node has any, that is reported for the part that needs it
+        amounts = [_amount_of(node, name) for node in cluster.nodes]
+        part_needs = max(bundle.get(name, 0.0) for bundle in bundles.listed)
+        needed, has = bundles.total(name), sum(amounts)
+        if part_needs <= max(amounts) and needed > has + _ROUNDING:  # else it is reported for the part alone
             part = parts.get(name, f"{bundles.num_workers} workers x {bundles.worker.get(name, 0.0):g}")
             message = f"{experiment.name} needs {_amount(name, needed)} ({part}), the cluster has {has:g}"
             yield Problem("", f"{message} on {_nodes(cluster)}", _fewer_workers(experiment, cluster))

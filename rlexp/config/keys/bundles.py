@@ -43,6 +43,11 @@ class Bundles:
         """The number of the driver's bundle; None where it is empty: Ray leaves out an empty bundle."""
         return 0 if self.driver else None
 
+    @property
+    def of_first_learner(self) -> int | None:
+        """The number of the bundle of the first of several learners; None where they have none. The others follow."""
+        return int(bool(self.driver)) if self.num_learners else None
+
     def of_worker(self, index: int) -> int | None:
         """Return the number of a worker's bundle; None where it has none."""
         return int(bool(self.driver)) + self.num_learners + index if index < self.num_workers else None
