@@ -81,7 +81,7 @@ def check_files(
     try:
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)
-        check_fits(plan.everything, room_of(joining).nodes[0].machine)
+        check_fits(plan.everything, room_of(joining))
         for sweep in plan.sweeps:
             require_sampler(sweep)
         envs = _made_envs(plan) if make_envs else None

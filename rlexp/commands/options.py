@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from rlexp.config.command_line import Flag, LoadOptions
-from rlexp.machine import fitted, this_machine
-from rlexp.machine.cluster import Cluster
+from rlexp.machine import Cluster, fitted, this_machine
 from rlexp.sessions.choose import OWN, Joining
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]
@@ -80,13 +79,13 @@ def load_options(
     joining: Joining = OWN,
 ) -> LoadOptions:
     """Return how to read files; ``fit`` scales their experiments to this machine, or the cluster that is joined."""
-    machine = room_of(joining).nodes[0].machine if fit else None
+    cluster = room_of(joining) if fit else None
     return LoadOptions(
         imports=tuple(imports or ()),
         allow_unknown=allow_unknown,
         is_sweep=is_sweep,
         flags=flags,
-        adjust=partial(fitted, machine=machine) if machine else None,
+        adjust=partial(fitted, cluster=cluster) if cluster else None,
     )
 
 

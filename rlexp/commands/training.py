@@ -38,7 +38,7 @@ from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, UsageError
-from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
@@ -237,7 +237,8 @@ def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     if flags.joining.address is None:
-        check_fits(plan.everything, this_machine())  # again in rlexp.tuning, but only after what is slow to import
+        # Again in rlexp.tuning, but only after what is slow to import.
+        check_fits(plan.everything, Cluster.of(this_machine()))
     from rlexp.display import choose_display
     from rlexp.tuning.run import RunOptions, run_plan
     from rlexp.tuning.sweep import run_sweep

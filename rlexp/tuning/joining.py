@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
 from rlexp.display import Display
-from rlexp.machine import check_fits
-from rlexp.machine.cluster import Cluster
+from rlexp.errors import ResourceError
+from rlexp.machine import Cluster, check_fits
+from rlexp.machine.waiting import wait_for_room
 from rlexp.sessions.cluster_report import ClusterReport
 from rlexp.sessions.joined import JoinedRay
 from rlexp.sessions.own import OwnRay
-from rlexp.sessions.probe import Question, probe_cluster
+from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
 
@@ -26,15 +27,49 @@ if TYPE_CHECKING:
 def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, options: RunOptions) -> Cluster:
     """Return the nodes of the cluster at ``address``; raises ResourceError where they cannot run ``trials``.
 
-    Differences between the nodes that may matter are shown.
+    With ``--wait`` it waits for more nodes, which are asked everything again. Differences between the nodes that
+    may matter are shown.
     """
+    question = _question(plan, trials, options)
+    cluster = _examined(address, question, display)
+    if options.joining.wait_s is not None and not _fit(trials, cluster):
+        _wait(address, trials, cluster, display, options.joining.wait_s)
+        cluster = _examined(address, question, display)
+    check_fits(trials, cluster)
+    return cluster
+
+
+def _examined(address: str, question: Question, display: Display) -> Cluster:
     display.on_phase(None, "asking the nodes of the cluster")
-    report = probe_cluster(address, _question(plan, trials, options))
+    report = probe_cluster(address, question)
     report.refuse_problems()
     for notice in _notices(report):
         display.on_note(None, notice)
-    check_fits(trials, report.cluster.nodes[0].machine)
     return report.cluster
+
+
+def _fit(trials: Sequence[Trial], cluster: Cluster) -> bool:
+    try:
+        check_fits(trials, cluster)
+    except ResourceError:
+        return False
+    return True
+
+
+def _wait(address: str, trials: Sequence[Trial], seen: Cluster, display: Display, timeout_s: float) -> None:
+    """Wait until the cluster has room; ``seen``: what it has now. Raises ResourceError after ``timeout_s``."""
+    first = iter([seen])
+
+    def look() -> Cluster:
+        return next(first, None) or probe_cluster(address).cluster
+
+    def ask(bundles: list[dict[str, float]]) -> None:
+        ask_for_bundles(address, bundles)
+
+    def report(missing: str) -> None:
+        display.on_phase(None, missing)
+
+    wait_for_room(trials, look, ask, timeout_s, report)
 
 
 def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:

@@ -13,8 +13,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.display import Display
 from rlexp.errors import RlexpError
-from rlexp.machine import check_fits, this_machine
-from rlexp.machine.cluster import Cluster
+from rlexp.machine import Cluster, check_fits, this_machine
 from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
@@ -74,7 +73,7 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
     refuse_full_disk()
     if options.joining.address is None:
         cluster = Cluster.of(this_machine())
-        check_fits(trials, cluster.nodes[0].machine)
+        check_fits(trials, cluster)
     else:
         cluster = probed(options.joining.address, plan, trials, display, options)
     display.on_phase(None, f"trying each env{measuring}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import only_sweep
 from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
-from rlexp.machine.cluster import Cluster
+from rlexp.machine import Cluster
+from rlexp.machine.room import number_that_fit
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.secrets import has_secrets, masked
@@ -79,10 +78,5 @@ def capacity(sweep: Sweep, cluster: Cluster) -> int:
 
     A trial that was begun where there is no room would count as running, and other seeds would not wait for it.
     """
-    room = max(max(_room(experiment, cluster) for experiment in sweep.variants), 1)
+    room = max(max(number_that_fit(experiment, cluster) for experiment in sweep.variants), 1)
     return min(room, sweep.search.max_concurrent or room)
-
-
-def _room(experiment: Experiment, cluster: Cluster) -> int:
-    shares = [(cluster.cpus, required_cpus(experiment)), (cluster.gpus, required_gpus(experiment))]
-    return min((math.floor(available / needed) for available, needed in shares if needed), default=cluster.cpus)
