@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from rlexp.errors import RlexpError
+from rlexp.machine.cluster import Cluster
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.guard import Guard
 from rlexp.sessions.processes import SESSION, family_of, has_ended, kill, kill_processes_of
@@ -59,6 +60,7 @@ class RaySession:
     Where this process dies in between, a guard ends them in its place.
     """
 
+    is_joined = False
     is_abandoned = False
     """Whether the rest of Ray is ended without a call to it.
 
@@ -66,6 +68,7 @@ class RaySession:
     """
 
     def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
+        self.cluster = Cluster((), is_joined=False)
         self._num_cpus = num_cpus
         self._num_gpus = num_gpus
         self._debug = debug

@@ -19,6 +19,9 @@ ASSIGNMENT = "assignment"
 STOP_FILE = ".stop"
 """In the run's directory: asks every trial to save a checkpoint and end."""
 
+MOVE_FILE = ".move"
+"""In the trial's directory: asks the trial to save a checkpoint, as it starts again on another node."""
+
 
 @dataclass(frozen=True)
 class Assignment:

@@ -24,7 +24,7 @@ from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
 from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER, write_video
 from rlexp.task_pool import RayTaskPool
-from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment
+from rlexp.tuning.assignment import ASSIGNMENT, MOVE_FILE, STOP_FILE, Assignment
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class ExperimentTrainable(tune.Trainable):
         self._last_row: dict[str, Any] = {}
         """Of the checkpoint that it began from, then of each iteration."""
         self._stop_poll = StopFilePoll(self._directory.parent / STOP_FILE)
+        self._move_poll = StopFilePoll(self._directory / MOVE_FILE)
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
         self._folder = OpenFolder(self._directory)
@@ -107,6 +108,7 @@ class ExperimentTrainable(tune.Trainable):
             stopped, over_time = self._stop_poll.stop_requested(), self._is_over_time()
             reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
+            moves = self._move_poll.stop_requested()
             now = datetime.now().astimezone()
             row |= {
                 "done": done,
@@ -116,7 +118,7 @@ class ExperimentTrainable(tune.Trainable):
             }
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
-            checkpoint = self._save_when_due(row, done, stopped or over_time, milestone)
+            checkpoint = self._save_when_due(row, done, stopped or over_time or moves, milestone)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
         end_phases(self._directory)
@@ -126,6 +128,7 @@ class ExperimentTrainable(tune.Trainable):
             "events": events,
             "checkpoint": checkpoint,
             "milestone": milestone,
+            "moves": moves,
             "stopped": stopped,
             "reason": reason,
             "done": done,
@@ -180,7 +183,7 @@ class ExperimentTrainable(tune.Trainable):
         if events:
             self._events += events
             write_phase(self._directory, events[-1])
-        return self._stop_poll.stop_requested() or self._is_over_time()
+        return self._stop_poll.stop_requested() or self._move_poll.stop_requested() or self._is_over_time()
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
         wanted = self._experiment.config.evaluation_num_episodes

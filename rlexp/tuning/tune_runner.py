@@ -22,16 +22,21 @@ from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import RaySession
 from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment, assignment_of
+from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.placement import placement
-from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.ray_nodes import RayNodes
+from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable
-from rlexp.tuning.tune_callbacks import TrialEvents, our_trial
+from rlexp.tuning.trial_watch import our_trial
+from rlexp.tuning.tune_callbacks import TrialEvents
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
 TUNE_FOLDER = "tune"
 """Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
 SAVE_TIMEOUT_S = 7.0
 """How long trials may take to save and end after Ctrl-C before Tune ends them."""
+SENT_SAVE_TIMEOUT_S = 30.0
+"""The same where checkpoints are sent from the trials' nodes to the directory of the run."""
 
 
 def run_trials(
@@ -44,12 +49,13 @@ def run_trials(
     """
     stop_file = directory.path / STOP_FILE
     stop_file.unlink(missing_ok=True)
-    events = TrialEvents(source, directory, display, request)
+    cluster = ClusterTrials(RayNodes(), directory, display) if session.is_joined else None
+    events = TrialEvents(source, directory, display, request, cluster)
 
     def run_tune() -> None:
         make_tuner(source, directory, events, session).fit()
 
-    request.trials_may_save(stop_file)
+    request.trials_may_save(stop_file, END_TIMEOUT_S + _save_timeout_s(session) - SAVE_TIMEOUT_S)
     try:
         session.call(run_tune, directory.check, request.check_deadline)
     except TuneError as error:
@@ -62,6 +68,10 @@ def run_trials(
                 status = events.conclude()  # of trials that Tune left as they were, while their recorders are open
                 stop_file.unlink(missing_ok=True)
     return status
+
+
+def _save_timeout_s(session: RaySession) -> float:
+    return SAVE_TIMEOUT_S if session.cluster.shares_out else SENT_SAVE_TIMEOUT_S
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -92,7 +102,7 @@ def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents
             name=TUNE_FOLDER,
             storage_path=str(session.folder),
             callbacks=[events],
-            stop=VerdictStopper(events),
+            stop=VerdictStopper(events, _save_timeout_s(session)),
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
@@ -156,6 +166,7 @@ class PausingScheduler(FIFOScheduler):
         """Carry out the decision that VerdictStopper asked for just before; Tune does not ask here about the end."""
         decision = self._events.decisions[our_trial(trial).name]
         if decision.verdict is Verdict.CONTINUE:
+            self._events.leave_node(trial)
             return str(FIFOScheduler.CONTINUE)
         if decision.changed is not None:
             trial.set_config(self._make_config(decision.changed))  # type: ignore[no-untyped-call]
@@ -168,6 +179,8 @@ class PausingScheduler(FIFOScheduler):
         if self._events.request.requested:
             return None
         trials = tune_controller.get_trials()
+        for ending in self._events.to_end([trial for trial in trials if trial.status == TuneTrial.PENDING]):
+            tune_controller.stop_trial(ending)
         paused: dict[str, TuneTrial] = {
             our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED
         }
@@ -192,8 +205,9 @@ class VerdictStopper(tune.Stopper):
     Ends the experiment once a stop was requested and no trial is left that could still save.
     """
 
-    def __init__(self, events: TrialEvents) -> None:
+    def __init__(self, events: TrialEvents, save_timeout_s: float) -> None:
         self._events = events
+        self._save_timeout_s = save_timeout_s
         self._deadline_s: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -209,5 +223,5 @@ class VerdictStopper(tune.Stopper):
         if not self._events.request.requested:
             return False
         if self._deadline_s is None:
-            self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+            self._deadline_s = time.monotonic() + self._save_timeout_s
         return not self._events.can_save or time.monotonic() > self._deadline_s
