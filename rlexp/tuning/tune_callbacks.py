@@ -14,6 +14,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.metrics.timers import RunningClock
+from rlexp.runs.files import ERROR_FILE
 from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
@@ -23,7 +24,6 @@ from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.stop_request import StopRequest
-from rlexp.tuning.trainable import ERROR_FILE
 
 LOST_AFTER_S = 1.0
 """How long a trial's directory must be missing before the trial is ended."""
