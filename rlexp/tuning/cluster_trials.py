@@ -11,9 +11,9 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.checkpoint import list_checkpoints
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
+from rlexp.runs.files import MOVE_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError
-from rlexp.tuning.assignment import MOVE_FILE
 from rlexp.tuning.draining import DrainWatch
 from rlexp.tuning.node_losses import NodeLosses
 from rlexp.tuning.ray_nodes import ClusterNodes

@@ -11,12 +11,12 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.metrics.timers import RunningClock
+from rlexp.runs.files import ERROR_FILE
 from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import RecordedError
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.trainable import ERROR_FILE
 
 LOST_AFTER_S = 1.0
 """How long a trial's directory must be missing before the trial is ended."""

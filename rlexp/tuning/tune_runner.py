@@ -16,13 +16,15 @@ from ray.tune.search import Searcher
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
+from rlexp.runs.files import STOP_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import RaySession
-from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment, assignment_of
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
 from rlexp.tuning.cluster_trials import ClusterTrials
+from rlexp.tuning.keeper_actor import keeper_of
 from rlexp.tuning.placement import placement
 from rlexp.tuning.ray_nodes import RayNodes
 from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
@@ -53,7 +55,8 @@ def run_trials(
     events = TrialEvents(source, directory, display, request, cluster)
 
     def run_tune() -> None:
-        make_tuner(source, directory, events, session).fit()
+        with keeper_of(directory.path, session) as keeper:
+            make_tuner(source, directory, events, session, keeper).fit()
 
     request.trials_may_save(stop_file, END_TIMEOUT_S + _save_timeout_s(session) - SAVE_TIMEOUT_S)
     try:
@@ -81,11 +84,16 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession) -> tune.Tuner:
-    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles."""
+def make_tuner(
+    source: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession, keeper: str | None = None
+) -> tune.Tuner:
+    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles.
+
+    ``keeper`` names the actor that has the run's directory, where the trials may not have it.
+    """
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
-        return {ASSIGNMENT: assignment_of(trial, directory, source)}
+        return {ASSIGNMENT: assignment_of(trial, directory, source, keeper)}
 
     trainable = tune.with_resources(ExperimentTrainable, lambda config: placement(config[ASSIGNMENT].trial.experiment))
     return tune.Tuner(
