@@ -1,4 +1,4 @@
-"""The machine of some workers is lost: the others go on, replay keeps its rows, and they come back with a new machine."""
+"""The machine of some workers is lost: the others continue, replay keeps its rows, a new machine brings workers back."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ def node_of_workers_only(cluster: TestCluster) -> int:
 
 def longest_gap(written: list[dict[str, Any]]) -> float:
     """Return the most seconds between two rows."""
-    return max(later["time_total_s"] - earlier["time_total_s"] for earlier, later in pairwise(written))
+    return max(float(later["time_total_s"] - earlier["time_total_s"]) for earlier, later in pairwise(written))
