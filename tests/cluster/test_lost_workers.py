@@ -1,4 +1,4 @@
-"""The machine of some workers is lost: the others continue, replay keeps its rows, a new machine brings workers back."""
+"""The machine of some workers is lost: the others continue, replay keeps its rows, and workers come back."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.nodes import TestCluster, nodes
-from tests.cluster.scene import apex
+from tests.cluster.scene import apex, open_rlexp
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(600)]
 
@@ -19,10 +19,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         yield made
 
 
-def refused(cluster: TestCluster, folder: Path, *words: str, **environ: str) -> str:
+def refused(cluster: TestCluster, folder: Path, *words: str, workers: int = 2, **environ: str) -> str:
     """Return the line of the error of a run that is refused."""
-    file = apex(folder, "timesteps_total: 1000", workers=int(environ.pop("workers", "2")))
-    done = cluster.rlexp(1, "run", str(file), "--out", str(folder / "results"), *words, folder=folder, **environ)
+    file = apex(folder, "timesteps_total: 1000", workers=workers)
+    run = ["run", str(file), "--out", str(folder / "results"), *words]
+    done = open_rlexp(cluster, 1, *run, folder=folder, **environ).wait()
     lines = done.stderr.splitlines()
     errors = [line for line in lines if line.startswith("error:")]
     assert (done.returncode, len(errors)) == (4, 1), done.stderr
@@ -33,12 +34,12 @@ def refused(cluster: TestCluster, folder: Path, *words: str, **environ: str) -> 
 
 
 def test_experiment_that_no_node_holds(cluster: TestCluster, tmp_path: Path) -> None:
-    error = refused(cluster, tmp_path, "--address", cluster.address, workers="9")
+    error = refused(cluster, tmp_path, "--address", cluster.address, workers=9)
     assert "10" in error, "the CPUs that it needs"
 
 
 def test_wait_for_room_has_an_end(cluster: TestCluster, tmp_path: Path) -> None:
-    assert refused(cluster, tmp_path, "--address", cluster.address, "--wait", "5s", workers="9")
+    assert refused(cluster, tmp_path, "--address", cluster.address, "--wait", "5s", workers=9)
 
 
 def test_wrong_token(cluster: TestCluster, tmp_path: Path) -> None:

@@ -50,15 +50,9 @@ def test_stopped_run_on_own_disks_is_resumed_and_evaluated(tmp_path: Path) -> No
         assert done.returncode == 130, done.stderr
         verify(checkpoints(run)[-1])
         steps = rows(run)[-1]["timesteps_total"]
-        words = [
-            "resume",
-            str(out / "small"),
-            "--address",
-            cluster.address,
-            "-o",
-            f"stop.timesteps_total={steps + 500}",
-        ]
-        done = cluster.rlexp(1, *words, folder=tmp_path)
+        later = f"stop.timesteps_total={steps + 500}"
+        resume = ["resume", str(out / "small"), "--address", cluster.address, "-o", later]
+        done = cluster.rlexp(1, *resume, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         assert rows(run)[-1]["timesteps_total"] >= steps + 500
         done = cluster.rlexp(1, "evaluate", str(out / "small"), "--episodes", "2", folder=tmp_path)
