@@ -61,7 +61,7 @@ def missing_room(bundles: Sequence[Bundle], available: Sequence[Bundle]) -> str:
     unplaced = [bundle for bundle in others if not _place(bundle, free)]
     if not unplaced:
         return "Ray has not placed it yet"
-    what = "process" if len(unplaced) == 1 else "processes"
+    what = "process" if len(others) == 1 else "processes"
     return f"{len(unplaced)} of its {len(others)} other {what} ({amounts(unplaced[0])} each)"
 
 
