@@ -7,7 +7,7 @@ SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward trial_start ppo
 
-.PHONY: install run test test-lowest test-learning drills drills-long format lint type keys corpus bench bench-peers clean
+.PHONY: install run test test-lowest test-learning cluster drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -61,6 +61,19 @@ test-lowest: $(LOWEST)/.installed
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900
 
+# An S3 server for tests. It needs older versions than rlexp's requirements bring, so it has an environment of its own.
+S3 := .venv-s3
+
+$(S3)/.installed:
+	$(PYTHON) -m venv --clear $(S3)
+	$(S3)/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]>=5'
+	touch $@
+
+# Ray clusters of several nodes on this machine, of which `make test` has only the quick ones: made of namespaces as root
+# with iproute2 and util-linux, else of processes.
+cluster: install $(S3)/.installed
+	$(BIN)/pytest -m 'cluster or cluster_slow' --timeout 900
+
 format: install
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -94,4 +107,4 @@ bench-peers: install
 	done
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(S3) .mypy_cache .pytest_cache .ruff_cache

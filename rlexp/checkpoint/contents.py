@@ -78,6 +78,11 @@ def verify_checkpoint(path: Path) -> Manifest:
     return manifest
 
 
+def is_file_of_checkpoint(name: str) -> bool:
+    """Return whether a file of a checkpoint can have this name."""
+    return name == MANIFEST or _FILE_NAME.fullmatch(name) is not None
+
+
 def _read_manifest(path: Path) -> Manifest:
     try:
         content = read_json(path / MANIFEST)

@@ -133,7 +133,7 @@ def write_checkpoint(
             write_arrays(temporary / f"{group}{ARRAYS_SUFFIX}", named)
         (temporary / STATE).write_text(state_text, encoding="utf-8")
         write_manifest(temporary, sequence, metadata)
-        _publish(temporary, directory)
+        publish_checkpoint(temporary, directory)
     except OSError as error:
         raise _write_error(directory, arrays, error) from error
     finally:
@@ -150,7 +150,8 @@ def _refuse_unstorable(arrays: ArrayGroups) -> None:
                 raise ValueError(f"{group}/{name} has dtype {array.dtype}, which a checkpoint cannot hold")
 
 
-def _publish(temporary: Path, directory: Path) -> None:
+def publish_checkpoint(temporary: Path, directory: Path) -> None:
+    """Give a checkpoint that is whole, on the disk and hidden beside ``directory`` that name; replaces an older one."""
     if directory.exists():
         replaced = directory.with_name(f"{directory.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)

@@ -16,8 +16,6 @@ from rlexp.search.trial_source import TrialSource
 
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""
-STOP_FILE = ".stop"
-"""In the run's directory: asks every trial to save a checkpoint and end."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Assignment:
 
     trial: Trial
     directory: Path
-    """The trial's own directory; absolute, and on storage that driver and trial share."""
+    """The trial's own directory, absolute: on storage that driver and trial share, or at the driver only."""
     modules: UserModules
     """The user's own modules."""
     restore: Path | None
@@ -35,10 +33,15 @@ class Assignment:
     """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
     milestones: Milestones | None = None
     """When it is compared with others."""
+    keeper: str | None = None
+    """The name of the Keeper's actor that has the trial's directory; None where the trial's process has it too."""
 
 
-def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource) -> Assignment:
-    """Return what the process of ``trial`` is sent; its time budget begins now."""
+def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, keeper: str | None = None) -> Assignment:
+    """Return what the process of ``trial`` is sent; its time budget begins now.
+
+    ``keeper`` names the actor that reads and writes the run's directory for trials that do not have it.
+    """
     end_phases(directory.trial_directory(trial))  # of a process that was killed
     budget_s = trial.experiment.time_budget_s
     deadlines = [source.deadline_s, None if budget_s is None else time.time() + budget_s]
@@ -49,4 +52,5 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource) ->
         restore=starting_point(trial),
         deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
         milestones=source.milestones,
+        keeper=keeper,
     )

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 END_TIMEOUT_S = 25.0
-"""How long a run may take to end after the first signal; its trials need a part of that to save."""
+"""How long a run may usually take to end after the first signal; its trials need a part of that to save."""
 TOGETHER_S = 1.0
 """SIGTERMs that come within this time are one request: ``timeout`` sends it to a process, then to its whole group."""
 
@@ -30,6 +30,7 @@ class StopRequest:
     def __init__(self, on_request: Callable[[], None]) -> None:
         self._on_request = on_request
         self._stop_file: Path | None = None
+        self._end_timeout_s = END_TIMEOUT_S
         self._held_back = False
         self._previous: dict[int, Any] = {}
         self._deadline_s = math.inf
@@ -62,12 +63,12 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
 
-    def trials_may_save(self, stop_file: Path) -> None:
-        """From now on let trials save."""
-        self._stop_file = stop_file
+    def trials_may_save(self, stop_file: Path, end_timeout_s: float = END_TIMEOUT_S) -> None:
+        """From now on let trials save; the run may take so long to end after the first signal."""
+        self._stop_file, self._end_timeout_s = stop_file, end_timeout_s
 
     def check_deadline(self) -> None:
-        """Raise KeyboardInterrupt, as a second signal does, END_TIMEOUT_S after the first one."""
+        """Raise KeyboardInterrupt, as a second signal does, when the time to end after the first one is over."""
         if time.monotonic() > self._deadline_s:
             raise KeyboardInterrupt
 
@@ -102,7 +103,7 @@ class StopRequest:
             return
         if self._stop_file is None or again:
             raise KeyboardInterrupt
-        self._deadline_s = time.monotonic() + END_TIMEOUT_S
+        self._deadline_s = time.monotonic() + self._end_timeout_s
         with suppress(FileNotFoundError):  # the run's directory is missing, which RunDirectory.check reports
             os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))
         self._on_request()

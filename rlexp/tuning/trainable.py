@@ -8,23 +8,23 @@ import os
 import time
 import traceback
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
-from rlexp.checkpoint import checkpoint_directory, newest_with_damaged_aside, read_checkpoint
+from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
-from rlexp.errors import RlexpError, TrialError
-from rlexp.runs.checkpoints import keep_best
+from rlexp.errors import RlexpError
+from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
-from rlexp.runs.phase_file import TRAINING, end_phases, write_phase
-from rlexp.runs.run_lock import OpenFolder
-from rlexp.runs.videos import FOLDER, write_video
+from rlexp.runs.phase_file import TRAINING
+from rlexp.runs.secrets import masked
+from rlexp.runs.videos import write_video
 from rlexp.task_pool import RayTaskPool
-from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from rlexp.agents.process_state import ProcessState
 
 STDERR = 2
-ERROR_FILE = "error.txt"
-"""In the trial's directory: the error in one line, then the traceback."""
-STOP_POLL_S = 0.2
-"""How often a trial looks for it."""
 END_TIMEOUT_S = 10.0
 """How long a trial may take to close its envs before its process ends, where the process would run the next trial."""
 
@@ -43,13 +39,13 @@ END_TIMEOUT_S = 10.0
 class ExperimentTrainable(tune.Trainable):
     """Trains one trial after the other; Tune decides when and where.
 
-    Checkpoints are ours, in the trial's directory: a trial that Tune starts again after a failure
-    continues from the newest valid one there. Tune itself stores nothing. After a failure the process ends; after any
-    other end of a trial Tune may give it the next one that needs the same resources.
+    Checkpoints are ours, in the trial's directory, which TrialFiles reads and writes: a trial that Tune starts again
+    after a failure continues from the newest valid one there. Tune itself stores nothing. After a failure the process
+    ends; after any other end of a trial Tune may give it the next one that needs the same resources.
     """
 
     _agent: Agent[Any] | None = None
-    _folder: OpenFolder
+    _files: TrialFiles
     _next: Assignment | None = None
     """The trial that begins with the next call of ``train``."""
     _process_state: ProcessState | None = None
@@ -89,13 +85,11 @@ class ExperimentTrainable(tune.Trainable):
             return
         self._assignment, self._next = self._next, None
         self._experiment = self._assignment.trial.experiment
-        self._directory = self._assignment.directory
         self._last_row: dict[str, Any] = {}
         """Of the checkpoint that it began from, then of each iteration."""
-        self._stop_poll = StopFilePoll(self._directory.parent / STOP_FILE)
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
-        self._folder = OpenFolder(self._directory)
+        self._files = files_of(self._assignment)
         with self._errors_kept():
             self._agent = self._make_agent()
 
@@ -104,9 +98,10 @@ class ExperimentTrainable(tune.Trainable):
         with self._errors_kept():
             bounds = iteration_bounds(self._experiment.stop, self._assignment.milestones, self._last_row)
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
-            stopped, over_time = self._stop_poll.stop_requested(), self._is_over_time()
+            stopped, over_time = self._files.stop_requested(), self._is_over_time()
             reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
             done = stopped or reason is not None
+            moves = self._files.move_requested()
             now = datetime.now().astimezone()
             row |= {
                 "done": done,
@@ -116,16 +111,17 @@ class ExperimentTrainable(tune.Trainable):
             }
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
-            checkpoint = self._save_when_due(row, done, stopped or over_time, milestone)
+            checkpoint = self._save_when_due(row, done, stopped or over_time or moves, milestone)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
-        end_phases(self._directory)
+        self._files.end_phases()
         return {
             "row": row,
             "resumed_row": resumed_row,
             "events": events,
             "checkpoint": checkpoint,
             "milestone": milestone,
+            "moves": moves,
             "stopped": stopped,
             "reason": reason,
             "done": done,
@@ -135,19 +131,20 @@ class ExperimentTrainable(tune.Trainable):
         agent, self._agent = self._agent, None
         if agent is not None:
             agent.stop()
-        if hasattr(self, "_folder"):  # a trial began
-            self._folder.close()
+        if hasattr(self, "_files"):  # a trial began
+            self._files.close()
 
     def _make_agent(self) -> Agent[Any]:
-        write_phase(self._directory, "loading PyTorch")
+        self._files.write_phase("loading PyTorch")
         make_agent = agent_class(self._experiment)
         self._restore_process()
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
-        own, aside = newest_with_damaged_aside(self._directory)
+        own, aside = self._files.newest()
         path = own or self._assignment.restore
         if path is not None:
-            write_phase(self._directory, f"reading {path.name}")
+            self._files.write_phase(f"reading {path.name}")
+            path = own or self._files.fetch(path)
         checkpoint = read_checkpoint(path) if path is not None else None
         self._events += aside
         row = checkpoint_row(checkpoint.path, checkpoint.metadata) if checkpoint is not None else None
@@ -155,11 +152,11 @@ class ExperimentTrainable(tune.Trainable):
             self._events.append(f"continues from {own.name}")
             self._resumed_row = row
         self._last_row = row or {}
-        write_phase(self._directory, f"creating {processes_of(config)}")
+        self._files.write_phase(f"creating {processes_of(config)}")
         agent = make_agent(
             self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
         )
-        write_phase(self._directory, TRAINING)
+        self._files.write_phase(TRAINING)
         return agent
 
     def _restore_process(self) -> None:
@@ -179,13 +176,13 @@ class ExperimentTrainable(tune.Trainable):
         events = self._agent.drain_events()
         if events:
             self._events += events
-            write_phase(self._directory, events[-1])
-        return self._stop_poll.stop_requested() or self._is_over_time()
+            self._files.write_phase(events[-1])
+        return self._files.stop_requested() or self._files.move_requested() or self._is_over_time()
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
         wanted = self._experiment.config.evaluation_num_episodes
         text = f"evaluating: {num_ended} of {wanted} episodes ended, {num_env_steps:,} env steps"
-        write_phase(self._directory, text)
+        self._files.write_phase(text)
 
     def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: bool, milestone: bool) -> str | None:
         """Write a checkpoint at its period, at the end where asked for, and always where a person or time ends it."""
@@ -195,62 +192,46 @@ class ExperimentTrainable(tune.Trainable):
         if not (periodic or cut_short or milestone or (done and experiment.checkpoint_at_end)):
             return None
         assert self._agent is not None
-        if not self._folder.is_in_place:  # another run's may be at its path
-            raise TrialError(f"{self._directory} was deleted or moved while the trial ran")
-        directory = checkpoint_directory(self._directory, iteration)
-        metadata = {
-            "experiment": experiment.model_dump(mode="json"),
+        self._files.check()
+        path = self._agent.save(checkpoint_directory(self._files.folder, iteration), self._metadata(row))
+        kept = self._files.put_checkpoint(path)
+        if experiment.config.monitor:
+            pictures, fps = self._agent.film()
+            self._files.put_video(f"iteration_{iteration:06d}.mp4", lambda path: write_video(path, pictures, fps))
+        if experiment.keep_checkpoints_num is not None:
+            self._files.keep_best(experiment.keep_checkpoints_num, experiment.checkpoint_score_attr)
+        return kept
+
+    def _metadata(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return what a checkpoint says about itself."""
+        experiment = self._experiment
+        return {
+            "experiment": experiment.model_dump(mode="json") | {"storage": masked(experiment.storage)},
             "imports": list(self._assignment.modules.imports),
             "module_folders": list(self._assignment.modules.folders),
             "metrics": row,
         }
-        path = self._agent.save(directory, metadata)
-        if experiment.config.monitor:
-            pictures, fps = self._agent.film()
-            (self._directory / FOLDER).mkdir(exist_ok=True)
-            write_video(self._directory / FOLDER / f"iteration_{iteration:06d}.mp4", pictures, fps)
-        if experiment.keep_checkpoints_num is not None:
-            keep_best(self._directory, experiment.keep_checkpoints_num, experiment.checkpoint_score_attr)
-        return str(path)
 
     def _is_over_time(self) -> bool:
         deadline_s = self._assignment.deadline_s
         return deadline_s is not None and time.time() >= deadline_s
 
-    def _errors_kept(self) -> ErrorFile:
-        return ErrorFile(self._folder, self._directory / ERROR_FILE)
+    def _errors_kept(self) -> KeptErrors:
+        return KeptErrors(self._files)
 
 
-class ErrorFile:
-    """A context that keeps the error of its body in a file of a folder, and lets it pass."""
+class KeptErrors:
+    """A context that keeps the error of its body among the files of a trial, and lets it pass."""
 
-    def __init__(self, folder: OpenFolder, path: Path) -> None:
-        self._folder = folder
-        self._path = path
+    def __init__(self, files: TrialFiles) -> None:
+        self._files = files
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and self._folder.is_in_place:
-            self._path.write_text(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}", encoding="utf-8")
-
-
-class StopFilePoll:
-    """Looks for the stop file, but not more often than every STOP_POLL_S; once seen, it stays seen."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._requested = False
-        self._next_look_s = 0.0
-
-    def stop_requested(self) -> bool:
-        """Return whether the run was asked to stop."""
-        now = time.monotonic()
-        if not self._requested and now >= self._next_look_s:
-            self._next_look_s = now + STOP_POLL_S
-            self._requested = self._path.exists()
-        return self._requested
+        if isinstance(error, Exception):
+            self._files.write_error(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}")
 
 
 def summary(error: BaseException) -> str:

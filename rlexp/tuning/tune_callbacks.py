@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
-from rlexp.metrics.timers import RunningClock
-from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
-from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.cluster_trials import ClusterTrials, failure_over_time
 from rlexp.tuning.stop_request import StopRequest
-from rlexp.tuning.trainable import ERROR_FILE
-
-LOST_AFTER_S = 1.0
-"""How long a trial's directory must be missing before the trial is ended."""
-_FOLDER_LOST = "its directory was deleted or moved while it ran"
+from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial
 
 
 class LeftError(BaseException):
@@ -40,10 +32,16 @@ class TrialEvents(tune.Callback):
     Called by Tune in its thread, until ``leave``.
     """
 
-    def __init__(self, source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest) -> None:
+    def __init__(
+        self,
+        source: TrialSource,
+        directory: RunDirectory,
+        display: Display,
+        request: StopRequest,
+        cluster: ClusterTrials | None = None,
+    ) -> None:
+        """``cluster`` is None in a Ray of our own on one machine."""
         self.request = request
-        self._without_result: set[str] = set()
-        """Names of the trials whose process trains, but has not reported yet."""
         self.training: set[str] = set()
         """Names of the trials whose process trains and has reported."""
         self.decisions: dict[str, Decision] = {}
@@ -60,14 +58,14 @@ class TrialEvents(tune.Callback):
         """Those of them whose process died before it began them: they are given to Tune again."""
         self._lost_once: set[str] = set()
         self._stopped: set[str] = set()
-        self._failures: dict[str, RecordedError] = {}
+        self._leaving: set[str] = set()
+        """Names of the trials whose process has saved a checkpoint and is to be ended, to start on another node."""
+        self._failed: set[str] = set()
+        """Names of the trials that have failed too often and that Tune would start again."""
+        self._cluster = cluster
+        self._watch = TrialWatch(directory, display, lambda: source.hang_timeout_s)
         self._reasons: dict[str, str] = {}
         """Why trials reached their end."""
-        self._phases = PhaseWatch()
-        self._clock = RunningClock()
-        self._heard_s: dict[str, float] = {}
-        self._folders: dict[str, OpenFolder] = {}
-        self._missed_s: dict[str, float] = {}
         self._is_left = False
 
     def leave(self) -> None:
@@ -77,7 +75,7 @@ class TrialEvents(tune.Callback):
     @property
     def can_save(self) -> bool:
         """Whether any trial would save a checkpoint if it were asked to stop now."""
-        return bool(self.training or self._without_result)
+        return bool(self.training or self._watch.without_result)
 
     @property
     def waits_for_start(self) -> bool:
@@ -104,11 +102,9 @@ class TrialEvents(tune.Callback):
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         self.check_not_left()
         alive = [trial for trial in trials if trial.status in (TuneTrial.PENDING, TuneTrial.RUNNING)]
-        if self._phases.is_due():
-            self._show_phases(alive)
-        for trial in alive:
-            self._kill_when_folder_is_lost(trial)
-            self._kill_when_hung(trial)
+        self._watch.look(alive)
+        if self._cluster is not None:
+            self._cluster.look(alive)
         self._directory.write_when_due()
         for text in self._source.drain_notes():
             self._display.on_note(None, text)
@@ -117,17 +113,15 @@ class TrialEvents(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
         ours = our_trial(trial)
-        for names in (self._given, self._paused, self.training, self._without_result):
+        for names in (self._given, self._paused, self.training, self._leaving):
             names.discard(ours.name)
-        if ours.name not in self._folders:
-            self._folders[ours.name] = OpenFolder(self._directory.trial_directory(ours))
         trial.max_failures = ours.experiment.max_failures
+        self._watch.begin(ours)
+        if self._cluster is not None:
+            self._cluster.begin(trial)
         if self._started.get(ours.name, ours) != ours:  # its keys have changed
             self._recorders.pop(ours.name).close()
         self._started[ours.name] = ours
-        self._heard_s.pop(ours.name, None)
-        self._phases.forget(self._directory.trial_directory(ours))
-        self._failures.pop(ours.name, None)
         self._recorder(ours)
         self._source.on_start(ours)
         self._directory.trial_status(ours, Status.RUNNING)
@@ -138,18 +132,19 @@ class TrialEvents(tune.Callback):
         self.check_not_left()
         row = result["row"]
         ours = self._started[row["trial_name"]]
-        self._heard_s[ours.name] = self._clock()
-        self._without_result.discard(ours.name)
+        self._watch.heard(ours)
         decision = self._source.on_result(ours, row, Path(result["checkpoint"]) if result["milestone"] else None)
         self.decisions[ours.name] = decision
         if decision.problem is not None:
-            self._failures[ours.name] = RecordedError(decision.problem)
+            self._watch.failures[ours.name] = RecordedError(decision.problem)
         if decision.verdict in (Verdict.PAUSE, Verdict.EXPLOIT):
             self.training.discard(ours.name)
             self._paused.add(ours.name)
         else:
             self.training.add(ours.name)
         self._record(ours, result)
+        if self._cluster is not None and self._cluster.leaves(ours, result["moves"]):
+            self._leaving.add(ours.name)
         self._display.on_result(ours, row)
         return decision
 
@@ -176,7 +171,7 @@ class TrialEvents(tune.Callback):
         self.check_not_left()
         ours = our_trial(trial)
         finished = ours.name in self.training and ours.name not in self._stopped
-        self._end(ours, finished, self._failures.get(ours.name))
+        self._end(ours, finished, self._watch.failures.get(ours.name))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
@@ -185,7 +180,35 @@ class TrialEvents(tune.Callback):
             self._lost_once.add(ours.name)
             self._lost.append(ours)
         else:
-            self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
+            self._end(ours, False, self._error_of(ours))
+
+    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self.check_not_left()
+        ours = our_trial(trial)
+        self._watch.lose_process(ours)
+        self.training.discard(ours.name)  # whoever has no process cannot save
+        if self._cluster is not None and not self._cluster.may_start_again(ours):
+            self._watch.failures[ours.name] = self._error_of(ours)
+            self._failed.add(ours.name)
+
+    def leave_node(self, trial: TuneTrial) -> None:
+        """End the process of a trial that has saved a checkpoint to start on another node; Tune starts it again."""
+        if our_trial(trial).name in self._leaving:
+            kill_process(trial)
+
+    def to_end(self, pending: Sequence[TuneTrial]) -> list[TuneTrial]:
+        """Return those of the trials without a process that are to end instead of starting."""
+        failed = [trial for trial in pending if our_trial(trial).name in self._failed]
+        if self._cluster is None:
+            return failed
+        late = [trial for trial in self._cluster.over_time(pending, time.time()) if trial not in failed]
+        for ours in map(our_trial, late):
+            if self._directory.record.trial(ours.name).iterations:
+                self._reasons[ours.name] = "its time_budget_s is over"
+                self.training.add(ours.name)  # it has reached its end
+            else:
+                self._watch.failures[ours.name] = failure_over_time()
+        return [*failed, *late]
 
     def conclude(self) -> Status:
         """Mark the trials that never ran or never ended; return how the run as a whole ended."""
@@ -204,30 +227,19 @@ class TrialEvents(tune.Callback):
         """Close every recorder and folder; idempotent."""
         for recorder in self._recorders.values():
             recorder.close()
-        for folder in self._folders.values():
-            folder.close()
-
-    def _show_phases(self, trials: list[TuneTrial]) -> None:
-        for ours in map(our_trial, trials):
-            phase = self._phases.news(self._directory.trial_directory(ours))
-            if phase is None:
-                continue
-            if phase == TRAINING:
-                self._without_result.add(ours.name)
-                self._heard_s[ours.name] = self._clock()
-            self._display.on_phase(ours, phase)
+        self._watch.close()
 
     def _end(self, trial: Trial, finished: bool, error: RecordedError | None) -> None:
-        for names in (self.training, self._without_result, self._given, self._paused):
+        for names in (self.training, self._given, self._paused, self._leaving, self._failed):
             names.discard(trial.name)
         ending = self._source.on_end(trial, finished, error)
         recorder = self._recorders.pop(trial.name, None)
         if recorder is not None:
             recorder.end(ending.status is not Status.ERROR, ending.score)
             recorder.close()
-        folder = self._folders.pop(trial.name, None)
-        if folder is not None:
-            folder.close()
+        self._watch.end(trial)
+        if self._cluster is not None:
+            self._cluster.end(trial)
         reason = ending.message or self._reasons.pop(trial.name, None)
         self._directory.trial_status(trial, ending.status, error, reason)
         self._display.on_trial_end(trial, ending.status, error.summary if error else reason)
@@ -243,46 +255,5 @@ class TrialEvents(tune.Callback):
         return self._recorders[trial.name]
 
     def _error_of(self, trial: Trial) -> RecordedError:
-        if trial.name in self._folders and not self._folders[trial.name].is_in_place:
-            return RecordedError(_FOLDER_LOST)
-        path = self._directory.trial_directory(trial) / ERROR_FILE
-        if not path.exists():
-            return RecordedError("the trial's process died (killed, or out of memory)")
-        summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
-        return RecordedError(summary, str(path.relative_to(self._directory.path)))
-
-    def _kill_when_hung(self, trial: TuneTrial) -> None:
-        """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
-
-        Only a kill helps: a process that hangs in an env's ``step`` answers nothing.
-        """
-        now, timeout_s = self._clock(), self._source.hang_timeout_s
-        if timeout_s is not None and now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
-            what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
-            self._kill(trial, RecordedError(f"no result for {timeout_s:g} s: {what}"))
-
-    def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
-        """Kill the process of a trial whose directory was deleted or moved: it cannot write.
-
-        Not at the first look: if the whole run is being deleted, that is reported instead.
-        """
-        name = our_trial(trial).name
-        if name not in self._folders or self._folders[name].is_in_place:
-            return
-        missed_s = self._missed_s.setdefault(name, time.monotonic())
-        if time.monotonic() - missed_s >= LOST_AFTER_S:
-            trial.max_failures = 0
-            self._kill(trial, RecordedError(_FOLDER_LOST))
-
-    def _kill(self, trial: TuneTrial, error: RecordedError) -> None:
-        """Kill the process of a trial that runs, once; ``error`` is reported as its error."""
-        actor, name = trial.temporary_state.ray_actor, our_trial(trial).name
-        if trial.status == TuneTrial.RUNNING and actor is not None and name not in self._failures:
-            self._failures[name] = error
-            ray.kill(actor, no_restart=True)
-
-
-def our_trial(trial: TuneTrial) -> Trial:
-    """Return rlexp's trial for one of Tune's."""
-    assignment: Assignment = trial.config[ASSIGNMENT]
-    return assignment.trial
+        where = "" if self._cluster is None else self._cluster.where(trial.name)
+        return self._watch.failures.get(trial.name) or self._watch.error_of(trial, where)

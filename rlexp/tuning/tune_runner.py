@@ -16,22 +16,29 @@ from ray.tune.search import Searcher
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
+from rlexp.runs.files import STOP_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import Session
-from rlexp.tuning.assignment import ASSIGNMENT, STOP_FILE, Assignment, assignment_of
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
+from rlexp.tuning.cluster_trials import ClusterTrials
+from rlexp.tuning.keeper_actor import keeper_of
 from rlexp.tuning.placement import placement
-from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.ray_nodes import RayNodes
+from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable
-from rlexp.tuning.tune_callbacks import TrialEvents, our_trial
+from rlexp.tuning.trial_watch import our_trial
+from rlexp.tuning.tune_callbacks import TrialEvents
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
 TUNE_FOLDER = "tune"
 """Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
 SAVE_TIMEOUT_S = 7.0
 """How long trials may take to save and end after Ctrl-C before Tune ends them."""
+SENT_SAVE_TIMEOUT_S = 30.0
+"""The same where checkpoints are sent from the trials' nodes to the directory of the run."""
 
 
 def run_trials(
@@ -44,12 +51,14 @@ def run_trials(
     """
     stop_file = directory.path / STOP_FILE
     stop_file.unlink(missing_ok=True)
-    events = TrialEvents(source, directory, display, request)
+    cluster = ClusterTrials(RayNodes(), directory, display) if session.is_joined else None
+    events = TrialEvents(source, directory, display, request, cluster)
 
     def run_tune() -> None:
-        make_tuner(source, directory, events, session).fit()
+        with keeper_of(directory.path, session) as keeper:
+            make_tuner(source, directory, events, session, keeper).fit()
 
-    request.trials_may_save(stop_file)
+    request.trials_may_save(stop_file, END_TIMEOUT_S + _save_timeout_s(session) - SAVE_TIMEOUT_S)
     try:
         session.call(run_tune, directory.check, request.check_deadline)
     except TuneError as error:
@@ -64,6 +73,10 @@ def run_trials(
     return status
 
 
+def _save_timeout_s(session: Session) -> float:
+    return SAVE_TIMEOUT_S if session.cluster.shares_out else SENT_SAVE_TIMEOUT_S
+
+
 def _first_cause(error: BaseException) -> BaseException:
     """Return what one of our functions raised when Tune called it; Tune's own error has only the text of that."""
     while isinstance(error, TuneError) and error.__context__ is not None:
@@ -71,11 +84,16 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents, session: Session) -> tune.Tuner:
-    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles."""
+def make_tuner(
+    source: TrialSource, directory: RunDirectory, events: TrialEvents, session: Session, keeper: str | None = None
+) -> tune.Tuner:
+    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles.
+
+    ``keeper`` names the actor that has the run's directory, where the trials may not have it.
+    """
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
-        return {ASSIGNMENT: assignment_of(trial, directory, source)}
+        return {ASSIGNMENT: assignment_of(trial, directory, source, keeper)}
 
     trainable = tune.with_resources(ExperimentTrainable, lambda config: placement(config[ASSIGNMENT].trial.experiment))
     return tune.Tuner(
@@ -92,7 +110,7 @@ def make_tuner(source: TrialSource, directory: RunDirectory, events: TrialEvents
             name=TUNE_FOLDER,
             storage_path=str(session.folder),
             callbacks=[events],
-            stop=VerdictStopper(events),
+            stop=VerdictStopper(events, _save_timeout_s(session)),
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
@@ -156,6 +174,7 @@ class PausingScheduler(FIFOScheduler):
         """Carry out the decision that VerdictStopper asked for just before; Tune does not ask here about the end."""
         decision = self._events.decisions[our_trial(trial).name]
         if decision.verdict is Verdict.CONTINUE:
+            self._events.leave_node(trial)
             return str(FIFOScheduler.CONTINUE)
         if decision.changed is not None:
             trial.set_config(self._make_config(decision.changed))  # type: ignore[no-untyped-call]
@@ -168,6 +187,8 @@ class PausingScheduler(FIFOScheduler):
         if self._events.request.requested:
             return None
         trials = tune_controller.get_trials()
+        for ending in self._events.to_end([trial for trial in trials if trial.status == TuneTrial.PENDING]):
+            tune_controller.stop_trial(ending)
         paused: dict[str, TuneTrial] = {
             our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PAUSED
         }
@@ -192,8 +213,9 @@ class VerdictStopper(tune.Stopper):
     Ends the experiment once a stop was requested and no trial is left that could still save.
     """
 
-    def __init__(self, events: TrialEvents) -> None:
+    def __init__(self, events: TrialEvents, save_timeout_s: float) -> None:
         self._events = events
+        self._save_timeout_s = save_timeout_s
         self._deadline_s: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -209,5 +231,5 @@ class VerdictStopper(tune.Stopper):
         if not self._events.request.requested:
             return False
         if self._deadline_s is None:
-            self._deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+            self._deadline_s = time.monotonic() + self._save_timeout_s
         return not self._events.can_save or time.monotonic() > self._deadline_s

@@ -22,7 +22,7 @@ def test_trial_reports_phases_until_its_first_result(tmp_path: Path, monkeypatch
         write_phase(directory, text)
         assert (directory / ".phase").read_text() == text
 
-    monkeypatch.setattr(trainable, "write_phase", write_and_keep)
+    monkeypatch.setattr("rlexp.runs.files.shared.write_phase", write_and_keep)
     with assigned(tmp_path, stop={"training_iteration": 2}, checkpoint_freq=1) as assignment:
         rows_of(assignment, monkeypatch, at_most=1)
         assert said == ["loading PyTorch", "creating the environments", "waiting for the first result"]

@@ -20,6 +20,7 @@ from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
+_STORAGE = re.compile(r"[a-z][a-z0-9]*://[^\s\x00-\x1f]+")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -42,6 +43,12 @@ def _known_score(score: str) -> str:
     if score.removeprefix("min-") not in KNOWN_METRICS:
         raise PydanticCustomError(RULE, "must be a metric of the results, with min- in front if less is better")
     return score
+
+
+def _storage_url(url: str) -> str:
+    if not _STORAGE.fullmatch(url):
+        raise PydanticCustomError(RULE, "must be a URL, such as s3://bucket/folder or file:///mnt/copies")
+    return url
 
 
 def _as_written(number: float) -> float:
@@ -105,6 +112,11 @@ class Experiment(KeyGroup):
     checkpoint_score_attr: Annotated[str, AfterValidator(_known_score)] = "training_iteration"
     """The metric that says which checkpoint is best: the one with the highest value, or with ``min-`` in front the one
     with the lowest."""
+
+    storage: Annotated[Annotated[str, AfterValidator(_storage_url)] | None, RLEXP_ONLY] = None
+    """URL of a second place for checkpoints, such as ``s3://bucket/folder``: any that ``pyarrow.fs`` opens (s3, gs,
+    hdfs, file). Each checkpoint is copied there while training continues. ``rlexp resume`` and ``rlexp evaluate`` take
+    it from there where the run has none any more. Null: no copies."""
 
     time_budget_s: Positive | None = None
     """Seconds after which all trials of the experiment save a checkpoint and stop. Null: no limit."""

@@ -1,0 +1,238 @@
+"""Keeper: does at the driver's node what trials on machines without the run's directory ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rlexp.checkpoint import list_checkpoints, newest_with_damaged_aside, publish_checkpoint, verify_checkpoint
+from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
+from rlexp.checkpoint.trial import iteration_of, remove_leftovers
+from rlexp.errors import CheckpointError, TrialError
+from rlexp.runs.checkpoints import keep_best
+from rlexp.runs.files.trial_files import ERROR_FILE, STOP_FILE, Requests, requests_of
+from rlexp.runs.phase_file import end_phases, write_phase
+from rlexp.runs.run_lock import OpenFolder
+from rlexp.runs.run_record import is_in_run
+from rlexp.runs.videos import FOLDER
+
+PIECE_BYTES: Final = 16 << 20
+"""Of a file that is sent: what a call holds in memory at most."""
+_VIDEO: Final = re.compile(r"iteration_\d{6,}\.mp4")
+_MOST_TEXT: Final = 4 << 20
+"""Characters of an error that are kept."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a checkpoint at the driver."""
+
+    name: str
+    bytes: int
+
+
+@dataclass
+class _Trial:
+    """A trial whose process writes."""
+
+    token: str
+    """Of the process that may write: an earlier one, whose machine was only unreachable, may not any more."""
+    directory: Path
+    folder: OpenFolder
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Keeper:
+    """Reads and writes the directory of one run for its trials; owns descriptors of their directories.
+
+    It takes only names of files that a checkpoint, a video or an error has, in the directory of a trial, and reads
+    nothing of them but the manifest. Its functions may be called by several threads.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run.absolute()
+        self._trials: dict[str, _Trial] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, trial: str) -> str:
+        """Return a token for the process that begins ``trial``, the name of its directory; others can write no more."""
+        if not is_in_run(trial):
+            raise TrialError(f"{trial!r} is not the directory of a trial")
+        directory = self._run / trial
+        begun = _Trial(secrets.token_hex(8), directory, OpenFolder(directory))
+        with self._lock:
+            before = self._trials.pop(trial, None)
+            self._trials[trial] = begun
+        if before is not None:
+            with before.lock:
+                before.folder.close()
+        with begun.lock:
+            remove_leftovers(directory)
+        return begun.token
+
+    def close(self) -> None:
+        """Close the descriptors; idempotent."""
+        with self._lock:
+            trials, self._trials = list(self._trials.values()), {}
+        for trial in trials:
+            with trial.lock:
+                trial.folder.close()
+
+    def stop_requested(self) -> bool:
+        """Return whether the run was asked to stop."""
+        return (self._run / STOP_FILE).exists()
+
+    def requests(self, trial: str) -> Requests:
+        """Return what a trial that has begun is asked for."""
+        begun = self._trials.get(trial)
+        return Requests(self.stop_requested()) if begun is None else requests_of(begun.directory)
+
+    def write_phase(self, trial: str, token: str, text: str) -> None:
+        """Show what the process of a trial does, unless another process has the trial."""
+        if (writer := self._trials.get(trial)) is not None and writer.token == token and writer.folder.is_in_place:
+            write_phase(writer.directory, text)
+
+    def end_phases(self, trial: str, token: str) -> None:
+        """Show no phase of the process any more."""
+        if (writer := self._trials.get(trial)) is not None and writer.token == token:
+            end_phases(writer.directory)
+
+    def check(self, trial: str, token: str) -> None:
+        """Raise TrialError where the process may not write, or the trial's directory was deleted or moved."""
+        self._writer(trial, token)
+
+    def write_error(self, trial: str, token: str, text: str) -> None:
+        """Keep the error of a trial."""
+        (self._writer(trial, token).directory / ERROR_FILE).write_text(text[:_MOST_TEXT], encoding="utf-8")
+
+    def newest(self, trial: str, token: str) -> tuple[Path | None, list[str]]:
+        """Return the newest good checkpoint of a trial and what ``newest_with_damaged_aside`` says of others."""
+        writer = self._writer(trial, token)
+        with writer.lock:
+            return newest_with_damaged_aside(writer.directory)
+
+    def files_of(self, checkpoint: Path) -> list[StoredFile]:
+        """Return the files of a good checkpoint, the manifest last; raises CheckpointError where it is none."""
+        names = [*verify_checkpoint(checkpoint).files, MANIFEST]
+        return [StoredFile(name, (checkpoint / name).stat().st_size) for name in names]
+
+    def read_piece(self, checkpoint: Path, name: str, offset: int) -> bytes:
+        """Return PIECE_BYTES of a checkpoint's file from ``offset`` on, fewer at its end."""
+        if not is_file_of_checkpoint(name) or not (checkpoint / MANIFEST).is_file():
+            raise CheckpointError(f"{checkpoint / name} is not a file of a checkpoint")
+        descriptor = os.open(checkpoint / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return os.pread(descriptor, PIECE_BYTES, offset)
+        finally:
+            os.close(descriptor)
+
+    def put_checkpoint_piece(self, trial: str, token: str, name: str, file: str, offset: int, piece: bytes) -> None:
+        """Add a piece to a file of checkpoint ``name``, which is hidden until it is committed.
+
+        Raises TrialError for a name that a checkpoint cannot have, and where the piece does not follow the last one.
+        """
+        if not is_file_of_checkpoint(file):
+            raise TrialError(f"{file!r} is not a file of a checkpoint")
+        writer = self._writer(trial, token)
+        with writer.lock:
+            hidden = _hidden(writer, name)
+            hidden.mkdir(exist_ok=True)
+            _append(hidden / file, offset, piece)
+
+    def commit_checkpoint(self, trial: str, token: str, name: str) -> Path:
+        """Verify the files that were sent against their manifest, then give them their name; return the path.
+
+        Raises DamagedCheckpointError, with nothing left, where a hash differs.
+        """
+        writer = self._writer(trial, token)
+        with writer.lock:
+            hidden = _hidden(writer, name)
+            try:
+                verify_checkpoint(hidden)
+                target = writer.directory / name
+                publish_checkpoint(hidden, target)
+            finally:
+                remove_leftovers(writer.directory)
+            return target
+
+    def drop_checkpoint(self, trial: str, token: str, name: str) -> None:
+        """Delete what was sent of a checkpoint that will not be committed."""
+        writer = self._writer(trial, token)
+        with writer.lock:
+            _hidden(writer, name)
+            remove_leftovers(writer.directory)
+
+    def keep_best(self, trial: str, token: str, count: int, score_attribute: str) -> None:
+        """Delete all but the best checkpoints of a trial."""
+        writer = self._writer(trial, token)
+        with writer.lock:
+            if list_checkpoints(writer.directory):
+                keep_best(writer.directory, count, score_attribute)
+
+    def put_video_piece(self, trial: str, token: str, name: str, offset: int, piece: bytes) -> None:
+        """Add a piece to a video, which is hidden until it is committed; raises as ``put_checkpoint_piece``."""
+        hidden = _hidden_video(self._writer(trial, token), name)
+        hidden.parent.mkdir(exist_ok=True)
+        _append(hidden, offset, piece)
+
+    def commit_video(self, trial: str, token: str, name: str, sha256: str) -> None:
+        """Give a video its name; raises TrialError, with nothing left, where its hash differs."""
+        hidden = _hidden_video(self._writer(trial, token), name)
+        if sha256_of(hidden) != sha256:
+            hidden.unlink()
+            raise TrialError(f"the video {name} was damaged when it was sent")
+        hidden.replace(hidden.with_name(name))
+
+    def _writer(self, trial: str, token: str) -> _Trial:
+        """Return a trial that the process with ``token`` writes; raises TrialError."""
+        writer = self._trials.get(trial)
+        if writer is None or not secrets.compare_digest(writer.token, token):
+            raise TrialError(f"another process has begun the trial {trial}")
+        if not writer.folder.is_in_place:
+            raise TrialError(f"{writer.directory} was deleted or moved while the trial ran")
+        return writer
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hidden(writer: _Trial, name: str) -> Path:
+    """Return where a checkpoint is until it is whole; raises TrialError where ``name`` is not that of one."""
+    try:
+        iteration_of(Path(name))
+    except ValueError:
+        raise TrialError(f"{name!r} is not the name of a checkpoint") from None
+    if Path(name).name != name or Path(name).suffix:
+        raise TrialError(f"{name!r} is not the name of a checkpoint")
+    return writer.directory / f".{name}.{writer.token}.writing"
+
+
+def _hidden_video(writer: _Trial, name: str) -> Path:
+    """Return where a video is until it is whole; raises TrialError where ``name`` is not that of one."""
+    if not _VIDEO.fullmatch(name):
+        raise TrialError(f"{name!r} is not the name of a video")
+    return writer.directory / FOLDER / f".{name}"
+
+
+def _append(path: Path, offset: int, piece: bytes) -> None:
+    """Write a piece behind those before; the first one, of offset 0, makes the file anew."""
+    if len(piece) > PIECE_BYTES:
+        raise TrialError(f"a piece of {path.name} has {len(piece):,} bytes, more than {PIECE_BYTES:,}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if offset == 0 else 0)
+    descriptor = os.open(path, flags, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        if os.fstat(descriptor).st_size != offset:
+            raise TrialError(f"a piece of {path.name} is missing before {offset:,}")
+        file.seek(offset)
+        file.write(piece)
+        file.flush()
+        os.fsync(descriptor)

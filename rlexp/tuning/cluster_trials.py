@@ -1,0 +1,142 @@
+"""What a joined cluster adds to the life of a trial: nodes that are lost or taken away, and waiting for room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from ray.tune.experiment import Trial as TuneTrial
+
+from rlexp.checkpoint import list_checkpoints
+from rlexp.config.keys.trial import Trial
+from rlexp.display import Display
+from rlexp.runs.files import MOVE_FILE
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import RecordedError
+from rlexp.tuning.draining import DrainWatch
+from rlexp.tuning.node_losses import NodeLosses
+from rlexp.tuning.ray_nodes import ClusterNodes
+from rlexp.tuning.room_watch import RoomWatch
+from rlexp.tuning.trial_watch import deadline_s_of, our_trial
+
+_UNCOUNTED = "(not counted as a failure)"
+
+
+class ClusterTrials:
+    """Decides which failures count, asks trials to leave nodes, and shows what trials wait for.
+
+    ``TrialEvents`` calls it in Tune's thread. Tune restarts these trials without limit, and the limit is kept here:
+    Tune counts a failure before anybody knows that its node was lost.
+    """
+
+    def __init__(
+        self,
+        nodes: ClusterNodes,
+        directory: RunDirectory,
+        display: Display,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._directory = directory
+        self._display = display
+        self._losses = NodeLosses(nodes, wait)
+        self._draining = DrainWatch(nodes, self._losses, clock)
+        self._room = RoomWatch(nodes, clock)
+        self._moving: set[str] = set()
+        """Trials whose process was ended after its checkpoint, to start elsewhere."""
+        self._ran: set[str] = set()
+        self._over_time: set[str] = set()
+
+    def begin(self, trial: TuneTrial) -> None:
+        """Record that a process is about to begin a trial."""
+        ours = our_trial(trial)
+        trial.max_failures = -1
+        self._losses.begin(ours.name, trial.temporary_state.ray_actor)
+        self._ran.add(ours.name)
+        self._forget_move(ours)
+        self._room.forget(ours.name)
+
+    def end(self, ours: Trial) -> None:
+        """Record that a trial has ended."""
+        self._forget_move(ours)
+        self._room.forget(ours.name)
+        self._over_time.discard(ours.name)
+
+    def where(self, name: str) -> str:
+        """Return where the process of a trial is, or was, as a part of a sentence."""
+        node = self._losses.node_of(name)
+        return f" on node {node.address}" if node is not None else ""
+
+    def may_start_again(self, ours: Trial) -> bool:
+        """Return whether a trial may start again after its process failed; a note says so if that does not count."""
+        again = f"it starts again from {self._newest(ours)} {_UNCOUNTED}"
+        if ours.name in self._moving:
+            self._display.on_note(ours, f"it has left its node; {again}")
+            return True
+        lost = self._losses.lost_node(ours.name)
+        if lost is not None:
+            self._display.on_note(ours, f"its node {lost.address} is lost; {again}")
+            return True
+        allowed = ours.experiment.max_failures
+        return self._losses.count(ours.name) <= allowed or allowed < 0
+
+    def leaves(self, ours: Trial, has_saved: bool) -> bool:
+        """Return whether the process of a trial ends now, which has saved a checkpoint because it was asked to move."""
+        if not has_saved or not self._draining.is_asked(ours.name):
+            return False
+        self._moving.add(ours.name)
+        return True
+
+    def look(self, alive: Iterable[TuneTrial]) -> None:
+        """Ask trials on drained nodes to move, and show what waits for room."""
+        trials = list(alive)
+        running = {our_trial(trial).name: our_trial(trial) for trial in trials if trial.status == TuneTrial.RUNNING}
+        for name, node in self._draining.to_move(running).items():
+            with suppress(OSError):  # the directory is missing, which TrialWatch reports
+                (self._directory.trial_directory(running[name]) / MOVE_FILE).touch()
+            what = "is about to be taken away; the trial saves a checkpoint and starts again elsewhere"
+            self._display.on_note(running[name], f"its node {node.address} {what}")
+        self._show_waiting({our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PENDING})
+
+    def over_time(self, waiting: Sequence[TuneTrial], now_s: float) -> list[TuneTrial]:
+        """Return which of the trials that wait for room have waited to the end of their time, each of them once."""
+        found = []
+        for trial in waiting:
+            name, deadline_s = our_trial(trial).name, deadline_s_of(trial)
+            if deadline_s is not None and now_s >= deadline_s and name not in self._over_time:
+                self._over_time.add(name)
+                found.append(trial)
+        return found
+
+    def _show_waiting(self, waiting: Mapping[str, TuneTrial]) -> None:
+        bundles = {name: _bundles(trial) for name, trial in waiting.items()}
+        for name, text in self._room.news(bundles).items():
+            ours = our_trial(waiting[name])
+            self._display.on_phase(ours, text)
+            if name in self._ran:
+                self._display.on_note(ours, text)
+
+    def _forget_move(self, ours: Trial) -> None:
+        self._moving.discard(ours.name)
+        self._draining.forget(ours.name)
+        with suppress(OSError):
+            (self._directory.trial_directory(ours) / MOVE_FILE).unlink(missing_ok=True)
+
+    def _newest(self, ours: Trial) -> str:
+        """Return the name of the checkpoint that a trial continues from."""
+        found = list_checkpoints(self._directory.trial_directory(ours))
+        return found[0].name if found else "its beginning"
+
+
+def _bundles(trial: TuneTrial) -> Sequence[Mapping[str, float]]:
+    """Return the resource bundles of a trial, the driver's first."""
+    factory = trial.placement_group_factory
+    assert factory is not None  # every trial of ours has one
+    bundles: Sequence[Mapping[str, float]] = factory.bundles
+    return [{}, *bundles] if factory.head_bundle_is_empty else bundles
+
+
+def failure_over_time() -> RecordedError:
+    """Return the error of a trial that has no result, as it has waited for room to the end of its time."""
+    return RecordedError("its time_budget_s was over before there was room for it")

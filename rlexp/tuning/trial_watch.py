@@ -1,0 +1,162 @@
+"""Watches the processes of trials between their results: phases, hung processes, lost directories, errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import ray
+from ray.tune.experiment import Trial as TuneTrial
+
+from rlexp.config.keys.trial import Trial
+from rlexp.display import Display
+from rlexp.metrics.timers import RunningClock
+from rlexp.runs.files import ERROR_FILE
+from rlexp.runs.phase_file import TRAINING, PhaseWatch
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_lock import OpenFolder
+from rlexp.runs.run_record import RecordedError
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+
+LOST_AFTER_S = 1.0
+"""How long a trial's directory must be missing before the trial is ended."""
+_FOLDER_LOST = "its directory was deleted or moved while it ran"
+
+
+class TrialWatch:
+    """Owns what is known of each trial's process, and the folders of the trials that have not ended."""
+
+    def __init__(self, directory: RunDirectory, display: Display, hang_timeout_s: Callable[[], float | None]) -> None:
+        self.without_result: set[str] = set()
+        """Names of the trials whose process trains, but has not reported yet."""
+        self.failures: dict[str, RecordedError] = {}
+        """Why trials fail, where it was decided here or by whoever watches them."""
+        self._directory = directory
+        self._display = display
+        self._hang_timeout_s = hang_timeout_s
+        self._phases = PhaseWatch()
+        self._clock = RunningClock()
+        self._heard_s: dict[str, float] = {}
+        self._folders: dict[str, OpenFolder] = {}
+        self._missed_s: dict[str, float] = {}
+        self._error_times_ns: dict[str, int] = {}
+        """When the error file was written that a trial had at its last start."""
+
+    def begin(self, trial: Trial) -> None:
+        """Watch a trial whose process is about to begin it."""
+        if trial.name not in self._folders:
+            self._folders[trial.name] = OpenFolder(self._directory.trial_directory(trial))
+        self._phases.forget(self._directory.trial_directory(trial))
+        self.failures.pop(trial.name, None)
+        self._error_times_ns[trial.name] = self._error_time_ns(trial)
+        self.lose_process(trial)
+
+    def heard(self, trial: Trial) -> None:
+        """Record that a trial has reported a result."""
+        self._heard_s[trial.name] = self._clock()
+        self.without_result.discard(trial.name)
+
+    def lose_process(self, trial: Trial) -> None:
+        """Record that a trial has no process that trains it."""
+        self._heard_s.pop(trial.name, None)
+        self.without_result.discard(trial.name)
+
+    def end(self, trial: Trial) -> None:
+        """Watch a trial no longer."""
+        self.lose_process(trial)
+        folder = self._folders.pop(trial.name, None)
+        if folder is not None:
+            folder.close()
+
+    def close(self) -> None:
+        """Close every folder; idempotent."""
+        for folder in self._folders.values():
+            folder.close()
+
+    def look(self, alive: Iterable[TuneTrial]) -> None:
+        """Show new phases, and kill processes that hang or have lost their directory."""
+        trials = list(alive)
+        if self._phases.is_due():
+            self._show_phases(trials)
+        for trial in trials:
+            self._kill_when_folder_is_lost(trial)
+            self._kill_when_hung(trial)
+
+    def error_of(self, trial: Trial, where: str = "") -> RecordedError:
+        """Return why a trial's process has failed or died; ``where`` it was is added to a death of which it is silent.
+
+        An error file that an earlier process of the trial has left is not read.
+        """
+        if trial.name in self._folders and not self._folders[trial.name].is_in_place:
+            return RecordedError(_FOLDER_LOST)
+        if self._error_time_ns(trial) == self._error_times_ns.get(trial.name, 0):
+            return RecordedError(f"the trial's process died{where} (killed, or out of memory)")
+        path = self._directory.trial_directory(trial) / ERROR_FILE
+        summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
+        return RecordedError(summary, str(path.relative_to(self._directory.path)))
+
+    def _error_time_ns(self, trial: Trial) -> int:
+        try:
+            return (self._directory.trial_directory(trial) / ERROR_FILE).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _show_phases(self, trials: Iterable[TuneTrial]) -> None:
+        for ours in map(our_trial, trials):
+            phase = self._phases.news(self._directory.trial_directory(ours))
+            if phase is None:
+                continue
+            if phase == TRAINING:
+                self.without_result.add(ours.name)
+                self._heard_s[ours.name] = self._clock()
+            self._display.on_phase(ours, phase)
+
+    def _kill_when_hung(self, trial: TuneTrial) -> None:
+        """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
+
+        Only a kill helps: a process that hangs in an env's ``step`` answers nothing.
+        """
+        now, timeout_s = self._clock(), self._hang_timeout_s()
+        if timeout_s is not None and now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
+            what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
+            self._kill(trial, RecordedError(f"no result for {timeout_s:g} s: {what}"))
+
+    def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
+        """Kill the process of a trial whose directory was deleted or moved: it cannot write.
+
+        Not at the first look: if the whole run is being deleted, that is reported instead.
+        """
+        name = our_trial(trial).name
+        if name not in self._folders or self._folders[name].is_in_place:
+            return
+        missed_s = self._missed_s.setdefault(name, time.monotonic())
+        if time.monotonic() - missed_s >= LOST_AFTER_S:
+            trial.max_failures = 0
+            self._kill(trial, RecordedError(_FOLDER_LOST))
+
+    def _kill(self, trial: TuneTrial, error: RecordedError) -> None:
+        """Kill the process of a trial that runs, once; ``error`` is reported as its error."""
+        name = our_trial(trial).name
+        if name not in self.failures and kill_process(trial):
+            self.failures[name] = error
+
+
+def kill_process(trial: TuneTrial) -> bool:
+    """Kill the process of a trial that runs; return whether there was one. Tune then finds that it has died."""
+    actor = trial.temporary_state.ray_actor
+    if trial.status != TuneTrial.RUNNING or actor is None:
+        return False
+    ray.kill(actor, no_restart=True)
+    return True
+
+
+def our_trial(trial: TuneTrial) -> Trial:
+    """Return rlexp's trial for one of Tune's."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    return assignment.trial
+
+
+def deadline_s_of(trial: TuneTrial) -> float | None:
+    """Return the time of day (``time.time``) at which a trial ends, None where it may take as long as it needs."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    return assignment.deadline_s

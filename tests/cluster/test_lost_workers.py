@@ -1,0 +1,56 @@
+"""The machine of some workers is lost: the others continue, replay keeps its rows, and workers come back."""
+
+from __future__ import annotations
+
+import signal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import TestCluster, nodes
+from tests.cluster.scene import BOUND_S, apex, count_processes, node_with, open_rlexp, rows, wait_for_rows
+from tests.cluster.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
+
+WORKER = "ray::RolloutWorker"
+ROWS_WITHOUT = 30
+"""Rows, each of at least a second, that are written while the node is away."""
+
+
+@pytest.mark.parametrize("storage", ["local", "actors"])
+def test_workers_come_back_with_a_node(storage: str, tmp_path: Path) -> None:
+    with nodes(3, tmp_path, cpus=3, own_disks=True) as cluster:
+        file = apex(tmp_path, "timesteps_total: 100000000", workers=6, iteration_s=1, checkpoint_freq=0)
+        words = ["run", file, "--address", cluster.address, "--out", tmp_path, "-o", f"config.replay_storage={storage}"]
+        command = open_rlexp(cluster, 1, *words, folder=tmp_path)
+        run = tmp_path / "small"
+        wait_for_rows(command, run, 3)
+        lost = node_of_workers_only(cluster)
+        fill = rows(run)[-1]["info"]["replay_fill"]
+        cluster.kill_node(lost)
+        before = len(rows(run))
+        wait_for_rows(command, run, before + ROWS_WITHOUT, "without the node")
+        assert rows(run)[-1]["info"]["replay_fill"] >= fill, "rows of replay are lost"
+        added = cluster.add_node()
+        took_s = wait_until(lambda: count_processes(cluster, added, WORKER), BOUND_S, "workers in the new node")
+        wait_for_rows(command, run, len(rows(run)) + 3, "with the new node")
+        print(f"bar 8, {storage}: workers back after {took_s:.1f} s, longest gap {longest_gap(rows(run)):.1f} s")
+        command.signal(signal.SIGINT)
+        done = command.wait()
+        assert done.returncode == 130, done.stderr
+        assert rows(run)[-1]["info"]["num_worker_restarts"] == 0
+        assert cluster.ip(lost) in done.stdout + done.stderr, "a note names the node"
+
+
+def node_of_workers_only(cluster: TestCluster) -> int:
+    """Return a node that has workers and neither the trial nor the head."""
+    trial = node_with(cluster, 3, "ray::ExperimentTrainable")
+    return next(node for node in (3, 2) if node != trial and count_processes(cluster, node, WORKER))
+
+
+def longest_gap(written: list[dict[str, Any]]) -> float:
+    """Return the most seconds between two rows."""
+    return max(float(later["time_total_s"] - earlier["time_total_s"]) for earlier, later in pairwise(written))

@@ -1,0 +1,95 @@
+"""A trial on another machine than the command: its files, its errors, its end, and the loss of its machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nodes import nodes
+from tests.cluster.scene import (
+    apex,
+    checkpoints,
+    cpus_free,
+    node_with,
+    open_rlexp,
+    rows,
+    verify,
+    wait_for_checkpoint,
+    wait_for_rows,
+)
+
+pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
+
+TRIAL = "ray::ExperimentTrainable"
+FAILING = """
+import gymnasium
+class Failing(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.steps = 0
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 300:
+            raise ValueError("the track is broken")
+        return self.env.step(action)
+"""
+
+
+def test_stopped_run_on_own_disks_is_resumed_and_evaluated(tmp_path: Path) -> None:
+    with nodes(3, tmp_path, cpus=2, head_cpus=0, own_disks=True) as cluster:
+        out = cluster.disk / "results"
+        file = apex(tmp_path, "timesteps_total: 100000000", workers=3, iteration_s=0.5, checkpoint_freq=0)
+        words = ["run", file, "--address", cluster.address, "--out", out]
+        command = open_rlexp(cluster, 1, *words, folder=tmp_path)
+        run = cluster.path(1, out / "small")
+        wait_for_rows(command, run, 2)
+        command.signal(signal.SIGINT)
+        done = command.wait()
+        assert done.returncode == 130, done.stderr
+        verify(checkpoints(run)[-1])
+        steps = rows(run)[-1]["timesteps_total"]
+        later = f"stop.timesteps_total={steps + 500}"
+        resume = ["resume", str(out / "small"), "--address", cluster.address, "-o", later]
+        done = cluster.rlexp(1, *resume, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert rows(run)[-1]["timesteps_total"] >= steps + 500
+        done = cluster.rlexp(1, "evaluate", str(out / "small"), "--episodes", "2", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert cpus_free(cluster, tmp_path) == (4, 4)
+
+
+def test_error_of_a_trial_on_own_disks_is_at_the_driver(tmp_path: Path) -> None:
+    with nodes(3, tmp_path, cpus=2, head_cpus=0, own_disks=True) as cluster:
+        (tmp_path / "failing_env.py").write_text(FAILING)
+        file = apex(tmp_path, "timesteps_total: 100000000", workers=3, env="failing_env:Failing")
+        out = cluster.disk / "results"
+        done = cluster.rlexp(1, "run", str(file), "--address", cluster.address, "--out", str(out), folder=tmp_path)
+        assert done.returncode == 1, done.stderr
+        (error,) = cluster.path(1, out / "small").glob("0*/error*.txt")
+        assert "the track is broken" in error.read_text()
+        assert cpus_free(cluster, tmp_path) == (4, 4)
+
+
+@pytest.mark.parametrize("disk", ["own", "shared"])
+def test_trial_continues_elsewhere_when_its_node_is_lost(disk: str, tmp_path: Path) -> None:
+    with nodes(4, tmp_path, cpus=2, head_cpus=0, own_disks=True) as cluster:
+        out = cluster.disk / "results" if disk == "own" else tmp_path / "results"
+        run = cluster.path(1, out / "small") if disk == "own" else out / "small"
+        file = apex(tmp_path, "timesteps_total: 100000000", workers=2, iteration_s=0.5)
+        command = open_rlexp(cluster, 1, "run", file, "--address", cluster.address, "--out", out, folder=tmp_path)
+        wait_for_checkpoint(command, run)
+        steps = rows(run)[-1]["timesteps_total"]
+        lost = node_with(cluster, 4, TRIAL)
+        cluster.kill_node(lost)
+        before = len(rows(run))
+        took_s = wait_for_rows(command, run, before + 2, "after the loss")
+        print(f"bar 9, {disk} disk: two rows more after {took_s:.1f} s")
+        assert node_with(cluster, 4, TRIAL) != lost
+        assert rows(run)[-1]["timesteps_total"] > steps, "it began again"
+        command.signal(signal.SIGINT)
+        done = command.wait()
+        assert done.returncode == 130, done.stderr
+        assert cluster.ip(lost) in done.stdout + done.stderr, "a note names the node"
+        assert cpus_free(cluster, tmp_path) == (4, 4)

@@ -1,0 +1,293 @@
+"""Files of a trial, shared or sent to a Keeper: equal at the driver, and nothing outside of the trial's folder."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlexp.checkpoint import (
+    checkpoint_directory,
+    list_checkpoints,
+    newest_checkpoint,
+    read_checkpoint,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError, TrialError
+from rlexp.runs.files import (
+    ERROR_FILE,
+    MOVE_FILE,
+    STOP_FILE,
+    Keeper,
+    KeeperLostError,
+    SentFiles,
+    SharedFiles,
+    TrialFiles,
+)
+from rlexp.runs.files import keeper as keeper_module
+from rlexp.runs.files import sent as sent_module
+from rlexp.runs.phase_file import read_phase
+from tests.unit.runs.inline_keeper import InlineLink
+
+TRIAL = "00000-DQN"
+PIECE_BYTES = 1000
+Make = Callable[[], TrialFiles]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a trial; checkpoints have several pieces, and each look for a stop is due."""
+    monkeypatch.setattr(keeper_module, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(sent_module, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(sent_module, "STOP_POLL_S", 0.0)
+    monkeypatch.setattr("rlexp.runs.files.shared.STOP_POLL_S", 0.0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
+    (tmp_path / "node").mkdir()
+    path = tmp_path / "driver" / "run" / TRIAL
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def link(directory: Path) -> Iterator[InlineLink]:
+    keeper = Keeper(directory.parent)
+    yield InlineLink(keeper)
+    keeper.close()
+
+
+@pytest.fixture(params=["shared", "sent"])
+def files(request: pytest.FixtureRequest, directory: Path, link: InlineLink) -> Iterator[TrialFiles]:
+    made: TrialFiles = SharedFiles(directory) if request.param == "shared" else SentFiles(link, directory)
+    yield made
+    made.close()
+
+
+def written(folder: Path, iteration: int = 1) -> Path:
+    arrays = {"weights": {"w": np.arange(500.0) + iteration}, "empty": {"e": np.zeros(0)}}
+    return write_checkpoint(checkpoint_directory(folder, iteration), arrays, {"steps": iteration}, {"metrics": {}})
+
+
+def write_video(path: Path) -> None:
+    path.write_bytes(b"x" * 2500)
+
+
+def contents(checkpoint: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+
+
+def test_checkpoint_is_at_the_driver_with_equal_bytes(files: TrialFiles, directory: Path) -> None:
+    path = written(files.folder)
+    before = contents(path)
+    assert files.put_checkpoint(path) == str(directory / path.name)
+    assert contents(directory / path.name) == before
+    assert [each.name for each in directory.iterdir()] == [path.name]
+
+
+def test_newest_checkpoint_is_on_this_machine_and_damaged_ones_are_set_aside(
+    files: TrialFiles, directory: Path
+) -> None:
+    assert files.newest() == (None, [])
+    written(directory, 1)
+    (written(directory, 2) / "state.json").write_text("{}")
+    path, said = files.newest()
+    assert path is not None
+    assert path.is_relative_to(files.folder)
+    assert np.array_equal(read_checkpoint(path).arrays["weights"]["w"], np.arange(500.0) + 1)
+    assert len(said) == 1
+    assert "checkpoint_000002 is damaged" in said[0]
+    assert sorted(each.name for each in directory.iterdir()) == ["checkpoint_000001", "checkpoint_000002.damaged"]
+
+
+def test_checkpoint_of_another_run_is_fetched(files: TrialFiles, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    donor = written(tmp_path / "other", 7)
+    assert contents(files.fetch(donor)) == contents(donor)
+
+
+def test_arrays_of_a_fetched_checkpoint_stay_readable_after_the_next_one_was_sent(
+    files: TrialFiles, directory: Path
+) -> None:
+    written(directory, 1)
+    path, _ = files.newest()
+    assert path is not None
+    arrays = read_checkpoint(path).arrays["weights"]
+    files.put_checkpoint(written(files.folder, 2))
+    assert arrays["w"][499] == 500
+
+
+def test_best_checkpoints_are_kept(files: TrialFiles, directory: Path) -> None:
+    for iteration in (1, 2, 3):
+        files.put_checkpoint(written(files.folder, iteration))
+    files.keep_best(1, "training_iteration")
+    assert [path.name for path in list_checkpoints(directory)] == ["checkpoint_000003"]
+
+
+def test_phases_errors_stops_and_videos_arrive(files: TrialFiles, directory: Path) -> None:
+    files.write_phase("loading")
+    assert read_phase(directory) == "loading"
+    files.end_phases()
+    assert read_phase(directory) is None
+    files.write_error("boom\n\ntrace")
+    assert (directory / ERROR_FILE).read_text() == "boom\n\ntrace"
+    files.put_video("iteration_000001.mp4", write_video)
+    assert (directory / "videos" / "iteration_000001.mp4").read_bytes() == b"x" * 2500
+    assert not files.stop_requested()
+    (directory.parent / STOP_FILE).touch()
+    files.stop_requested()  # the first look may only ask
+    assert files.stop_requested()
+
+
+def test_deleted_directory_is_an_error_and_stays_deleted(files: TrialFiles, directory: Path) -> None:
+    shutil.rmtree(directory)
+    with pytest.raises(TrialError, match="was deleted or moved while the trial ran"):
+        files.check()
+    files.write_error("boom")
+    files.write_phase("loading")
+    assert not directory.exists()
+
+
+def test_trial_is_asked_to_leave_its_node(files: TrialFiles, directory: Path) -> None:
+    (directory / MOVE_FILE).touch()
+    files.move_requested()  # the first look may only ask
+    assert files.move_requested()
+    assert not files.stop_requested()
+
+
+def test_look_for_a_stop_never_waits(link: InlineLink, directory: Path) -> None:
+    files = SentFiles(link, directory)
+    (directory.parent / STOP_FILE).touch()
+    link.is_held = True
+    looks = [files.stop_requested() for _ in range(5)]
+    assert looks == [False] * 5
+    assert link.calls.count("requests") == 1
+    link.is_held = False
+    assert files.stop_requested()
+    files.close()
+
+
+def test_phases_wait_for_the_one_before_and_the_newest_is_shown(link: InlineLink, directory: Path) -> None:
+    files = SentFiles(link, directory)
+    files.write_phase("first")
+    link.is_held = True
+    files.write_phase("second")
+    files.write_phase("third")
+    assert read_phase(directory) == "first"
+    link.is_held = False
+    files.stop_requested()
+    assert read_phase(directory) == "third"
+    assert link.calls.count("write_phase") == 2
+    files.close()
+
+
+@pytest.mark.parametrize("change", [lambda piece: piece[:-1] + b"?", lambda piece: piece[:-1]])
+def test_damaged_piece_is_refused_and_nothing_is_left(
+    change: Callable[[bytes], bytes], link: InlineLink, directory: Path
+) -> None:
+    files = SentFiles(link, directory)
+    files.put_checkpoint(written(files.folder, 1))
+    link.change = change
+    with pytest.raises(RlexpError):
+        files.put_checkpoint(written(files.folder, 2))
+    assert [path.name for path in directory.iterdir()] == ["checkpoint_000001"]
+    link.change = bytes
+    files.put_checkpoint(written(files.folder, 2))
+    assert verify_checkpoint(directory / "checkpoint_000002").sequence == 2
+    files.close()
+    assert not list((directory.parents[2] / "node").iterdir())
+
+
+@pytest.mark.parametrize("calls", range(1, 10))
+def test_lost_keeper_or_killed_sender_leaves_the_checkpoint_before(calls: int, directory: Path) -> None:
+    keeper = Keeper(directory.parent)
+    first = SentFiles(InlineLink(keeper), directory)
+    first.put_checkpoint(written(first.folder, 1))
+    link = InlineLink(keeper, calls_until_lost=calls)
+    files = SentFiles(link, directory)
+    with pytest.raises(KeeperLostError, match="the Keeper is lost"):
+        files.put_checkpoint(written(files.folder, 2))
+    again = SentFiles(InlineLink(Keeper(directory.parent)), directory)  # the trial is restarted
+    newest, said = again.newest()
+    assert newest is not None
+    assert (newest.name, said) == ("checkpoint_000001", [])
+    assert [path.name for path in directory.iterdir()] == ["checkpoint_000001"]
+    for each in (first, files, again):
+        each.close()
+    keeper.close()
+
+
+def test_process_before_can_write_no_more(link: InlineLink, directory: Path) -> None:
+    before, now = SentFiles(link, directory), SentFiles(link, directory)
+    with pytest.raises(TrialError, match="another process has begun the trial"):
+        before.put_checkpoint(written(before.folder))
+    before.write_phase("late")
+    assert read_phase(directory) is None
+    now.put_checkpoint(written(now.folder))
+    assert newest_checkpoint(directory) is not None
+    before.close()
+    now.close()
+
+
+@pytest.mark.parametrize("trial", ["..", "", "../other", "/etc", "a/b"])
+def test_only_directories_of_trials_are_taken(trial: str, link: InlineLink) -> None:
+    with pytest.raises(TrialError, match="not the directory of a trial"):
+        link.keeper.begin(trial)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "file"),
+    [
+        ("checkpoint_000001", "../x"),
+        ("checkpoint_000001", "x.pkl"),
+        ("checkpoint_000001", "/tmp/x.safetensors"),
+        ("../checkpoint_000001", "state.json"),
+        ("x/../checkpoint_000001", "state.json"),
+        ("checkpoint_000001.replaced", "state.json"),
+        ("videos", "state.json"),
+    ],
+)
+def test_names_that_no_checkpoint_has_are_refused(
+    checkpoint: str, file: str, link: InlineLink, directory: Path
+) -> None:
+    token = link.keeper.begin(TRIAL)
+    before = sorted(directory.parents[1].rglob("*"))
+    with pytest.raises(TrialError, match="is not"):
+        link.keeper.put_checkpoint_piece(TRIAL, token, checkpoint, file, 0, b"")
+    with pytest.raises(TrialError, match="is not the name of a video"):
+        link.keeper.put_video_piece(TRIAL, token, f"../{file}", 0, b"")
+    assert sorted(directory.parents[1].rglob("*")) == before
+
+
+def test_pieces_have_a_bound_and_an_order(link: InlineLink, directory: Path) -> None:
+    token = link.keeper.begin(TRIAL)
+    put = link.keeper.put_checkpoint_piece
+    with pytest.raises(TrialError, match="more than"):
+        put(TRIAL, token, "checkpoint_000001", "state.json", 0, bytes(PIECE_BYTES + 1))
+    put(TRIAL, token, "checkpoint_000001", "state.json", 0, b"12")
+    with pytest.raises(TrialError, match="missing before 7"):
+        put(TRIAL, token, "checkpoint_000001", "state.json", 7, b"34")
+    with pytest.raises(DamagedCheckpointError):
+        link.keeper.commit_checkpoint(TRIAL, token, "checkpoint_000001")
+    assert not list(directory.iterdir())
+
+
+def test_only_files_of_checkpoints_are_read(link: InlineLink, directory: Path, tmp_path: Path) -> None:
+    checkpoint = written(directory)
+    (checkpoint / "secret.txt").write_text("secret")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "state.json").write_text("{}")
+    for path, name in ((checkpoint, "secret.txt"), (checkpoint, "../x"), (tmp_path / "plain", "state.json")):
+        with pytest.raises(CheckpointError, match="is not a file of a checkpoint"):
+            link.keeper.read_piece(path, name, 0)
+
+
+def test_errors_come_from_another_process_as_they_are() -> None:
+    damaged = DamagedCheckpointError("somewhere", "state.json is missing")
+    for error in (damaged, KeeperLostError("lost", "a hint")):
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert type(copy) is type(error)
+        assert (copy.message, copy.hint) == (error.message, error.hint)

@@ -1,0 +1,66 @@
+"""A cluster without Ray: nodes that a test ends, and the objects of Tune that TrialEvents reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ray.tune.experiment import Trial as TuneTrial
+
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.ray_nodes import RayNode
+
+
+@dataclass
+class FakeNodes:
+    """Nodes ``a`` and ``b``; an actor is the id of the node that it is on."""
+
+    rows: list[RayNode] = field(
+        default_factory=lambda: [RayNode("a", "10.0.0.1", 1, True), RayNode("b", "10.0.0.2", 1, True)]
+    )
+    silent: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
+    free: list[Mapping[str, float]] = field(default_factory=list)
+
+    def nodes(self) -> Sequence[RayNode]:
+        return self.rows
+
+    def of_actor(self, actor: Any) -> RayNode | None:
+        return next((node for node in self.rows if node.id == actor), None)
+
+    def answers(self, node: RayNode) -> bool:
+        return node.id not in self.silent
+
+    def draining(self) -> frozenset[str]:
+        return frozenset(self.drained)
+
+    def available(self) -> Sequence[Mapping[str, float]]:
+        return self.free
+
+    def declare_dead(self, node_id: str) -> None:
+        self.rows = [replace(node, is_alive=node.is_alive and node.id != node_id) for node in self.rows]
+
+
+def make_trial(**keys: Any) -> Trial:
+    data = {"name": "small", "run": "APEX", "env": "CartPole-v1", "config": {}, **keys}
+    return Trial(0, "00000-small", AGENTS["APEX"].model_validate(data), {}, 0)
+
+
+def tune_trial(trial: Trial, node: str, status: str = TuneTrial.RUNNING, deadline_s: float | None = None) -> Any:
+    """Return what TrialEvents reads of Tune's trial, whose process is on ``node``."""
+    assignment = Assignment(trial, Path("/nowhere"), UserModules(), None, deadline_s)
+    return SimpleNamespace(
+        config={ASSIGNMENT: assignment},
+        status=status,
+        max_failures=0,
+        temporary_state=SimpleNamespace(ray_actor=node),
+        placement_group_factory=SimpleNamespace(
+            bundles=[{"CPU": 4.0}, {"CPU": 1.0}, {"CPU": 1.0}], head_bundle_is_empty=False
+        ),
+    )

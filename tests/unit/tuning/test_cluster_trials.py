@@ -1,0 +1,173 @@
+"""Trials on a joined cluster, from Tune's callbacks on: what counts as a failure, what moves, what ends."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.experiment import Trial as TuneTrial
+
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.display import PlainDisplay
+from rlexp.runs.files import ERROR_FILE, MOVE_FILE
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status
+from rlexp.search.trial_source import FixedTrials
+from rlexp.tuning.cluster_trials import ClusterTrials
+from rlexp.tuning.stop_request import StopRequest
+from rlexp.tuning.tune_callbacks import TrialEvents
+from tests.unit.tuning.cluster_doubles import FakeNodes, make_trial, tune_trial
+
+
+class Scene:
+    """TrialEvents with one trial, which has begun on node ``a``."""
+
+    def __init__(self, out: Path, max_failures: int = 0) -> None:
+        self._lines = io.StringIO()
+        self.nodes = FakeNodes()
+        self.now_s = 100.0
+        self.ours: Trial = make_trial(max_failures=max_failures)
+        self.directory = RunDirectory.create(out, "small", None, ["run"], overwrite=False)
+        self.directory.start([self.ours], UserModules())
+        display = PlainDisplay(io.StringIO(), self._lines)
+        cluster = ClusterTrials(self.nodes, self.directory, display, lambda: self.now_s, lambda seconds: None)
+        source = FixedTrials([])
+        self.events = TrialEvents(source, self.directory, display, StopRequest(lambda: None), cluster)
+        self.trial: Any = tune_trial(self.ours, "a")
+        display.start(self.directory.path, [self.ours])
+        self.start("a")
+
+    @property
+    def folder(self) -> Path:
+        return self.directory.trial_directory(self.ours)
+
+    @property
+    def status(self) -> Status:
+        return self.directory.record.trial(self.ours.name).status
+
+    def start(self, node: str) -> None:
+        self.trial.temporary_state.ray_actor, self.trial.status = node, TuneTrial.RUNNING
+        self.events.on_trial_start(0, [self.trial], self.trial)
+
+    def fail(self) -> None:
+        """Let the process die: Tune starts the trial again."""
+        self.trial.status = TuneTrial.PENDING
+        self.events.on_trial_recover(0, [self.trial], self.trial)
+
+    def look(self) -> None:
+        self.now_s += 10
+        self.events.on_step_end(0, [self.trial])
+
+    def said(self) -> str:
+        return self._lines.getvalue()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.events.close()
+    scene.directory.finish(Status.STOPPED)
+
+
+def test_lost_node_does_not_count(scene: Scene) -> None:
+    for node in ("a", "b"):
+        scene.start(node)
+        (scene.folder / f"checkpoint_00000{ord(node) - 96}").mkdir()
+        scene.nodes.silent.add(node)
+        scene.fail()
+        assert scene.events.to_end([scene.trial]) == []
+        address, checkpoint = ("10.0.0.1", "1") if node == "a" else ("10.0.0.2", "2")
+        expected = f"its node {address} is lost; it starts again from checkpoint_00000{checkpoint} (not counted"
+        assert expected in scene.said()
+
+
+def test_process_that_died_alone_counts_and_its_node_is_named(scene: Scene) -> None:
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == [scene.trial]
+    scene.events.on_trial_complete(0, [scene.trial], scene.trial)
+    assert scene.status is Status.ERROR
+    assert "the trial's process died on node 10.0.0.1 (killed, or out of memory)" in scene.said()
+
+
+def test_max_failures_is_kept(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "patient", max_failures=1)
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.start("b")
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == [scene.trial]
+    scene.events.close()
+    scene.directory.finish(Status.STOPPED)
+
+
+def test_error_of_an_earlier_process_is_not_reported(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "patient", max_failures=1)
+    (scene.folder / ERROR_FILE).write_text("ValueError: the track is broken\n\ntrace")
+    scene.fail()
+    scene.start("a")
+    scene.fail()
+    (ending,) = scene.events.to_end([scene.trial])
+    scene.events.on_trial_complete(0, [ending], ending)
+    said = scene.said()
+    assert "the trial's process died" in said
+    assert "the track is broken" not in said
+    scene.events.close()
+    scene.directory.finish(Status.STOPPED)
+
+
+def test_error_of_the_process_is_reported(scene: Scene) -> None:
+    (scene.folder / ERROR_FILE).write_text("ValueError: the track is broken\n\ntrace")
+    scene.fail()
+    (ending,) = scene.events.to_end([scene.trial])
+    scene.events.on_trial_complete(0, [ending], ending)
+    assert "ValueError: the track is broken" in scene.said()
+
+
+def test_trial_on_a_drained_node_is_asked_to_move(scene: Scene) -> None:
+    scene.nodes.drained.add("a")
+    scene.look()
+    assert (scene.folder / MOVE_FILE).exists()
+    assert "its node 10.0.0.1 is about to be taken away" in scene.said()
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.start("b")
+    assert not (scene.folder / MOVE_FILE).exists()
+
+
+def test_trial_that_waits_says_for_what(scene: Scene) -> None:
+    scene.nodes.silent.add("a")
+    scene.fail()
+    scene.look()
+    scene.nodes.free = [{"CPU": 2.0}]
+    scene.look()
+    assert "waiting for room: a node with 4 CPUs for the driver" in scene.said()
+    assert scene.status is Status.RUNNING
+
+
+def test_trial_without_a_process_cannot_save(scene: Scene) -> None:
+    scene.events.training.add(scene.ours.name)
+    assert scene.events.can_save
+    scene.nodes.silent.add("a")
+    scene.fail()
+    assert not scene.events.can_save
+
+
+def test_trial_waits_no_longer_than_its_time(scene: Scene) -> None:
+    scene.trial = tune_trial(scene.ours, "a", TuneTrial.PENDING, deadline_s=1.0)
+    assert scene.events.to_end([scene.trial]) == [scene.trial]
+    scene.events.on_trial_complete(0, [scene.trial], scene.trial)
+    assert scene.status is Status.ERROR
+    assert "its time_budget_s was over before there was room for it" in scene.said()
+
+
+def test_trial_with_results_ends_well_when_its_time_is_over(scene: Scene) -> None:
+    scene.directory.record.trial(scene.ours.name).iterations = 3
+    scene.trial = tune_trial(scene.ours, "a", TuneTrial.PENDING, deadline_s=1.0)
+    (ending,) = scene.events.to_end([scene.trial])
+    scene.events.on_trial_complete(0, [ending], ending)
+    assert scene.status is Status.TERMINATED

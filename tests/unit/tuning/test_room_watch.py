@@ -1,0 +1,50 @@
+"""What a trial that waits lacks, in words, and when that is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlexp.tuning.room_watch import PATIENCE_S, Bundle, RoomWatch, amounts, missing_room
+from tests.unit.tuning.cluster_doubles import FakeNodes
+
+DRIVER, WORKER = {"CPU": 4.0}, {"CPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"),
+    [
+        ([], "a node with 4 CPUs for the driver"),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], "a node with 4 CPUs for the driver"),
+        ([{"CPU": 5.0}], "2 of its 3 other processes (1 CPU each)"),
+        ([{"CPU": 4.0}, {"CPU": 2.0}], "1 of its 3 other processes (1 CPU each)"),
+        ([{"CPU": 4.0}, {"CPU": 3.0}], "Ray has not placed it yet"),
+        ([{"CPU": 2.0, "node:a": 1.0}, {"CPU": 5.0}], "Ray has not placed it yet"),
+    ],
+)
+def test_missing_room(available: list[Bundle], expected: str) -> None:
+    before = [dict(node) for node in available]
+    assert missing_room([DRIVER, WORKER, WORKER, WORKER], available) == expected
+    assert available == before
+
+
+def test_amounts_in_words() -> None:
+    assert amounts({"CPU": 1.0, "GPU": 2.0}) == "1 CPU and 2 GPUs"
+    assert amounts({"CPU": 0.5, "fast_disk": 2.0}) == "0.5 CPUs and 2 fast_disk"
+    assert amounts({}) == "no resources"
+
+
+def test_waiting_is_shown_after_a_while_and_when_it_changes() -> None:
+    nodes, now_s = FakeNodes(free=[{"CPU": 2.0}]), [100.0]
+    watch = RoomWatch(nodes, lambda: now_s[0])
+    waiting = {"one": [DRIVER, WORKER]}
+    assert not watch.news(waiting)
+    now_s[0] += PATIENCE_S
+    assert watch.news(waiting) == {"one": "waiting for room: a node with 4 CPUs for the driver"}
+    now_s[0] += 10
+    assert not watch.news(waiting)
+    nodes.free = [{"CPU": 4.0}]
+    now_s[0] += 10
+    assert watch.news(waiting) == {"one": "waiting for room: 1 of its 1 other process (1 CPU each)"}
+    assert not watch.news({})
+    now_s[0] += 10
+    assert not watch.news(waiting), "it waits anew"
