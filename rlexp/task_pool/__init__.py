@@ -13,8 +13,11 @@ argument travels by reference, not through the caller.
 
 from rlexp.task_pool.pool import (
     GET_TIMEOUT_S,
+    ONE_NODE,
     Actor,
     ActorLostError,
+    ArgumentLostError,
+    ClusterState,
     Completed,
     InlineTaskPool,
     Lane,
@@ -26,8 +29,11 @@ from rlexp.task_pool.ray_pool import RayTaskPool
 
 __all__ = [
     "GET_TIMEOUT_S",
+    "ONE_NODE",
     "Actor",
     "ActorLostError",
+    "ArgumentLostError",
+    "ClusterState",
     "Completed",
     "InlineTaskPool",
     "Lane",

@@ -24,7 +24,7 @@ from rlexp.task_pool import (
     Resources,
     TaskPool,
 )
-from rlexp.task_pool.ray_pool import _kill
+from rlexp.task_pool.ray_handles import kill
 from tests.doubles.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
@@ -288,8 +288,8 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
             raise psutil.NoSuchProcess(self.pid)
 
     monkeypatch.setattr(psutil, "Process", EndingProcess)
-    _kill(1)
-    _kill(1)
+    kill(1)
+    kill(1)
 
 
 def test_a_process_that_dies_answers_none_of_its_calls() -> None:

@@ -11,7 +11,8 @@ import pytest
 from rlexp.errors import TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet_member import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
