@@ -76,9 +76,9 @@ class FragilePool(InlineTaskPool):
 class Bench:
     """A source over workers whose fates a test decides, and a clock that only the test moves."""
 
-    def __init__(self, num_workers: int = 2, max_restarts: int = 100) -> None:
+    def __init__(self, num_workers: int = 2, max_restarts: int = 100, pool: FragilePool | None = None) -> None:
         self.now_s = 0.0
-        self.pool = FragilePool()
+        self.pool = pool or FragilePool()
         self.workers: dict[int, FakeWorker] = {}
         self.next_fate: Any = WORKS
         limits = FleetLimits(max_restarts, TIMEOUT_S)
