@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,9 @@ With fewer, asking is faster: a report has to wake one more thread.
 """
 FETCH_WAIT_S = 0.01
 """Longest wait for results on their way to this node, while other calls may complete."""
+
+Wait = Callable[..., tuple[list[Any], list[Any]]]
+"""Returns those of a list of refs that are ready, and the rest."""
 
 
 @dataclass(eq=False)
@@ -38,12 +42,11 @@ class RayCalls:
     called in another.
     """
 
-    def __init__(self) -> None:
-        import ray
-
+    def __init__(self, wait: Wait) -> None:
+        """``wait`` is Ray's own."""
         self.fetches = False
         """Whether there are other nodes, from which results have to be fetched."""
-        self._ray = ray
+        self._wait = wait
         self._by_actor: dict[Actor[Any], deque[Call]] = {}
         self._awaited: dict[Any, Call] = {}
         self._is_reported = False
@@ -87,9 +90,9 @@ class RayCalls:
     def _ask(self, timeout: float) -> None:
         """Ask Ray for calls that have completed, with one look at all that are awaited."""
         refs = list(self._awaited)
-        ready, _ = self._ray.wait(refs, num_returns=1, timeout=timeout, fetch_local=self.fetches)
+        ready, _ = self._wait(refs, num_returns=1, timeout=timeout, fetch_local=self.fetches)
         if ready:
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=self.fetches)
+            ready, _ = self._wait(refs, num_returns=len(refs), timeout=0, fetch_local=self.fetches)
         for ref in ready:
             self._end(self._awaited.pop(ref))
 

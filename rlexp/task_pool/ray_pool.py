@@ -48,7 +48,7 @@ class RayTaskPool:
         self._here = InlineTaskPool()
         # Of each actor its handle, and a ref of the host and the process that it is in.
         self._actors: dict[Actor[Any], tuple[Any, Any]] = {}
-        self._calls = RayCalls()
+        self._calls = RayCalls(ray.wait)
         self._watch = ClusterWatch(RayNodes())
 
     def place(
