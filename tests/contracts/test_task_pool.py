@@ -294,7 +294,6 @@ def test_a_lost_argument_is_not_the_loss_of_the_callee() -> None:
     lender = pool.place("lender", SHARED, Lender)
     (handle,) = pool.get(pool.call(lender, Lender.lend), DEADLINE_S)
     lent: Ref[int] = Ref(handle)
-    assert pool.get(lent, DEADLINE_S) == 5
     with pytest.raises(ActorLostError):
         pool.get(pool.call(lender, Lender.die), DEADLINE_S)
     lane.submit(ledger, Ledger.add, lent)
