@@ -122,7 +122,9 @@ class ReplayShards:
 
     def turns(self) -> list[list[int]]:
         """Return the shards, by index, in the order in which they are asked, and those that wait for rows."""
-        return [[self._actors.index(shard) for shard in shards] for shards in (self._turns, self._starved)]
+        return [
+            [self._actors.index(shard) for shard in shards] for shards in ([*self._turns, *self._due_s], self._starved)
+        ]
 
     def load_turns(self, turns: Sequence[Sequence[int]]) -> None:
         """Go on in the order that ``turns`` returned."""
@@ -150,6 +152,8 @@ class ReplayShards:
         They are to be read before a shard is given anything. Raises ActorLostError, now or then, where a shard is
         found to be lost, which is replaced.
         """
+        for shard in tuple(self._due_s):
+            self._place_anew(shard)
         return [self._state_of(shard) for shard in tuple(self._actors)]
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -185,7 +189,6 @@ class ReplayShards:
         """Place anew the lost shards whose delay is over."""
         for shard, due_s in tuple(self._due_s.items()):
             if due_s <= self._clock():
-                del self._due_s[shard]
                 self._place_anew(shard)
 
     def drain_events(self) -> list[str]:
@@ -194,6 +197,7 @@ class ReplayShards:
         return events
 
     def _place_anew(self, lost: Actor[ReplayShard]) -> None:
+        del self._due_s[lost]
         index = self._actors.index(lost)
         self._num_placed += 1
         shard = self._actors[index] = self._place(index, self._num_placed)

@@ -65,7 +65,7 @@ class Lender:
     def lend(self) -> list[Any]:
         import ray
 
-        return [ray.put(5)]
+        return [ray.remote(num_cpus=0)(lambda: time.sleep(3600.0)).remote()]  # so no node has a copy of it
 
     def die(self) -> None:
         os._exit(1)
@@ -292,10 +292,13 @@ def test_a_lost_argument_is_not_the_loss_of_the_callee() -> None:
     pool = ray_pool()
     ledger, here, lane = place(pool), pool.place("ledger", None, Ledger, 20), Lane(pool)
     lender = pool.place("lender", SHARED, Lender)
-    (handle,) = pool.get(pool.call(lender, Lender.lend), DEADLINE_S)
-    lent: Ref[int] = Ref(handle)
+    lane.submit(lender, Lender.lend)
+    (lending,) = await_calls(pool, lane, 1)
     with pytest.raises(ActorLostError):
         pool.get(pool.call(lender, Lender.die), DEADLINE_S)
+    result: Ref[Any] = lending.ref
+    (handle,) = pool.get(result, DEADLINE_S)  # from now on Ray asks its owner, which is dead
+    lent: Ref[int] = Ref(handle)
     lane.submit(ledger, Ledger.add, lent)
     lane.submit(here, Ledger.add, lent)
     for call in await_calls(pool, lane, 2):

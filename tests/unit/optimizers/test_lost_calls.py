@@ -37,7 +37,7 @@ class LossyPool(HeldPool):
             super().start(lane, actor, method, args)
 
     def call(self, actor: Actor[Any], method: Callable[..., R], *args: object) -> Ref[R]:
-        return Ref(TimeoutError()) if actor in self.deaf else super().call(actor, method, *args)  # type: ignore[arg-type]
+        return Ref(TimeoutError()) if actor in self.deaf else super().call(actor, method, *args)
 
     def get(self, ref: Ref[R], timeout: float) -> R:
         if isinstance(ref.handle, Exception):
