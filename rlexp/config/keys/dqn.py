@@ -36,7 +36,7 @@ class DQNConfig(DQNKeys):
         *("n_step", "noisy", "soft_q", "parameter_noise", "epsilon_with_noisy", "worker_side_prioritization")
     }
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
-        "info/num_target_updates",
+        *("info/num_target_updates", "info/num_fragments_lost"),
         *("info/min_exploration", "info/max_exploration", "info/replay_fill", "info/replay_fill_per_shard"),
         *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
         *("info/learner/loss", "info/learner/lr", "info/learner/mean_q", "info/learner/mean_td_error"),
