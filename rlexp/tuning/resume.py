@@ -25,6 +25,7 @@ from rlexp.runs.changed_keys import (
 from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE, RunDirectory, load_recorded_plan
 from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
+from rlexp.runs.storage import fetch_missing
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
@@ -66,6 +67,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
             directory.write_resolved(resolved_yaml(plan))
+        _fetch_missing(directory, trials, display)
         for trial in ended:
             directory.trial_status(trial, Status.TERMINATED)
         if not trials:
@@ -74,6 +76,21 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         session = RaySession(machine.cpus, machine.gpus, debug)
         source = FixedTrials(trials, machine.cpus, machine.gpus)
         return run_in_session(source, trials, directory, display, request, session)
+
+
+def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Display) -> None:
+    """Fetch checkpoints of trials that have none any more from their storage; raises ResumeError as resuming does."""
+    storages = {trial.experiment.storage for trial in trials} - {None}
+    if not storages:
+        return
+    urls = {trial.name: trial.experiment.storage for trial in trials if trial.experiment.storage is not None}
+    if len(storages) == 1:  # a sweep's trials have names that its plan does not know
+        urls |= {record.name: str(*storages) for record in directory.record.trials}
+    for text in fetch_missing(directory.path, directory.record, urls):
+        display.on_note(None, text)
+    for trial in trials:
+        if directory.record.knows(trial.name):
+            _refuse_other_keys(trial, directory.trial_directory(trial))
 
 
 def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[list[Trial], list[Trial]]:
@@ -123,6 +140,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     require_searcher(sweep, Path(heading.folder))
     machine = machine_for(plan, plan.everything, display, debug)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+        _fetch_missing(directory, plan.everything, display)
         past = restored(sweep, path)
         confirming = restored_confirmation(past.state, path)
         refuse_unresumable(past, confirming, directory)

@@ -18,6 +18,7 @@ from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
 from rlexp.runs.run_record import Status
+from rlexp.runs.storage import check_storage
 from rlexp.runs.videos import require_video_extra
 from rlexp.search.trial_source import FixedTrials, TrialSource
 from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
@@ -72,6 +73,8 @@ def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bo
     refuse_full_disk()
     machine = this_machine()
     check_fits(trials, machine)
+    for url in {trial.experiment.storage for trial in trials} - {None}:
+        check_storage(str(url))
     for trial in trials:
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):

@@ -110,7 +110,7 @@ class TrialEvents(tune.Callback):
             self._kill_when_folder_is_lost(trial)
             self._kill_when_hung(trial)
         self._directory.write_when_due()
-        for text in self._source.drain_notes():
+        for text in [*self._source.drain_notes(), *self._directory.copies.drain_notes()]:
             self._display.on_note(None, text)
         self._display.tick()
 

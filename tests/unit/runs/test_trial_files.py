@@ -1,4 +1,4 @@
-"""Files of a trial, shared or sent to a Keeper: equal files at the driver, and nothing outside of the trial's folder."""
+"""Files of a trial, shared or sent to a Keeper: equal at the driver, and nothing outside of the trial's folder."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ def written(folder: Path, iteration: int = 1) -> Path:
     return write_checkpoint(checkpoint_directory(folder, iteration), arrays, {"steps": iteration}, {"metrics": {}})
 
 
+def write_video(path: Path) -> None:
+    path.write_bytes(b"x" * 2500)
+
+
 def contents(checkpoint: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in checkpoint.iterdir()}
 
@@ -121,7 +125,7 @@ def test_phases_errors_stops_and_videos_arrive(files: TrialFiles, directory: Pat
     assert read_phase(directory) is None
     files.write_error("boom\n\ntrace")
     assert (directory / ERROR_FILE).read_text() == "boom\n\ntrace"
-    files.put_video("iteration_000001.mp4", lambda path: path.write_bytes(b"x" * 2500) and None)
+    files.put_video("iteration_000001.mp4", write_video)
     assert (directory / "videos" / "iteration_000001.mp4").read_bytes() == b"x" * 2500
     assert not files.stop_requested()
     (directory.parent / STOP_FILE).touch()
