@@ -108,6 +108,7 @@ class TrialProcess:
 
 
 @pytest.mark.ray
+@pytest.mark.cluster_slow
 @pytest.mark.timeout(600)
 def test_trial_in_a_process_of_ray_sends_its_files(ray_session: None, tmp_path: Path) -> None:
     import ray
