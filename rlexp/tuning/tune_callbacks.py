@@ -23,6 +23,7 @@ from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.keeper_actor import keeper_error
 from rlexp.tuning.stop_request import StopRequest
 
 LOST_AFTER_S = 1.0
@@ -185,7 +186,7 @@ class TrialEvents(tune.Callback):
             self._lost_once.add(ours.name)
             self._lost.append(ours)
         else:
-            self._end(ours, False, self._failures.get(ours.name) or self._error_of(ours))
+            self._end(ours, False, self._failures.get(ours.name) or keeper_error(trial) or self._error_of(ours))
 
     def conclude(self) -> Status:
         """Mark the trials that never ran or never ended; return how the run as a whole ended."""

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -16,7 +18,7 @@ from rlexp.runs.files import ERROR_FILE, STOP_FILE, Keeper, KeeperLostError
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import keeper_actor, trainable
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.keeper_actor import RayKeeperLink, started_keeper
+from rlexp.tuning.keeper_actor import RayKeeperLink, keeper_error, started_keeper
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 from tests.unit.runs.inline_keeper import InlineLink
@@ -99,12 +101,25 @@ def test_stop_and_error_pass_through_the_keeper(inline: Callable[[Assignment], A
         assert "LateRaisingEnv" in (assignment.directory / ERROR_FILE).read_text()
 
 
+def test_error_of_a_lost_keeper_is_known_at_the_driver(tmp_path: Path) -> None:
+    text = "ray::ExperimentTrainable.train()\nrlexp.runs.files.keeper_link.KeeperLostError: the Keeper is lost: why"
+    with assigned(tmp_path) as assignment:
+        trial: Any = SimpleNamespace(config={ASSIGNMENT: assignment}, get_error=lambda: RuntimeError(text))
+        assert keeper_error(trial) is None
+        trial.config[ASSIGNMENT] = replace(assignment, keeper="keeper")
+        found = keeper_error(trial)
+        assert found is not None
+        assert found.summary == "the Keeper is lost: why"
+        trial.get_error = lambda: None
+        assert keeper_error(trial) is None
+
+
 class TrialProcess:
     """A process that trains a trial, as an actor."""
 
     def run(self, assignment: Assignment) -> list[str | None]:
-        trainable.RayTaskPool = InlineTaskPool  # type: ignore[misc,assignment]
-        return [report["checkpoint"] for report in trained(assignment)]
+        with patch.object(trainable, "RayTaskPool", InlineTaskPool):
+            return [report["checkpoint"] for report in trained(assignment)]
 
 
 @pytest.mark.ray
@@ -119,7 +134,7 @@ def test_trial_in_a_process_of_ray_sends_its_files(ray_session: None, tmp_path: 
         assigned(tmp_path, env="CartPole-v1", stop=STOP, checkpoint_freq=1) as assignment,
         started_keeper(assignment.directory.parent) as keeper,
     ):
-        process = ray.remote(num_cpus=0)(TrialProcess).remote()
+        process: Any = ray.remote(num_cpus=0)(TrialProcess).remote()
         found = ray.get(process.run.remote(replace(assignment, keeper=keeper)), timeout=500)
         ray.kill(process)
         assert found == [str(path) for path in reversed(list_checkpoints(assignment.directory))]
