@@ -12,7 +12,9 @@ from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.runs.row_columns import flatten
-from rlexp.runs.run_record import RUN_FILE, SEE_LS, TrialRecord, hint_to_runs, is_in_run, read_run_record
+from rlexp.runs.run_record import RUN_FILE, SEE_LS, RunRecord, TrialRecord, hint_to_runs, is_in_run, read_run_record
+from rlexp.runs.storage import fetched_checkpoint
+from rlexp.runs.trust import refuse_foreign
 
 LOWER_IS_BETTER = "min-"
 
@@ -20,17 +22,20 @@ LOWER_IS_BETTER = "min-"
 def find_checkpoint(path: Path) -> Path:
     """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
 
-    The best checkpoint is the one whose trial had the highest mean reward when it was written. Raises
-    CheckpointError where there is none, and ResumeError where ``path`` is nothing of ours.
+    The best checkpoint is the one whose trial had the highest mean reward when it was written; where that was removed,
+    the newest one of that trial. Where a trial has none any more, they come from its storage. Raises CheckpointError
+    where there is none, ResumeError where ``path`` is nothing of ours, ResourceError where a storage does not answer.
     """
     if (path / MANIFEST).is_file():
         return path
     if (path / RUN_FILE).is_file():
-        return _best(path, read_run_record(path).trials)
+        record = read_run_record(path)
+        return _best(path, record, record.trials)
     if (path.parent / RUN_FILE).is_file():
-        trials = [trial for trial in read_run_record(path.parent).trials if trial.directory == path.name]
+        record = read_run_record(path.parent)
+        trials = [trial for trial in record.trials if trial.directory == path.name]
         if trials:
-            return _best(path.parent, trials)
+            return _best(path.parent, record, trials)
     if not path.exists():
         raise ResumeError(f"path {path} does not exist", SEE_LS)
     raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", hint_to_runs(path))
@@ -42,13 +47,16 @@ def starting_point(trial: Trial) -> Path | None:
     return None if restore is None else find_checkpoint(Path(restore).expanduser().resolve())
 
 
-def _best(run: Path, trials: list[TrialRecord]) -> Path:
+def _best(run: Path, record: RunRecord, trials: list[TrialRecord]) -> Path:
     for trial in trials:
         _refuse_elsewhere(run, trial)
     known = [trial for trial in trials if trial.best_checkpoint is not None]
-    if known:
-        best = max(known, key=lambda trial: _reward(trial.best_checkpoint_reward))
-        return run / str(best.best_checkpoint)
+    for trial in sorted(known, key=lambda trial: _reward(trial.best_checkpoint_reward), reverse=True):
+        best = run / str(trial.best_checkpoint)
+        found = best if best.is_dir() else newest_checkpoint(run / trial.directory)  # keep_checkpoints_num removes some
+        found = found or _from_storage(run, record, trial)
+        if found is not None:
+            return found
     for trial in trials:  # a run that was killed may have one that run.json does not know
         newest = newest_checkpoint(run / trial.directory)
         if newest is not None:
@@ -56,6 +64,15 @@ def _best(run: Path, trials: list[TrialRecord]) -> Path:
     raise CheckpointError(
         f"{run} has no checkpoint", "trials write one at their end, unless checkpoint_at_end is false; run it again"
     )
+
+
+def _from_storage(run: Path, record: RunRecord, trial: TrialRecord) -> Path | None:
+    """Return the best checkpoint of a trial, or its newest, from its storage, None where that has none."""
+    if trial.storage is None:
+        return None
+    refuse_foreign(run / RUN_FILE)  # it says which server is asked
+    best = Path(str(trial.best_checkpoint)).name
+    return fetched_checkpoint(run, record, trial, best) or fetched_checkpoint(run, record, trial, None)
 
 
 def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:

@@ -36,6 +36,7 @@ from rlexp.runs.run_record import (
     versions,
 )
 from rlexp.runs.secrets import has_secrets, masked, masked_command
+from rlexp.runs.storage import CheckpointCopies, folder_of
 
 RESOLVED_FILE: Final = "resolved.yaml"
 """The experiments with every default and seed: what a resumed run goes by."""
@@ -68,6 +69,8 @@ class RunDirectory:
         self.is_new = is_new
         """Whether this command has made it; if not, it is somebody's work."""
         self.record = record
+        self.copies = CheckpointCopies(folder_of(record))
+        """Of the checkpoints of trials that have a storage."""
         self._lock = lock
         self._written_s = -math.inf
         self._due_s = math.inf
@@ -151,12 +154,13 @@ class RunDirectory:
         self._write_within(STATUS_DELAY_S)
 
     def _make(self, trial: Trial) -> None:
-        if has_secrets(trial.experiment.config.model_dump(mode="json")):
+        storage = trial.experiment.storage
+        if has_secrets([trial.experiment.config.model_dump(mode="json"), storage]):
             self.keep_private()
         directory = self._make_directory(trial)
         seed = trial.experiment.config.seed
-        record = TrialRecord(trial.name, directory.name, seed, masked(trial.varied), env=trial.experiment.env)
-        self.record.add(record)
+        varied, env = masked(trial.varied), trial.experiment.env
+        self.record.add(TrialRecord(trial.name, directory.name, seed, varied, env=env, storage=masked(storage)))
 
     def _make_directory(self, trial: Trial) -> Path:
         directory = self.trial_directory(trial)
@@ -186,6 +190,8 @@ class RunDirectory:
     def trial_checkpoint(self, trial: Trial, checkpoint: Path, reward: float | None) -> None:
         """Record that the trial wrote a checkpoint when its mean reward was ``reward``."""
         self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
+        if trial.experiment.storage is not None:
+            self.copies.follow(self.trial_directory(trial), trial.experiment.storage)
         self._write_within(STATUS_DELAY_S)
 
     def trial_status(
@@ -247,6 +253,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Give up the lock; a second call does nothing."""
+        self.copies.close()
         self._lock.release()
 
     def __enter__(self) -> Self:

@@ -70,6 +70,8 @@ class TrialRecord:
     """Why it ended, where it reached its stop or its sweep ended it."""
     env: str | None = None
     """What it plays; None in records of earlier versions."""
+    storage: str | None = None
+    """URL of the second place of its checkpoints, without secrets."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
         """Record how far the trial has come, from a result row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,15 +14,19 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlexp.runs.files import Answer, Keeper, KeeperLostError, SentFiles, SharedFiles, TrialFiles
-from rlexp.tuning.assignment import Assignment
+from rlexp.runs.run_record import RecordedError
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 
 if TYPE_CHECKING:
+    from ray.tune.experiment import Trial as TuneTrial
+
     from rlexp.sessions.session import Session
 
 ANSWER_TIMEOUT_S = 300.0
 """How long the Keeper may take for one call: the longest one computes the hashes of a checkpoint with all replay."""
 START_TIMEOUT_S = 60.0
 """How long its process may take to start."""
+_LOST = re.compile(r"KeeperLostError: (.+)")
 _FILES, _WATCH = "files", "watch"
 _THREADS = {_FILES: 4, _WATCH: 1}
 """Of the Keeper, by kind of call: large files of one trial do not delay the looks of others."""
@@ -70,6 +75,15 @@ def started_keeper(run: Path) -> Iterator[str]:
     finally:
         with suppress(RayError):
             ray.kill(actor, no_restart=True)
+
+
+def keeper_error(trial: TuneTrial) -> RecordedError | None:
+    """Return the error of a trial that has lost its Keeper, and so could keep no error itself; None for any other."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    if assignment.keeper is None:
+        return None
+    found = _LOST.findall(str(trial.get_error()))
+    return RecordedError(found[-1]) if found else None
 
 
 class RayKeeperLink:

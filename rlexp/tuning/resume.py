@@ -25,6 +25,7 @@ from rlexp.runs.changed_keys import (
 from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE, RunDirectory, load_recorded_plan
 from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
+from rlexp.runs.storage import fetch_missing
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
@@ -68,6 +69,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
             directory.write_resolved(resolved_yaml(plan))
+        _fetch_missing(directory, trials, display)
         for trial in ended:
             directory.trial_status(trial, Status.TERMINATED)
         if not trials:
@@ -76,6 +78,21 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         session = make_session(cluster, plan, options)
         source = FixedTrials(trials, cluster.cpus, cluster.gpus)
         return run_in_session(source, trials, directory, display, request, session)
+
+
+def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Display) -> None:
+    """Fetch checkpoints of trials that have none any more from their storage; raises ResumeError as resuming does."""
+    storages = {trial.experiment.storage for trial in trials} - {None}
+    if not storages:
+        return
+    urls = {trial.name: trial.experiment.storage for trial in trials if trial.experiment.storage is not None}
+    if len(storages) == 1:  # a sweep's trials have names that its plan does not know
+        urls |= {record.name: str(*storages) for record in directory.record.trials}
+    for text in fetch_missing(directory.path, directory.record, urls):
+        display.on_note(None, text)
+    for trial in trials:
+        if directory.record.knows(trial.name):
+            _refuse_other_keys(trial, directory.trial_directory(trial))
 
 
 def _options(path: Path, debug: bool, joining: Joining) -> RunOptions:
@@ -133,6 +150,7 @@ def resume_sweep(
     options = _options(path, debug, joining)
     cluster = cluster_for(plan, plan.everything, display, options)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+        _fetch_missing(directory, plan.everything, display)
         past = restored(sweep, path)
         confirming = restored_confirmation(past.state, path)
         refuse_unresumable(past, confirming, directory)

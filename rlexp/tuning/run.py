@@ -18,6 +18,7 @@ from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
 from rlexp.runs.run_record import Status
+from rlexp.runs.storage import check_storage
 from rlexp.runs.videos import require_video_extra
 from rlexp.search.trial_source import FixedTrials, TrialSource
 from rlexp.sessions.choose import OWN, Joining
@@ -76,6 +77,8 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
         check_fits(trials, cluster)
     else:
         cluster = probed(options.joining.address, plan, trials, display, options)
+    for url in {trial.experiment.storage for trial in trials} - {None}:
+        check_storage(str(url))
     display.on_phase(None, f"trying each env{measuring}")
     for trial in trials:
         starting_point(trial)

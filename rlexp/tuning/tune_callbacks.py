@@ -18,6 +18,7 @@ from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.cluster_trials import ClusterTrials, failure_over_time
+from rlexp.tuning.keeper_actor import keeper_error
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial
 
@@ -106,7 +107,7 @@ class TrialEvents(tune.Callback):
         if self._cluster is not None:
             self._cluster.look(alive)
         self._directory.write_when_due()
-        for text in self._source.drain_notes():
+        for text in [*self._source.drain_notes(), *self._directory.copies.drain_notes()]:
             self._display.on_note(None, text)
         self._display.tick()
 
@@ -180,15 +181,15 @@ class TrialEvents(tune.Callback):
             self._lost_once.add(ours.name)
             self._lost.append(ours)
         else:
-            self._end(ours, False, self._error_of(ours))
+            self._end(ours, False, self._error_of(trial))
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.check_not_left()
         ours = our_trial(trial)
         self._watch.lose_process(ours)
-        self.training.discard(ours.name)  # whoever has no process cannot save
+        self.training.discard(ours.name)  # without a process it cannot save
         if self._cluster is not None and not self._cluster.may_start_again(ours):
-            self._watch.failures[ours.name] = self._error_of(ours)
+            self._watch.failures[ours.name] = self._error_of(trial)
             self._failed.add(ours.name)
 
     def leave_node(self, trial: TuneTrial) -> None:
@@ -254,6 +255,7 @@ class TrialEvents(tune.Callback):
             )
         return self._recorders[trial.name]
 
-    def _error_of(self, trial: Trial) -> RecordedError:
-        where = "" if self._cluster is None else self._cluster.where(trial.name)
-        return self._watch.failures.get(trial.name) or self._watch.error_of(trial, where)
+    def _error_of(self, trial: TuneTrial) -> RecordedError:
+        ours = our_trial(trial)
+        where = "" if self._cluster is None else self._cluster.where(ours.name)
+        return self._watch.failures.get(ours.name) or keeper_error(trial) or self._watch.error_of(ours, where)

@@ -15,9 +15,10 @@ import pytest
 
 from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
 from rlexp.config.yaml.writer import to_yaml
-from rlexp.errors import ResumeError
+from rlexp.errors import ConfigError, ResumeError
 from rlexp.machine import available_cpus
 from rlexp.runs.checkpoints import keep_best
+from rlexp.runs.run_directory import RunDirectory
 from tests.behaviour.inline_trials import assigned, rows_of, trials_of
 from tests.behaviour.learning_agents import TINY
 
@@ -75,6 +76,28 @@ def test_the_best_checkpoints_and_the_newest_are_kept(
     with assigned(tmp_path, checkpoint_freq=1, stop={"training_iteration": 5}, **keys) as assignment:
         rows_of(assignment, monkeypatch)
     assert iterations_with_checkpoints(assignment.directory) == kept
+
+
+@pytest.mark.key("storage")
+def test_checkpoints_are_copied_to_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = (tmp_path / "copies").as_uri()
+    with assigned(tmp_path, storage=url, stop={"training_iteration": 2}) as assignment:
+        rows_of(assignment, monkeypatch)
+    with RunDirectory.open(assignment.directory.parent) as directory:
+        (written,) = list_checkpoints(assignment.directory)
+        directory.trial_checkpoint(assignment.trial, written, 1.0)
+        assert directory.copies.finish() == []
+    (copy,) = (tmp_path / "copies").rglob(written.name)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == {
+        path.name: path.read_bytes() for path in written.iterdir()
+    }
+    assert read_checkpoint(copy).metadata["experiment"]["storage"] == url
+
+
+@pytest.mark.parametrize("url", ["copies", "/mnt/copies", "s3:/bucket", "s3://", "S3 ://bucket"])
+def test_storage_is_a_url(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be a URL, such as s3://bucket/folder"):
+        trials_of(tmp_path, storage=url)
 
 
 def write_scored(directory: Path, scores: list[float | None]) -> None:

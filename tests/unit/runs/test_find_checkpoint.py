@@ -39,6 +39,11 @@ def test_find_checkpoint_returns_best_else_newest(out: Path) -> None:
     assert find_checkpoint(recorded(out, best_checkpoint=FIRST, best_checkpoint_reward="high")) == out / "run" / FIRST
 
 
+def test_newest_is_found_where_the_best_was_removed(out: Path) -> None:
+    removed = f"{TRIAL}/checkpoint_000009"
+    assert find_checkpoint(recorded(out, best_checkpoint=removed, best_checkpoint_reward=9.0)) == out / "run" / SECOND
+
+
 @pytest.mark.parametrize("directory", ["../other", "..", "", "/", "a\0b", [1], None])
 def test_trial_outside_the_run_is_refused(out: Path, directory: Any) -> None:
     with pytest.raises(ResumeError, match="points elsewhere"):
