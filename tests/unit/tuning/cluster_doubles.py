@@ -27,6 +27,7 @@ class FakeNodes:
     silent: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     free: list[Mapping[str, float]] = field(default_factory=list)
+    groups: list[list[Mapping[str, float]]] = field(default_factory=list)
 
     def nodes(self) -> Sequence[RayNode]:
         return self.rows
@@ -42,6 +43,9 @@ class FakeNodes:
 
     def available(self) -> Sequence[Mapping[str, float]]:
         return self.free
+
+    def unplaced(self) -> Sequence[Sequence[Mapping[str, float]]]:
+        return self.groups
 
     def declare_dead(self, node_id: str) -> None:
         self.rows = [replace(node, is_alive=node.is_alive and node.id != node_id) for node in self.rows]

@@ -143,7 +143,7 @@ def test_trial_that_waits_says_for_what(scene: Scene) -> None:
     scene.nodes.silent.add("a")
     scene.fail()
     scene.look()
-    scene.nodes.free = [{"CPU": 2.0}]
+    scene.nodes.free, scene.nodes.groups = [{"CPU": 2.0}], [scene.trial.placement_group_factory.bundles]
     scene.look()
     assert "waiting for room: a node with 4 CPUs for the driver" in scene.said()
     assert scene.status is Status.RUNNING
