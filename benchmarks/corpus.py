@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.errors import RlexpError
-from rlexp.machine import check_fits, fitted, this_machine
+from rlexp.machine import Cluster, check_fits, fitted, this_machine
 
 ACCEPTED, REFUSED = "accepted", "refused"
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
@@ -36,10 +36,10 @@ def main() -> None:
 
 def look_at(file: Path) -> tuple[str, set[str]]:
     """Return what becomes of a file and what is said about it, without numbers, so that reasons can be counted."""
-    machine = this_machine()
+    cluster = Cluster.of(this_machine())
     try:
-        plan = load_plan([file], options=LoadOptions(adjust=partial(fitted, machine=machine)))
-        check_fits(plan.trials, machine)
+        plan = load_plan([file], options=LoadOptions(adjust=partial(fitted, cluster=cluster)))
+        check_fits(plan.trials, cluster)
     except RlexpError as error:
         return REFUSED, {without_numbers(problem.message) for problem in error.problems}
     return ACCEPTED, {without_numbers(notice.message) for notice in plan.notices}

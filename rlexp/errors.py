@@ -9,6 +9,7 @@
     │   └── CheckpointError      a checkpoint that is missing or of another format
     │       └── DamagedCheckpointError
     ├── ResourceError (4)        this machine or cluster cannot hold the experiment
+    ├── RayStoppedError (5)      Ray was lost while trials ran (in ``rlexp.sessions.session``)
     └── TrialError (1)           a trial failed while it ran
         ├── EnvError             its env raised, or returned something that Gymnasium does not allow
         └── NotFiniteError       a network's outputs are NaN or infinite

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rlexp.sessions.own import OwnRay
 from rlexp.sessions.ray_environment import set_ray_environment
-from rlexp.sessions.session import RaySession
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)
@@ -14,5 +14,5 @@ set_ray_environment(debug=False)
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A Ray with four logical CPUs, started at the first test that needs one."""
-    with RaySession(num_cpus=4, num_gpus=0, debug=False):
+    with OwnRay(num_cpus=4, num_gpus=0, debug=False):
         yield

@@ -15,7 +15,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env, spaces_of
 from rlexp.errors import ResourceError
 from rlexp.machine import Machine
-from rlexp.machine.fit import frames_per_transition
+from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import STORAGES
 from rlexp.rollout.n_step import NStep

@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlexp.commands.options import AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed, load_options
+from rlexp.commands.options import (
+    Address,
+    AllowUnknown,
+    AsJson,
+    Debug,
+    Files,
+    Fit,
+    Imports,
+    Overrides,
+    Seed,
+    load_options,
+    room_of,
+)
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
-from rlexp.errors import Notice, RlexpError
+from rlexp.errors import RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.search.optuna_sampler import require_sampler
-from rlexp.sessions.ray_environment import cluster_error
+from rlexp.sessions.choose import Joining, choose
 from rlexp.terminal import (
     plan_as_json,
     print_checked,
@@ -25,7 +37,7 @@ from rlexp.terminal import (
     print_notices,
     print_plan,
 )
-from rlexp.terminal.lines import print_notice
+from rlexp.terminal.cluster_condition import print_nodes
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -38,6 +50,7 @@ def check(
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
     fit: Fit = False,
+    address: Address = None,
     make_envs: Annotated[
         bool, typer.Option("--env", help="Also make, reset and step each env, in a process of its own.")
     ] = False,
@@ -48,8 +61,9 @@ def check(
 
     Nothing is trained or created.
     """
-    options = load_options(imports, allow_unknown, fit)
-    check_files(files, overrides or (), seed, options, as_json=as_json, make_envs=make_envs)
+    joining = choose(address, os.environ)
+    options = load_options(imports, allow_unknown, fit, joining=joining)
+    check_files(files, overrides or (), seed, options, joining, as_json=as_json, make_envs=make_envs)
 
 
 def check_files(
@@ -57,19 +71,17 @@ def check_files(
     overrides: Sequence[str],
     seed: int | None,
     options: LoadOptions,
+    joining: Joining,
     *,
     as_json: bool,
     make_envs: bool = False,
 ) -> None:
     """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
-    cluster = cluster_error(os.environ)
-    if cluster is not None:
-        print_notice(Notice("environment", f"{cluster.message}; {cluster.hint}"))
     plan, error, envs = None, None, None
     try:
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)
-        check_fits(plan.everything, this_machine())
+        check_fits(plan.everything, room_of(joining))
         for sweep in plan.sweeps:
             require_sampler(sweep)
         envs = _made_envs(plan) if make_envs else None
@@ -131,13 +143,29 @@ def convert(
 
 def doctor(
     clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
+    address: Address = None,
     as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
-    """Print versions, hardware, and what killed commands left behind."""
+    """Print versions, hardware, and what killed commands left behind.
+
+    With --address it prints the same of all nodes of a Ray cluster, and what keeps experiments from running there.
+    """
+    if address is not None and (joining := choose(address, os.environ)).address is not None:
+        return _examine(joining.address, as_json)
     from rlexp.sessions.leftovers import find_leftovers
 
     leftovers = find_leftovers()
     if clean:
         for leftover in leftovers:
             leftover.remove()
-    print_condition(this_machine(), leftovers, clean, as_json)
+    return print_condition(this_machine(), leftovers, clean, as_json)
+
+
+def _examine(address: str, as_json: bool) -> None:
+    """Print the nodes of a cluster; raises ResourceError where one of them cannot run experiments."""
+    from rlexp.sessions.probe import Question, probe_cluster
+
+    report = probe_cluster(address, Question(out=Path(os.environ.get("RLEXP_OUT", "results"))))
+    print_nodes(report, as_json)
+    report.refuse_problems()

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from rlexp.config.command_line import Flag, LoadOptions
-from rlexp.machine import fitted, this_machine
+from rlexp.machine import Cluster, fitted, this_machine
+from rlexp.sessions.choose import OWN, Joining
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]
 Overrides = Annotated[
@@ -32,7 +33,26 @@ Imports = Annotated[
     typer.Option("--import", metavar="MODULE", help="Import a module that registers environments; repeatable."),
 ]
 AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Ignore unknown keys, with a notice each.")]
-Fit = Annotated[bool, typer.Option("--fit", help="Reduce workers, replay shards, GPUs and replay to this machine.")]
+Fit = Annotated[
+    bool, typer.Option("--fit", help="Reduce workers, replay shards, GPUs and replay to this machine or cluster.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Train on the Ray cluster with this head (auto: this machine's; local: none). "
+        "Default: RLEXP_ADDRESS, then RAY_ADDRESS.",
+    ),
+]
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="DURATION", help="Wait so long (30s, 10m) until the cluster has room."),
+]
+WorkingDir = Annotated[
+    bool, typer.Option("--working-dir", help="Send the current folder to all nodes of the cluster (at most 100 MB).")
+]
 
 
 @dataclass
@@ -56,13 +76,23 @@ def load_options(
     fit: bool,
     is_sweep: bool = False,
     flags: tuple[Flag, ...] = (),
+    joining: Joining = OWN,
 ) -> LoadOptions:
-    """Return how to read files; ``fit`` scales their experiments to this machine."""
-    machine = this_machine() if fit else None
+    """Return how to read files; ``fit`` scales their experiments to this machine, or the cluster that is joined."""
+    cluster = room_of(joining) if fit else None
     return LoadOptions(
         imports=tuple(imports or ()),
         allow_unknown=allow_unknown,
         is_sweep=is_sweep,
         flags=flags,
-        adjust=partial(fitted, machine=machine) if machine else None,
+        adjust=partial(fitted, cluster=cluster) if cluster else None,
     )
+
+
+def room_of(joining: Joining) -> Cluster:
+    """Return this machine, or the nodes of the cluster that is joined; raises ResourceError where there is none."""
+    if joining.address is None:
+        return Cluster.of(this_machine())
+    from rlexp.sessions.probe import probe_cluster
+
+    return probe_cluster(joining.address).cluster

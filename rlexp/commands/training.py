@@ -15,6 +15,7 @@ import typer
 
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
+    Address,
     AllowUnknown,
     AsJsonLines,
     Debug,
@@ -28,6 +29,8 @@ from rlexp.commands.options import (
     Overwrite,
     Quiet,
     Seed,
+    Wait,
+    WorkingDir,
     load_options,
 )
 from rlexp.config.command_line import Flag, LoadOptions, experiment_text, option_at
@@ -35,8 +38,8 @@ from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, UsageError
-from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.ray_environment import refuse_cluster
+from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
+from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 
@@ -75,6 +78,9 @@ def run(
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
     fit: Fit = False,
+    address: Address = None,
+    wait: Wait = None,
+    working_dir: WorkingDir = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -83,12 +89,13 @@ def run(
 
     A run is named after its experiment, or after the first file where there are several experiments.
     """
+    joining = choose(address, os.environ, wait, working_dir)
+    options = load_options(imports, allow_unknown, fit, joining=joining)
     if dry_run:
-        return check_files(files, overrides or (), seed, load_options(imports, allow_unknown, fit), as_json=as_json)
+        return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
-    refuse_cluster(os.environ)
-    plan = load_plan(files, overrides or (), seed, load_options(imports, allow_unknown, fit))
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug))
+    plan = load_plan(files, overrides or (), seed, options)
+    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining))
 
 
 def sweep(
@@ -112,6 +119,9 @@ def sweep(
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,
     fit: Fit = False,
+    address: Address = None,
+    wait: Wait = None,
+    working_dir: WorkingDir = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -125,19 +135,22 @@ def sweep(
     section: dict[str, Any] = {"searcher": searcher, "scheduler": scheduler, "metric": metric, "mode": mode}
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
-    options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=_search_flags(section, searched or ()))
+    joining, flags = choose(address, os.environ, wait, working_dir), _search_flags(section, searched or ())
+    options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=flags, joining=joining)
     if dry_run:
-        return check_files([file], overrides or (), seed, options, as_json=as_json)
+        return check_files([file], overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
-    refuse_cluster(os.environ)
     plan = load_plan([file], overrides or (), seed, options)
     only_sweep(plan)
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug), allow_failures)
+    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
 
 
 def resume(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False)],
     overrides: Overrides = None,
+    address: Address = None,
+    wait: Wait = None,
+    working_dir: WorkingDir = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -148,12 +161,12 @@ def resume(
     -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not.
     """
     outlive_readers()
-    refuse_cluster(os.environ)
+    joining = choose(address, os.environ, wait, working_dir)
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
-        code = resume_run(path, overrides or (), display, debug)
+        code = resume_run(path, overrides or (), display, debug, joining)
     raise typer.Exit(code)
 
 
@@ -182,6 +195,9 @@ def train(
     ] = Path("results"),
     imports: Imports = None,
     fit: Fit = False,
+    address: Address = None,
+    wait: Wait = None,
+    working_dir: WorkingDir = False,
     debug: Debug = False,
 ) -> None:
     """Train with the options of RLlib's command line.
@@ -189,9 +205,9 @@ def train(
     `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`.
     """
     outlive_readers()
-    refuse_cluster(os.environ)
+    joining = choose(address, os.environ, wait, working_dir)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
-    options, flags = load_options(imports, False, fit), _Flags(out, debug=debug)
+    options, flags = load_options(imports, False, fit, joining=joining), _Flags(out, debug=debug, joining=joining)
     if given:
         _refuse_beside_files(context)
         return _train(load_plan(given, options=options), flags)
@@ -211,6 +227,7 @@ class _Flags:
     quiet: bool = False
     as_json: bool = False
     debug: bool = False
+    joining: Joining = OWN
 
 
 def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None:
@@ -219,12 +236,14 @@ def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None
         refuse_sweeps(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
-    check_fits(plan.everything, this_machine())  # again in rlexp.tuning, but only after what is slow to import
+    if flags.joining.address is None:
+        # Again in rlexp.tuning, but only after what is slow to import.
+        check_fits(plan.everything, Cluster.of(this_machine()))
     from rlexp.display import choose_display
     from rlexp.tuning.run import RunOptions, run_plan
     from rlexp.tuning.sweep import run_sweep
 
-    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv)
+    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv, flags.joining)
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
         if allow_failures is None:
             code = run_plan(plan, options, display)

@@ -1,7 +1,19 @@
-"""What this machine offers, whether trials fit it, and how to make them fit."""
+"""What this machine or a cluster offers, whether trials fit it, and how to make them fit."""
 
-from rlexp.machine.fit import check_fits, fitted
+from rlexp.machine.cluster import Cluster, Node
+from rlexp.machine.fit import fitted
 from rlexp.machine.hardware import Machine, available_cpus, available_gpus, this_machine
 from rlexp.machine.requirements import check_requirements
+from rlexp.machine.room import check_fits
 
-__all__ = ["Machine", "available_cpus", "available_gpus", "check_fits", "check_requirements", "fitted", "this_machine"]
+__all__ = [
+    "Cluster",
+    "Machine",
+    "Node",
+    "available_cpus",
+    "available_gpus",
+    "check_fits",
+    "check_requirements",
+    "fitted",
+    "this_machine",
+]

@@ -1,22 +1,22 @@
-"""What Ray finds in the environment: variables that rlexp sets for its own Ray, addresses of clusters, a full disk."""
+"""What Ray finds in the environment: variables that rlexp sets for it, addresses of clusters, a full disk."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from rlexp.errors import ResourceError
-from rlexp.runs.secrets import masked
 from rlexp.sessions.processes import SESSION
 
+_AUTH_MODE: Final = "RAY_AUTH_MODE"
 LEAST_FREE_BYTES = 64 * 2**20
 """What a session of some hours writes in the folder for temporary files, and a little more."""
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_AUTH_MODE": "token",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -24,14 +24,29 @@ ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # Trials are given out when there is room for them; Tune need not hold them back, one start after the other.
     "TUNE_MAX_PENDING_TRIALS_PG": "200",
-    # No record of every call, which is not read without a dashboard: its server grew by 25 MB a minute.
-    "RAY_task_events_report_interval_ms": "0",
     # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-"""What keeps Ray and Tune quiet, closed to strangers and out of each other's way; what the user has set wins."""
+"""What keeps Ray and Tune quiet and out of each other's way; what the user has set wins."""
+ENVIRONMENT_OF_OWN_RAY = {
+    _AUTH_MODE: "token",
+    # No record of every call, which is not read without a dashboard: its server grew by 25 MB a minute.
+    "RAY_task_events_report_interval_ms": "0",
+}
+"""What closes a Ray of our own to strangers and keeps it small. Whether a cluster wants a token, Ray finds out."""
+_OF_WORKERS = (
+    "RAY_AIR_NEW_OUTPUT",
+    "RAY_CHDIR_TO_TRIAL_DIR",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+"""Those of them that processes of trials need; on other nodes they do not inherit them."""
+_IN_A_CLUSTER: Final = "cluster"
+"""SESSION in processes of a joined cluster: what their envs start does not join it too."""
 NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
 """What keeps Ray from printing to our stdout, where ``--json`` has its events: messages about workers that died."""
 ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
@@ -44,13 +59,32 @@ LOCAL: Final = "local"
 """The value of both that asks for a Ray of one's own, on this machine."""
 
 
-def set_ray_environment(debug: bool) -> None:
+def set_ray_environment(debug: bool, joins: bool = False) -> None:
     """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then.
 
-    With ``debug`` Ray prints what it has to say, and what its processes print.
+    With ``debug`` Ray prints what it has to say, and what its processes print. ``joins``: for somebody's cluster.
     """
-    for name, value in {**ENVIRONMENT, **(ALL_OF_RAYS if debug else NOTHING_OF_RAYS)}.items():
+    output = ALL_OF_RAYS if debug else NOTHING_OF_RAYS
+    rays = auth_variables(os.environ, Path.home()) if joins else ENVIRONMENT_OF_OWN_RAY
+    for name, value in {**ENVIRONMENT, **rays, **output}.items():
         os.environ.setdefault(name, value)
+
+
+def has_token(environment: Mapping[str, str], home: Path) -> bool:
+    """Return whether there is a token where Ray looks for one."""
+    named = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return named or (home / ".ray" / "auth_token").is_file()
+
+
+def auth_variables(environment: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return what lets Ray use a token that is there: for an address that was given, it does not by itself."""
+    is_open = _AUTH_MODE not in environment and has_token(environment, home)
+    return {_AUTH_MODE: "token"} if is_open else {}
+
+
+def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the processes of trials get on all nodes of a cluster, by name."""
+    return {name: environment.get(name, ENVIRONMENT[name]) for name in _OF_WORKERS} | {SESSION: _IN_A_CLUSTER}
 
 
 def refuse_full_disk() -> None:
@@ -62,28 +96,3 @@ def refuse_full_disk() -> None:
             f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
             "free some space there (rlexp doctor shows what killed commands left), or set TMPDIR to another folder",
         )
-
-
-def cluster_error(environment: Mapping[str, str]) -> ResourceError | None:
-    """Return the error of a command that would have to join the cluster that a variable names; None without one."""
-    own, ray = (environment.get(name, "").strip() for name in (OWN_ADDRESS, RAY_ADDRESS))
-    if not own and SESSION in environment:  # within an env of a run: it is not the user who has set the address
-        return None
-    name, address = (OWN_ADDRESS, own) if own else (RAY_ADDRESS, ray)
-    if address in ("", LOCAL):
-        return None
-    return ResourceError(
-        f"{name}={masked(address)} names a Ray cluster, and rlexp cannot join one yet",
-        f"{OWN_ADDRESS}={LOCAL} trains in a Ray of its own on this machine",
-    )
-
-
-def refuse_cluster(environment: MutableMapping[str, str]) -> None:
-    """Raise ResourceError where a variable names a cluster; else remove Ray's, so that nothing joins its address.
-
-    An env may call ``ray.init()``, which would.
-    """
-    error = cluster_error(environment)
-    if error is not None:
-        raise error
-    environment.pop(RAY_ADDRESS, None)

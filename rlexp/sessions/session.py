@@ -1,188 +1,74 @@
-"""A Ray of our own for one command: started quietly, called in a thread, and ended with all its processes and files."""
+"""Session: a Ray for the time of one command, of its own or somebody's; what both kinds raise and share."""
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import secrets
-import shutil
-import signal
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-import psutil
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rlexp.errors import RlexpError
 from rlexp.machine.cluster import Cluster
-from rlexp.runs.run_lock import RunLock
-from rlexp.sessions.guard import Guard
-from rlexp.sessions.processes import SESSION, family_of, has_ended, kill, kill_processes_of
+from rlexp.sessions.ray_thread import Function
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
-
-Function = Callable[[], object]
-
 FOLDER_PREFIX = "rlexp-"
-"""Of the folder of a Ray of ours, where temporary files are."""
-DISCONNECT_S = 0.5
-"""How long this process may take to disconnect from Ray before Ray's processes are killed."""
-SHUTDOWN_TIMEOUT_S = 10.0
-"""How long Ray may take to shut down, and then its processes to vanish after they were killed."""
-CHECK_INTERVAL_S = 0.25
-LEAVE_TIMEOUT_S = 2.0
-"""How long the thread may take to end after ``leave``; Tune, unless Ray blocks it, takes 0.2 s."""
-_SERVERS = ("gcs_server", "raylet")
-"""The processes without which Ray does nothing: the registry of everything, and the node's manager."""
+"""Of the folder of a session, where temporary files are."""
 
 
 class RayStartError(RlexpError):
-    """Ray could not be started."""
+    """Ray could not be started, or not be joined."""
 
 
 class RayStoppedError(RlexpError):
-    """A process of Ray's own has ended while trials ran."""
+    """A part of Ray that every trial needs has ended, or cannot be reached, while trials ran."""
+
+    exit_code = 5
 
 
-class RaySession:
-    """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder.
+class Session(Protocol):
+    """A Ray between ``__enter__`` and ``__exit__``, called in one thread; :class:`OwnRay` and :class:`JoinedRay`."""
 
-    Where this process dies in between, a guard ends them in its place.
-    """
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes that trials may use; known before it is entered."""
+        ...
 
-    is_joined = False
-    is_abandoned = False
-    """Whether the rest of Ray is ended without a call to it.
+    @property
+    def is_joined(self) -> bool:
+        """Whether it is somebody's cluster, which goes on without this command."""
+        ...
 
-    Such a call would wait a minute for a server that is gone, and may crash while the thread is in another one.
-    """
-
-    def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
-        self.cluster = Cluster((), is_joined=False)
-        self._num_cpus = num_cpus
-        self._num_gpus = num_gpus
-        self._debug = debug
-        self._folder: Path | None = None
-        self._lock: RunLock | None = None
-        self._guard: Guard | None = None
-        self._servers: dict[str, psutil.Process] = {}
-        self._thread = RayThread()
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the rest of Ray is left without a call to it, which might wait for a minute or crash."""
+        ...
 
     @property
     def folder(self) -> Path:
-        """Where its temporary files are; only while it is entered."""
-        assert self._folder is not None
-        return self._folder
+        """Where its temporary files are, on this machine; only while it is entered."""
+        ...
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
         """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
 
-        Raises RayStoppedError where one of the processes without which Ray cannot work ends.
+        Raises RayStoppedError where a part without which Ray cannot work is lost.
         """
-        self._thread.call(function, self._check, *checks)
+        ...
 
     def leave(self) -> None:
         """Abandon Ray where the function that was called last has not ended, nor ends soon."""
-        self.is_abandoned = self.is_abandoned or not self._thread.is_free()
+        ...
 
-    def __enter__(self) -> Self:
-        # Ray lets all users read its own folder: it is put into one that only this user can read.
-        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        self._lock = RunLock(self._folder)
-        _use_own_token(self._folder)
-        os.environ[SESSION] = str(self._folder)
-        try:
-            self._guard = Guard(self._folder)
-            self._start_ray(self._folder)
-            self._servers = _servers()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def _start_ray(self, folder: Path) -> None:
-        """Start Ray. In the main thread it would take the handler of SIGTERM at once, and could lose the signal."""
-        import ray
-
-        def start() -> None:
-            with _blocked(signal.SIGHUP, signal.SIGTERM):
-                ray.init(
-                    address="local",
-                    num_cpus=self._num_cpus,
-                    num_gpus=self._num_gpus,
-                    include_dashboard=False,
-                    configure_logging=True,
-                    # A failed trial is reported by us, in a line; Tune would log its whole traceback.
-                    logging_level=level,
-                    log_to_driver=self._debug,
-                    _temp_dir=str(folder / "ray"),
-                    job_config=job_without_folders(),
-                )
-
-        level = logging.INFO if self._debug else logging.CRITICAL
-        logging.getLogger("ray").setLevel(level)  # also for what Ray logs before it looks at its arguments
-        try:
-            self._thread.call(start)
-        except Exception as error:  # Ray has no class for it
-            what = str(error).partition("\n")[0]
-            raise RayStartError(f"Ray did not start: {what}", "try it again; --debug shows what Ray reports") from error
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop()
-
-    def _check(self) -> None:
-        for name, process in self._servers.items():
-            if has_ended(process):
-                self.is_abandoned = True
-                raise RayStoppedError(f"Ray stopped: its process {name} (pid {process.pid}) ended unexpectedly")
-
-    def _stop(self) -> None:
-        family = family_of(self._folder) if self._folder is not None else []
-        self.leave()
-        if not self.is_abandoned:
-            self._shut_down_ray(family)
-        os.environ.pop(SESSION, None)
-        if self._folder is not None:
-            # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
-            kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
-            kill(family)  # children with another environment, after their parents have ended
-            if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
-                del os.environ["RAY_AUTH_TOKEN_PATH"]
-            shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.release()
-        if self._guard is not None:
-            self._guard.dismiss()
-        self._thread.close()
-
-    def _shut_down_ray(self, family: list[psutil.Process]) -> None:
-        """Leave Ray, then kill its processes: the SIGTERM that Ray sends is blocked in them."""
-        import ray
-
-        started_s = time.monotonic()
-
-        def check() -> None:
-            if time.monotonic() > started_s + SHUTDOWN_TIMEOUT_S:
-                raise TimeoutError
-            if time.monotonic() > started_s + DISCONNECT_S:
-                kill(family)
-
-        self.is_abandoned = True  # unless the call ends: it may also be interrupted
-        with suppress(TimeoutError):
-            self._thread.call(ray.shutdown, check)
-            self.is_abandoned = False
+    ) -> None: ...
 
 
 def exit_without_ray(code: int) -> None:
@@ -204,72 +90,3 @@ def job_without_folders() -> JobConfig:
             return super()._serialize()
 
     return JobWithoutFolders()
-
-
-@contextmanager
-def _blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Hold signals back from this thread; for the processes that it starts meanwhile, for ever.
-
-    A terminal that is closed sends SIGHUP to all processes of the command, ``timeout`` and job schedulers send
-    SIGTERM to all of them, and a trial needs all of Ray to save.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _servers() -> dict[str, psutil.Process]:
-    """Return the processes of this process's Ray that are called as _SERVERS says, by name."""
-    children = {child.name(): child for child in psutil.Process().children()}
-    return {name: children[name] for name in _SERVERS}
-
-
-def _use_own_token(folder: Path) -> None:
-    """Give this Ray a token that only this user can read; Ray's own is in ``~/.ray``, readable for all."""
-    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
-        return
-    token = folder / "auth_token"
-    with open(os.open(token, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(32))
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
-
-
-class RayThread:
-    """Owns a daemon thread from construction to ``close``; it calls one function after the other.
-
-    A call of Ray's may block for a minute, or for ever. Ray's servers end with the thread that has started them, so
-    it is the same one for all.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Function, Future[object]] | None] = SimpleQueue()
-        self._last: Future[object] | None = None
-        threading.Thread(target=self._serve, name="ray", daemon=True).start()
-
-    def call(self, function: Function, *checks: Callable[[], None]) -> None:
-        """Call ``function`` and wait for its end; raises what it raises, or what one of the checks raises meanwhile."""
-        self._last = future = Future[object]()
-        self._calls.put((function, future))
-        while not future.done():
-            for check in checks:
-                check()
-            wait([future], CHECK_INTERVAL_S)
-        future.result()
-
-    def is_free(self) -> bool:
-        """Return whether the last function has ended, after LEAVE_TIMEOUT_S at the latest."""
-        return self._last is None or bool(wait([self._last], LEAVE_TIMEOUT_S).done)
-
-    def close(self) -> None:
-        """Let the thread end when it is free."""
-        self._calls.put(None)
-
-    def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            function, future = call
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)

@@ -17,7 +17,7 @@ from rlexp.tuning.assignment import Assignment
 
 if TYPE_CHECKING:
     from rlexp.machine.cluster import Cluster
-    from rlexp.sessions.session import RaySession
+    from rlexp.sessions.session import Session
 
 ANSWER_TIMEOUT_S = 300.0
 """How long the Keeper may take for one call: the longest one computes the hashes of a checkpoint with all replay."""
@@ -42,7 +42,7 @@ def files_of(assignment: Assignment) -> TrialFiles:
 
 
 @contextmanager
-def keeper_of(run: Path, session: RaySession) -> Iterator[str | None]:
+def keeper_of(run: Path, session: Session) -> Iterator[str | None]:
     """Start a Keeper for a run where not every node has its directory; provide its name, and end it afterwards.
 
     Called in the thread that calls Ray.

@@ -33,15 +33,16 @@ from rlexp.search.record import BEST_FILE
 from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
-from rlexp.sessions.session import RaySession
+from rlexp.sessions.choose import OWN, Joining
+from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
-from rlexp.tuning.run import EXIT_CODES, machine_for, run_in_session
+from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session
 from rlexp.tuning.settling import settle
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep import capacity, confirmed_search
 
 
-def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool) -> int:
+def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool, joining: Joining = OWN) -> int:
     """Continue the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
 
     ``overrides`` (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial continues from its
@@ -51,18 +52,19 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     record = read_run_record(path)
     refuse_untrusted(path, record)
     if is_sweep(path):
-        return resume_sweep(path, record, overrides, display, debug)
+        return resume_sweep(path, record, overrides, display, debug, joining)
     refuse_changes_of(overrides, {"seed"}.union(*(trial.varied for trial in record.trials)), path)
     plan = load_recorded_plan(path, record, overrides)
     if plan.sweeps:  # its journal and sweep.json were lost
-        return resume_sweep(path, record, overrides, display, debug)
+        return resume_sweep(path, record, overrides, display, debug, joining)
     refuse_own_modules(path, plan.trials, plan.modules.folders)
     trials, ended = _unfinished_and_ended(path, plan, record)
     if not trials and not ended:
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
-    machine = machine_for(plan, trials, display, debug)
+    options = _options(path, debug, joining)
+    cluster = cluster_for(plan, trials, display, options)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
             directory.write_resolved(resolved_yaml(plan))
@@ -71,9 +73,14 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
         if not trials:
             return _concluded(Status.TERMINATED, directory, display)
         directory.restart(trials)
-        session = RaySession(machine.cpus, machine.gpus, debug)
-        source = FixedTrials(trials, machine.cpus, machine.gpus)
+        session = make_session(cluster, plan, options)
+        source = FixedTrials(trials, cluster.cpus, cluster.gpus)
         return run_in_session(source, trials, directory, display, request, session)
+
+
+def _options(path: Path, debug: bool, joining: Joining) -> RunOptions:
+    """Return the options of a run that exists at ``path``: OUT is where that lies."""
+    return RunOptions(path.absolute().parent, None, False, debug, [], joining)
 
 
 def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[list[Trial], list[Trial]]:
@@ -109,7 +116,9 @@ def is_sweep(path: Path) -> bool:
     return (path / JOURNAL_FILE).exists() or (path / SWEEP_FILE).exists()
 
 
-def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], display: Display, debug: bool) -> int:
+def resume_sweep(
+    path: Path, record: RunRecord, overrides: Sequence[str], display: Display, debug: bool, joining: Joining = OWN
+) -> int:
     """Continue the sweep at ``path``; return the exit code, as the sweep itself does.
 
     ``overrides`` may change what CHANGEABLE_IN_SWEEPS names. Raises ResumeError, with nothing changed, where they
@@ -121,7 +130,8 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
     sweep = same_sweep(plan, heading, path)
     refuse_own_modules(path, plan.everything, plan.modules.folders)
     require_searcher(sweep, Path(heading.folder))
-    machine = machine_for(plan, plan.everything, display, debug)
+    options = _options(path, debug, joining)
+    cluster = cluster_for(plan, plan.everything, display, options)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         past = restored(sweep, path)
         confirming = restored_confirmation(past.state, path)
@@ -130,7 +140,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
             directory.write_resolved(resolved_yaml(plan))
         with (
             Journal(path, past.elapsed_s) as journal,
-            closing(confirmed_search(past.state, directory, journal, capacity(sweep, machine))) as source,
+            closing(confirmed_search(past.state, directory, journal, capacity(sweep, cluster))) as source,
         ):
             settle(source.search, past, directory)
             if confirming is not None:
@@ -138,7 +148,7 @@ def resume_sweep(path: Path, record: RunRecord, overrides: Sequence[str], displa
             display.follow(past.state.standings)
             if source.is_complete:
                 return _concluded(source.conclude(Status.TERMINATED), directory, display)
-            session = RaySession(machine.cpus, machine.gpus, debug)
+            session = make_session(cluster, plan, options)
             return run_in_session(source, [], directory, display, request, session)
 
 

@@ -13,20 +13,17 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.display import Display
 from rlexp.errors import RlexpError
-from rlexp.machine import Machine, check_fits, this_machine
+from rlexp.machine import Cluster, check_fits, this_machine
 from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
 from rlexp.runs.run_record import Status
 from rlexp.runs.videos import require_video_extra
 from rlexp.search.trial_source import FixedTrials, TrialSource
+from rlexp.sessions.choose import OWN, Joining
 from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
-from rlexp.sessions.session import (
-    RaySession,
-    RayStartError,
-    RayStoppedError,
-    exit_without_ray,
-)
+from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
+from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
 
@@ -42,6 +39,8 @@ class RunOptions:
     overwrite: bool
     debug: bool
     command: Sequence[str]
+    joining: Joining = OWN
+    """Which Ray the trials run in."""
 
 
 def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
@@ -49,7 +48,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    machine = machine_for(plan, plan.trials, display, options.debug)
+    cluster = cluster_for(plan, plan.trials, display, options)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     name = usual_name(plan)
     with (
@@ -58,28 +57,34 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
     ):
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
-        session = RaySession(machine.cpus, machine.gpus, options.debug)
-        source = FixedTrials(plan.trials, machine.cpus, machine.gpus)
+        session = make_session(cluster, plan, options)
+        source = FixedTrials(plan.trials, cluster.cpus, cluster.gpus)
         return run_in_session(source, plan.trials, directory, display, request, session)
 
 
-def machine_for(plan: Plan, trials: Sequence[Trial], display: Display, debug: bool) -> Machine:
-    """Return this machine; raises where it cannot run one of ``trials``, or an env or starting point is missing."""
+def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: RunOptions) -> Cluster:
+    """Return where trials can run: on this machine, or on the nodes of the cluster that is joined.
+
+    Raises where one of ``trials`` cannot, or an env or starting point is missing.
+    """
     has_replay = any(trial.experiment.config.replay is not None for trial in trials)
     measuring = ", and measuring the memory of its replay" if has_replay else ""
-    display.on_phase(None, f"trying each env{measuring}")
-    set_ray_environment(debug)
+    set_ray_environment(options.debug, joins=options.joining.address is not None)
     refuse_full_disk()
-    machine = this_machine()
-    check_fits(trials, machine)
+    if options.joining.address is None:
+        cluster = Cluster.of(this_machine())
+        check_fits(trials, cluster)
+    else:
+        cluster = probed(options.joining.address, plan, trials, display, options)
+    display.on_phase(None, f"trying each env{measuring}")
     for trial in trials:
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):
         require_video_extra()
-    for report in try_envs(trials, plan.modules, machine, plan.env_places, plan.copies_trials):
+    for report in try_envs(trials, plan.modules, this_machine(), plan.env_places, plan.copies_trials):
         for notice in report.notices:
             display.on_note(None, f"env {report.env}: {notice}")
-    return machine
+    return cluster
 
 
 def run_in_session(
@@ -88,9 +93,9 @@ def run_in_session(
     directory: RunDirectory,
     display: Display,
     request: StopRequest,
-    session: RaySession,
+    session: Session,
 ) -> int:
-    """Run what ``source`` gives in a Ray of its own; return the exit code. ``trials`` are those known beforehand."""
+    """Run what ``source`` gives in a Ray; return the exit code. ``trials`` are those known beforehand."""
     try:
         display.start(directory.path, trials)
         status, failure = _train(source, directory, display, request, session)
@@ -119,7 +124,7 @@ def run_in_session(
 
 
 def _train(
-    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: Session
 ) -> tuple[Status, RlexpError | None]:
     """Run the trials within the session; return how the run ended, and the error where Ray ended first.
 
@@ -129,10 +134,10 @@ def _train(
     from rlexp.tuning.tune_runner import run_trials  # a second or two in which a signal interrupts
 
     with ExitStack() as stack:
-        display.on_phase(None, "starting Ray")
+        display.on_phase(None, "joining the cluster" if session.is_joined else "starting Ray")
         with request.held_back():
             stack.enter_context(session)
-        stack.callback(display.on_phase, None, "ending Ray")
+        stack.callback(display.on_phase, None, "leaving the cluster" if session.is_joined else "ending Ray")
         several = len(directory.record.trials) > 1
         display.on_phase(
             None, "starting the processes of the trials" if several else "starting the process of the trial"
@@ -141,16 +146,17 @@ def _train(
             return source.conclude(run_trials(source, directory, display, request, session)), None
         except RayStoppedError as error:
             source.conclude(Status.STOPPED)
-            return Status.ERROR, RlexpError(error.message, _how_to_resume(directory))
+            return Status.ERROR, RayStoppedError(error.message, _how_to_resume(directory, session.is_joined))
         except KeyboardInterrupt:
             if _is_to_be_discarded(directory):
                 raise
             return source.conclude(Status.STOPPED), None
 
 
-def _how_to_resume(directory: RunDirectory) -> str:
+def _how_to_resume(directory: RunDirectory, is_joined: bool) -> str:
     """Return what is kept of the trials that have not ended, and the command that continues them."""
-    command = f"rlexp resume {shlex.quote(str(directory.path))}"
+    where = " --address HOST:PORT" if is_joined else ""  # the next cluster may have another address
+    command = f"rlexp resume {shlex.quote(str(directory.path))}{where}"
     trials = [trial for trial in directory.record.trials if trial.status is Status.STOPPED]
     newest = [list_checkpoints(directory.path / trial.directory)[:1] for trial in trials]
     kept = [checkpoint.name for found in newest for checkpoint in found]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import only_sweep
 from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
-from rlexp.machine import Machine
+from rlexp.machine import Cluster
+from rlexp.machine.room import number_that_fit
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.secrets import has_secrets, masked
@@ -21,8 +20,8 @@ from rlexp.search.journal import Heading, Journal, read_heading, study_member
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
-from rlexp.sessions.session import RaySession
-from rlexp.tuning.run import RunOptions, machine_for, run_in_session
+from rlexp.tuning.joining import make_session
+from rlexp.tuning.run import RunOptions, cluster_for, run_in_session
 from rlexp.tuning.stop_request import StopRequest
 
 
@@ -33,7 +32,7 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     """
     sweep = only_sweep(plan)
     require_searcher(sweep, Path.cwd())
-    machine = machine_for(plan, plan.everything, display, options.debug)
+    cluster = cluster_for(plan, plan.everything, display, options)
     name = usual_name(plan)
     with (
         StopRequest(display.on_stop_request) as request,
@@ -42,8 +41,8 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     ):
         state = SearchState(sweep, make_searcher(sweep, study_member(directory.path)))
         display.follow(state.standings)
-        session = RaySession(machine.cpus, machine.gpus, options.debug)
-        with closing(confirmed_search(state, directory, journal, capacity(sweep, machine))) as source:
+        session = make_session(cluster, plan, options)
+        with closing(confirmed_search(state, directory, journal, capacity(sweep, cluster))) as source:
             return run_in_session(source, [], directory, display, request, session)
 
 
@@ -74,15 +73,10 @@ def confirmed_search(state: SearchState, directory: RunDirectory, journal: Journ
     return ConfirmedSearch(make_search(state, journal), state, directory.path, heading, make_search)
 
 
-def capacity(sweep: Sweep, machine: Machine) -> int:
-    """Return how many trials are to run at a time: as many as this machine has room for, or as asked for if fewer.
+def capacity(sweep: Sweep, cluster: Cluster) -> int:
+    """Return how many trials are to run at a time: as many as there is room for, or as asked for if fewer.
 
     A trial that was begun where there is no room would count as running, and other seeds would not wait for it.
     """
-    room = max(max(_room(experiment, machine) for experiment in sweep.variants), 1)
+    room = max(max(number_that_fit(experiment, cluster) for experiment in sweep.variants), 1)
     return min(room, sweep.search.max_concurrent or room)
-
-
-def _room(experiment: Experiment, machine: Machine) -> int:
-    shares = [(machine.cpus, required_cpus(experiment)), (machine.gpus, required_gpus(experiment))]
-    return min((math.floor(available / needed) for available, needed in shares if needed), default=machine.cpus)

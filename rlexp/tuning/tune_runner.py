@@ -21,7 +21,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
-from rlexp.sessions.session import RaySession
+from rlexp.sessions.session import Session
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
 from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.keeper_actor import keeper_of
@@ -42,7 +42,7 @@ SENT_SAVE_TIMEOUT_S = 30.0
 
 
 def run_trials(
-    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: RaySession
+    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: Session
 ) -> Status:
     """Run every trial that ``source`` gives to its end; return how the run as a whole ended. ``session`` is entered.
 
@@ -73,7 +73,7 @@ def run_trials(
     return status
 
 
-def _save_timeout_s(session: RaySession) -> float:
+def _save_timeout_s(session: Session) -> float:
     return SAVE_TIMEOUT_S if session.cluster.shares_out else SENT_SAVE_TIMEOUT_S
 
 
@@ -85,7 +85,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def make_tuner(
-    source: TrialSource, directory: RunDirectory, events: TrialEvents, session: RaySession, keeper: str | None = None
+    source: TrialSource, directory: RunDirectory, events: TrialEvents, session: Session, keeper: str | None = None
 ) -> tune.Tuner:
     """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles.
 

@@ -18,6 +18,7 @@ from rlexp.config.yaml.writer import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.json_file import to_json
 from rlexp.machine import this_machine
+from rlexp.machine.cluster import Cluster
 from rlexp.runs.recorders.line_files import LineFile
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
@@ -77,16 +78,16 @@ class Rehearsals:
 
     @contextmanager
     def _without_ray(self) -> Iterator[None]:
-        def machine_for(*arguments: object) -> object:
-            return this_machine()
+        def cluster_for(*arguments: object) -> object:
+            return Cluster.of(this_machine())
 
         names = ("rlexp.tuning.sweep", "rlexp.tuning.resume")
         with (
             patch.multiple(
-                names[0], run_in_session=self._play, machine_for=machine_for, capacity=lambda *_: self._capacity
+                names[0], run_in_session=self._play, cluster_for=cluster_for, capacity=lambda *_: self._capacity
             ),
             patch.multiple(
-                names[1], run_in_session=self._play, machine_for=machine_for, capacity=lambda *_: self._capacity
+                names[1], run_in_session=self._play, cluster_for=cluster_for, capacity=lambda *_: self._capacity
             ),
         ):
             yield

@@ -120,7 +120,7 @@ def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(
 ) -> None:
     given = {"num_learners": 2, "num_cpus_per_learner": cpus}
     agent = make_agent(**given)
-    assert list(placed(agent).values()) == [Resources(cpus, 0.0)] * 2
+    assert list(placed(agent).values()) == [Resources(cpus, 0.0, bundle=1 + rank) for rank in (0, 1)]
     assert isinstance(agent.pool, RecordingPool)
     agent.pool.makers[0]()
     assert torch.get_num_threads() == num_threads

@@ -16,7 +16,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
-from rlexp.task_pool import InlineTaskPool, Resources
+from rlexp.task_pool import InlineTaskPool, Resources, TrialGroup
 from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll_sent
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 from tests.replay_states import in_memory
@@ -71,9 +71,26 @@ def test_replay_shards_have_processes_of_their_own_or_the_learners(
     config = ApexConfig(**{**SMALL, **changes})
     pool = PlacementPool()
     ApexAgent(COUNTING_ENV, config, pool, seed=0).stop()
-    expected = Resources(cpus=0, gpus=0) if own_processes else None
+    expected = Resources(cpus=0, gpus=0, bundle=0) if own_processes else None
     assert [pool.placed[name] for name in ("replay-0", "replay-1")] == [expected, expected]
     assert pool.placed["worker-0"] is not None
+
+
+@pytest.mark.key("replay_storage")
+@pytest.mark.parametrize(
+    ("cpus", "here", "own_processes"),
+    [(64, range(361), False), (64, range(1), True), (4, range(1), False), (10, range(7), False), (11, range(7), True)],
+)
+def test_only_workers_on_the_learners_machine_take_cpus_of_shards(
+    cpus: int, here: range, own_processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: cpus)
+    monkeypatch.setattr("rlexp.agents.apex.agent.trial_group", lambda: TrialGroup(361, frozenset(here)))
+    config = ApexConfig(**{**SMALL, "num_workers": 360, "optimizer": {"num_replay_buffer_shards": 4}})
+    pool = PlacementPool()
+    agent = ApexAgent(COUNTING_ENV, config, pool, seed=0)
+    agent.stop()
+    assert (pool.placed["replay-0"] is not None) == own_processes
 
 
 def shared_agent(env: str = COUNTING_ENV, **changes: Any) -> ApexAgent:

@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.checkpoint import list_checkpoints, read_checkpoint
 from rlexp.config.keys.trial import Trial
-from rlexp.machine import this_machine
+from rlexp.machine import Cluster, this_machine
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.run_record import Status
 from rlexp.search.optuna_searcher import OptunaSearcher
@@ -136,8 +136,8 @@ def test_max_concurrent_limits_running_trials(most: int, tmp_path: Path) -> None
 def test_max_concurrent_above_the_room_of_the_machine_has_no_effect(
     most: int | None, expected: int, tmp_path: Path
 ) -> None:
-    machine = replace(this_machine(), cpus=4, gpus=0)
-    assert capacity(sweep_of(tmp_path, RATES, {"max_concurrent": most}), machine) == expected
+    cluster = Cluster.of(replace(this_machine(), cpus=4, gpus=0))
+    assert capacity(sweep_of(tmp_path, RATES, {"max_concurrent": most}), cluster) == expected
 
 
 @pytest.mark.key("search.time_budget_s")

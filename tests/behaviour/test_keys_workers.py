@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from rlexp.config.keys.dqn import DQNExperiment
+from rlexp.agents.apex.agent import ApexAgent
+from rlexp.config.keys.apex import ApexConfig, ApexExperiment
+from rlexp.config.keys.bundles import bundles_of
+from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
+from rlexp.config.keys.ppo import PPOConfig
 from rlexp.errors import TrialError
 from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
 from rlexp.tuning.placement import placement
@@ -57,7 +62,8 @@ def test_each_worker_reserves_what_it_is_given() -> None:
         "num_gpus_per_worker": 0.25,
         "custom_resources_per_worker": {"licence": 2.0},
     }
-    assert placed(**given) == dict.fromkeys(("worker-0", "worker-1"), Resources(0.5, 0.25, {"licence": 2.0}))
+    licence = {"licence": 2.0}
+    assert placed(**given) == {f"worker-{index}": Resources(0.5, 0.25, licence, bundle=1 + index) for index in (0, 1)}
     assert bundles(**given)[1:] == [{"CPU": 0.5, "GPU": 0.25, "licence": 2.0}] * 2
 
 
@@ -88,8 +94,85 @@ def test_ray_is_asked_for_all_that_an_actor_reserves(monkeypatch: pytest.MonkeyP
         return lambda make: Remote()
 
     monkeypatch.setattr(ray, "remote", remote)
-    RayTaskPool().place("worker-0", Resources(0.5, 0.25, {"licence": 2.0}), InlineTaskPool)
-    assert asked == [{"num_cpus": 0.5, "num_gpus": 0.25, "resources": {"licence": 2.0}, "max_restarts": 0}]
+    pool = RayTaskPool()
+    pool.place("worker-0", Resources(0.5, 0.25, {"licence": 2.0}), InlineTaskPool)
+    pool.place("worker-1", Resources(0.5, 0.25, {"licence": 2.0}, outside_group=True), InlineTaskPool)
+    usual = {"num_cpus": 0.5, "num_gpus": 0.25, "resources": {"licence": 2.0}, "max_restarts": 0}
+    assert asked == [usual, {**usual, "scheduling_strategy": "DEFAULT"}]
+
+
+@pytest.mark.key("min_num_workers")
+def test_workers_beyond_those_waited_for_are_outside_of_the_trials_group() -> None:
+    assert bundles(num_workers=3, min_num_workers=1) == bundles(num_workers=1)
+    inside, *elastic = placed(num_workers=3, min_num_workers=1).values()
+    assert inside == Resources(1.0, 0.0, bundle=1)
+    assert elastic == [Resources(1.0, 0.0, outside_group=True)] * 2
+    agent = make_agent(num_workers=3, min_num_workers=0)
+    assert sorted(info.worker_index for _, info in poll(agent)) == [0, 1, 2]
+    agent.stop()
+
+
+@pytest.mark.key("min_num_workers")
+@pytest.mark.parametrize(
+    ("num_workers", "message"),
+    [(0, "num_workers is 0, so there are no workers to wait for"), (2, "more than num_workers, which is 2")],
+)
+def test_no_workers_are_waited_for_that_no_trial_has(num_workers: int, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DQNConfig(num_workers=num_workers, min_num_workers=3)
+    (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
+    assert conflict.keys == ("min_num_workers", "num_workers")
+    assert message in conflict.message
+
+
+@pytest.mark.key("min_num_workers", "replay_storage")
+def test_shared_memory_has_no_workers_outside_of_the_group() -> None:
+    with pytest.raises(ValidationError) as caught:
+        ApexConfig(num_workers=3, min_num_workers=1, replay_storage="shared_memory")
+    (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
+    assert "which needs all workers on the learner's machine" in conflict.message
+    assert ApexConfig(num_workers=3, min_num_workers=3, replay_storage="shared_memory").num_reserved_workers == 3
+
+
+@pytest.mark.key("placement", "replay_storage")
+@pytest.mark.parametrize(
+    ("changes", "strategy"),
+    [
+        ({}, "PACK"),
+        ({"placement": "SPREAD"}, "SPREAD"),
+        ({"replay_storage": "shared_memory"}, "STRICT_PACK"),
+        ({"replay_storage": "shared_memory", "num_workers": 0}, "PACK"),
+    ],
+)
+def test_bundles_are_packed_spread_or_on_one_node(changes: dict[str, Any], strategy: str) -> None:
+    entry = {"name": "e", "run": "APEX", "env": COUNTING_ENV, "config": changes}
+    assert placement(ApexExperiment.model_validate(entry)).strategy == strategy
+
+
+@pytest.mark.key("optimizer.num_cpus_per_shard")
+@pytest.mark.parametrize(("storage", "cpus"), [("auto", 3.0), ("actors", 3.0), ("local", 1.0), ("shared_memory", 1.0)])
+def test_shards_reserve_cpus_in_the_bundle_of_the_driver(
+    storage: str, cpus: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: 1)
+    shards = {"num_replay_buffer_shards": 4, "num_cpus_per_shard": 0.5}
+    keys = {**SMALL, "num_workers": 1, "train_batch_size": 32, "replay_storage": storage, "optimizer": shards}
+    entry = {"name": "e", "run": "APEX", "env": COUNTING_ENV, "config": keys}
+    assert placement(ApexExperiment.model_validate(entry)).bundles == [{"CPU": cpus}, {"CPU": 1.0}]
+    config, pool = ApexConfig(**keys), PlacementPool()
+    ApexAgent(COUNTING_ENV, config, pool, seed=0).stop()
+    assert pool.placed["replay-3"] == (Resources(0.5, 0, bundle=0) if cpus > 1 else None)
+    has_no_effect = "optimizer.num_cpus_per_shard" in dict(config.ineffective_keys())
+    assert has_no_effect == (cpus == 1.0)
+
+
+def test_a_driver_that_reserves_nothing_has_no_bundle() -> None:
+    config = ApexConfig(num_cpus_for_driver=0.0, num_workers=2)
+    bundles = bundles_of(config)
+    assert bundles.of_driver is None
+    assert [bundles.of_worker(index) for index in range(3)] == [0, 1, None]
+    learners = bundles_of(PPOConfig(num_workers=2, num_learners=2))
+    assert (learners.of_driver, learners.of_first_learner, learners.of_worker(0)) == (0, 1, 3)
 
 
 @pytest.mark.key("num_cpus_for_driver")

@@ -96,7 +96,15 @@ OTHERS: dict[str, Any] = {
 }
 """Another value than the default, or that of SMALL, of every key below."""
 OF_ENVS_AND_PROCESSES = {
-    *("num_workers", "num_cpus_per_worker", "num_gpus_per_worker", "custom_resources_per_worker", "num_gpus"),
+    *(
+        "num_workers",
+        "min_num_workers",
+        "placement",
+        "num_cpus_per_worker",
+        "num_gpus_per_worker",
+        "custom_resources_per_worker",
+        "num_gpus",
+    ),
     *("num_cpus_for_driver", "env_config", "preprocessor_pref", "replay_storage", "discretize_actions", "monitor"),
     *("v_min", "v_max"),
 }

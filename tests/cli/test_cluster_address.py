@@ -1,4 +1,4 @@
-"""Commands that train refuse an environment that names a Ray cluster; others say what those would do."""
+"""Commands look at the cluster that the environment or an option names before they create anything."""
 
 from __future__ import annotations
 
@@ -11,32 +11,39 @@ import pytest
 
 from rlexp.sessions.processes import SESSION
 
-ADDRESS = "10.77.0.1:6379"
+ADDRESS = "127.0.0.1:9"  # nothing listens at the discard port
 EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, config: {num_workers: 0}}\n"
-REASON = f"RAY_ADDRESS={ADDRESS} names a Ray cluster, and rlexp cannot join one yet"
+TIMEOUT_S = 150
 
 
-def rlexp(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def rlexp(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     (folder / "a.yaml").write_text(EXPERIMENT)
-    environment = {name: value for name, value in os.environ.items() if name != SESSION} | {"RAY_ADDRESS": ADDRESS}
+    environment = {name: value for name, value in os.environ.items() if name != SESSION} | variables
     command = [sys.executable, "-m", "rlexp", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
     "words",
-    [["run", "a.yaml"], ["sweep", "a.yaml", "--sweep", "lr=1,2"], ["resume", "results/a"], ["train", "-f", "a.yaml"]],
+    [["run", "a.yaml"], ["sweep", "a.yaml", "--sweep", "lr=1,2"], ["train", "-f", "a.yaml"], ["check", "a.yaml"]],
     ids=lambda words: words[0],
 )
-def test_command_that_trains_refuses_a_cluster_before_it_creates_anything(words: list[str], tmp_path: Path) -> None:
-    done = rlexp(tmp_path, *words)
+def test_command_looks_for_the_cluster_of_the_environment(words: list[str], tmp_path: Path) -> None:
+    done = rlexp(tmp_path, *words, RAY_ADDRESS=ADDRESS)
     assert done.returncode == 4
-    assert done.stderr == f"error: {REASON}\nhint:  RLEXP_ADDRESS=local trains in a Ray of its own on this machine\n"
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error == f"error: no Ray cluster at {ADDRESS}: Connection refused"
+    assert hint == "hint:  check --address; --address local trains in a Ray of its own on this machine"
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
 
 
-@pytest.mark.parametrize("words", [["check", "a.yaml"], ["run", "a.yaml", "--dry-run"]], ids=" ".join)
-def test_command_that_only_checks_notices_it(words: list[str], tmp_path: Path) -> None:
-    done = rlexp(tmp_path, *words)
-    assert done.returncode == 0
-    assert done.stderr.startswith(f"notice: environment  {REASON}; RLEXP_ADDRESS=local")
+@pytest.mark.parametrize("words", [["run", "a.yaml"], ["doctor"], ["resume", "results/a"]], ids=lambda words: words[0])
+def test_address_of_a_client_is_refused(words: list[str], tmp_path: Path) -> None:
+    done = rlexp(tmp_path, *words, "--ray-address", "ray://head:10001")
+    assert done.returncode == 2
+    assert "hint:  ray job submit --address http://head:8265 -- rlexp run FILE --address auto\n" in done.stderr
+
+
+def test_local_is_this_machine(tmp_path: Path) -> None:
+    done = rlexp(tmp_path, "check", "a.yaml", "--address", "local", RAY_ADDRESS=ADDRESS)
+    assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
+from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.envs import is_byte_vector
 from rlexp.models import ActorCriticConfig, torso_config_of
@@ -69,7 +70,8 @@ class PPOAgent(Agent[PPOConfig]):
             num_threads=max(int(processes.cpus), 1),
             num_gpus=processes.gpus,
         )
-        return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus), spec)
+        bundle = bundles_of(config).of_first_learner
+        return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus, bundle=bundle), spec)
 
     def make_source(self) -> SampleSource:
         return self.place_workers(self._calls_per_worker(), max_weight_sync_delay=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, NoReturn, TypeVar
 
 from rlexp.agents.ppo.learner_process import LearnerProcess, LearnerSpec, PeerLostError
@@ -36,7 +37,10 @@ class LearnerGroup:
     """
 
     def __init__(self, pool: TaskPool, resources: Resources, spec: LearnerSpec) -> None:
-        """Place the learners, which have ``resources`` each, and let them connect; raises TrialError if one cannot."""
+        """Place the learners, which have ``resources`` each, and let them connect; raises TrialError if one cannot.
+
+        Where ``resources`` name a bundle, it is that of the first learner, and those of the others follow.
+        """
         self.num_updates = 0
         self._num_steps_sampled: int | None = None
         self._pool = pool
@@ -45,7 +49,8 @@ class LearnerGroup:
         self._lane = Lane(pool)
         self._failure: Exception | None = None
         self._learners = [
-            pool.place(f"learner-{rank}", resources, LearnerProcess, rank, spec) for rank in range(spec.num_learners)
+            pool.place(f"learner-{rank}", _of_learner(resources, rank), LearnerProcess, rank, spec)
+            for rank in range(spec.num_learners)
         ]
         if any(learner.is_here for learner in self._learners):
             raise ValueError("several learners need processes of their own")
@@ -165,3 +170,7 @@ def _with_hint(message: str, cause: Exception | None, why: str = "") -> TrialErr
     error = TrialError(message, why + _HINT)
     error.__cause__ = cause
     return error
+
+
+def _of_learner(resources: Resources, rank: int) -> Resources:
+    return resources if resources.bundle is None else replace(resources, bundle=resources.bundle + rank)

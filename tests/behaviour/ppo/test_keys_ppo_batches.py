@@ -150,7 +150,7 @@ def test_several_learners_have_processes_and_come_to_the_weights_of_one() -> Non
             agent.stop()
         assert row["info"]["num_updates"] == 6
         names = [f"learner-{rank}" for rank in range(num_learners)] if num_learners > 1 else []
-        assert pool.placed == dict.fromkeys(names, Resources(0.5, 0.0))
+        assert pool.placed == {name: Resources(0.5, 0.0, bundle=1 + rank) for rank, name in enumerate(names)}
     for name, array in weights[0].items():
         np.testing.assert_allclose(weights[1][name], array, atol=1e-5)
 
@@ -178,7 +178,9 @@ def test_each_worker_reserves_what_it_is_given() -> None:
     agent = make_ppo(num_workers=2, **given)
     agent.stop()
     assert isinstance(agent.pool, PlacementPool)
-    assert agent.pool.placed == dict.fromkeys(("worker-0", "worker-1"), Resources(0.5, 0.0, {"licence": 2.0}))
+    licence = {"licence": 2.0}
+    expected = {f"worker-{index}": Resources(0.5, 0.0, licence, bundle=1 + index) for index in (0, 1)}
+    assert agent.pool.placed == expected
 
 
 @pytest.mark.key("seed", "restore")

@@ -9,7 +9,7 @@ import pytest
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.load import Plan
 from rlexp.errors import ConfigError
-from rlexp.machine import Machine, fitted
+from rlexp.machine import Cluster, Machine, fitted
 
 Load = Callable[..., Plan]
 GIB = 2**30
@@ -32,4 +32,4 @@ def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tup
 
 
 def fit_to(cpus: int, gpus: int = 0) -> Any:
-    return partial(fitted, machine=Machine(cpus, gpus, 8 * GIB, 8 * GIB))
+    return partial(fitted, cluster=Cluster.of(Machine(cpus, gpus, 8 * GIB, 8 * GIB)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError
-from rlexp.machine import Machine, fitted
+from rlexp.machine import Cluster, Machine, fitted
 
 Write = Callable[[str], str]
 MINIMAL = "a:\n  run: APEX\n  env: CartPole-v1\n  stop: {timesteps_total: 100}\n"
@@ -405,7 +405,7 @@ class TestGpus:
     @pytest.mark.parametrize(("gpus", "kept"), [(0, 0), (1, 1), (8, 1)])
     def test_fit_lowers_them_with_a_notice(self, write: Write, gpus: int, kept: int) -> None:
         machine = Machine(cpus=4, gpus=gpus, memory_total=2**34, memory_available=2**34)
-        plan = load_plan([write(self.TEXT)], options=LoadOptions(adjust=partial(fitted, machine=machine)))
+        plan = load_plan([write(self.TEXT)], options=LoadOptions(adjust=partial(fitted, cluster=Cluster.of(machine))))
         assert (config_of(plan).num_gpus, config_of(plan).num_gpus_per_worker) == (kept, 0)
         assert [notice.message for notice in plan.notices] == [
             f"a: num_gpus: {kept} instead of 2 (--fit)",

@@ -14,7 +14,7 @@ from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, reso
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
-from rlexp.machine import Machine, fitted
+from rlexp.machine import Cluster, Machine, fitted
 
 Load = Callable[..., Plan]
 
@@ -538,7 +538,7 @@ class TestGrids:
     def test_variants_that_fit_makes_equal_run_once(self, load: Load) -> None:
         machine = Machine(cpus=2, gpus=0, memory_total=2**34, memory_available=2**34)
         text = "  config: {num_cpus_per_worker: 0.5, num_workers: {grid_search: [1, 8, 16]}}\n"
-        plan = load(text, run="APEX", adjust=partial(fitted, machine=machine))
+        plan = load(text, run="APEX", adjust=partial(fitted, cluster=Cluster.of(machine)))
         assert [trial.experiment.config.num_workers for trial in plan.trials] == [1, 2]
         assert "num_workers: in grid_search, 16 makes the same trial as 8, which runs once" in messages(plan)
         Path("f.yaml").write_text(resolved_yaml(plan))

@@ -9,13 +9,13 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.machine import Machine, fitted
+from rlexp.machine import Cluster, Machine, fitted
 
 GIB = 2**30
 
 
-def machine(cpus: int = 2, gpus: int = 0, memory: int = 8 * GIB) -> Machine:
-    return Machine(cpus, gpus, memory, memory)
+def machine(cpus: int = 2, gpus: int = 0, memory: int = 8 * GIB) -> Cluster:
+    return Cluster.of(Machine(cpus, gpus, memory, memory))
 
 
 def experiment(env: str = "CartPole-v1", run: str = "APEX", **config: Any) -> Any:

@@ -11,10 +11,10 @@ from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ResourceError
-from rlexp.machine import Machine, available_cpus, available_gpus, check_fits, this_machine
+from rlexp.machine import Cluster, Machine, available_cpus, available_gpus, check_fits, this_machine
 
 ALL_CPUS = len(os.sched_getaffinity(0))
-TWO_CPUS = Machine(cpus=2, gpus=0, memory_total=2**33, memory_available=2**32)
+TWO_CPUS = Cluster.of(Machine(cpus=2, gpus=0, memory_total=2**33, memory_available=2**32))
 
 
 def put(root: Path, name: str, text: str) -> None:
@@ -134,7 +134,7 @@ def test_check_fits_reports_need_and_override(config: dict[str, Any], message: s
 )
 def test_check_fits_counts_learners(config: dict[str, Any], message: str, hint: str) -> None:
     keys = {"name": "a", "run": "PPO", "env": "CartPole-v1", "config": config}
-    machine = Machine(cpus=4, gpus=0, memory_total=2**40, memory_available=2**40)
+    machine = Cluster.of(Machine(cpus=4, gpus=0, memory_total=2**40, memory_available=2**40))
     with pytest.raises(ResourceError) as caught:
         check_fits([Trial(0, "0", PPOExperiment.model_validate(keys), {}, 0)], machine)
     assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, hint)]
@@ -174,6 +174,6 @@ def test_check_fits_refuses_custom_resources() -> None:
     config = DQNConfig(num_workers=1, custom_resources_per_worker={"rack": 2.0})
     experiment = DQNExperiment(name="racked", run="DQN", env="CartPole-v1", config=config)
     trial = Trial(0, "00000", experiment, {}, 0)
-    machine = Machine(cpus=8, gpus=0, memory_total=2**40, memory_available=2**40)
+    machine = Cluster.of(Machine(cpus=8, gpus=0, memory_total=2**40, memory_available=2**40))
     with pytest.raises(ResourceError, match="racked needs 2 rack for each worker"):
         check_fits([trial], machine)

@@ -14,7 +14,7 @@ from rlexp.errors import TrialError
 from rlexp.runs.run_directory import LostDirectoryError, RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
-from rlexp.sessions.session import RaySession
+from rlexp.sessions.own import OwnRay
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
@@ -50,7 +50,7 @@ def test_nothing_is_written_where_a_lost_directory_was(lose: Lose, run: RunDirec
 def test_command_that_lost_its_directory_says_so_and_leaves_the_next_run_alone(
     fails: type[BaseException], run: RunDirectory
 ) -> None:
-    class Session(RaySession):
+    class Session(OwnRay):
         def __enter__(self) -> Self:
             replaced(run.path)
             (run.path / "of the next run").touch()

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined]  # made when it is imported
 
-from rlexp.sessions.session import RaySession, RayStoppedError, job_without_folders
+from rlexp.sessions.own import OwnRay
+from rlexp.sessions.session import RayStoppedError, job_without_folders
 
 TIMEOUT_S = 20.0
 
@@ -36,7 +37,7 @@ def killed(process: psutil.Process) -> None:
 
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
 def test_end_of_a_server_is_reported_and_ray_is_not_called_again(servers: dict[str, psutil.Process], name: str) -> None:
-    session, unblocked = RaySession(1, 0, debug=False), threading.Event()
+    session, unblocked = OwnRay(1, 0, debug=False), threading.Event()
     session._servers = servers
     session.call(lambda: None)
     session.leave()
@@ -49,8 +50,8 @@ def test_end_of_a_server_is_reported_and_ray_is_not_called_again(servers: dict[s
 
 
 def test_session_is_abandoned_while_a_call_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlexp.sessions.session.LEAVE_TIMEOUT_S", 0.01)
-    session, unblocked = RaySession(1, 0, debug=False), threading.Event()
+    monkeypatch.setattr("rlexp.sessions.ray_thread.LEAVE_TIMEOUT_S", 0.01)
+    session, unblocked = OwnRay(1, 0, debug=False), threading.Event()
 
     def interrupt() -> None:
         raise KeyboardInterrupt

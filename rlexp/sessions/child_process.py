@@ -1,0 +1,144 @@
+"""ChildProcess: a module of ours run in a process of its own, which may hang or die without harm to the command.
+
+It gets a request, a line of JSON on stdin, and writes messages to the descriptor argv[1], a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+import rlexp
+
+END_TIMEOUT_S: Final = 5.0
+"""How long the process may take to vanish after it was killed."""
+OUTPUT_BYTES: Final = 4000
+"""How much of the last output of the process is kept: it may say why the process died."""
+_PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2): the signal that a process gets when its parent dies."""
+
+Message = Mapping[str, Any]
+Send = Callable[..., None]
+"""Writes a message: its kind and its content."""
+
+
+class ChildProcess:
+    """Owns the process from construction to ``close``."""
+
+    def __init__(self, module: str, request: Message, variables: Mapping[str, str]) -> None:
+        """Start it with ``variables`` beside those of this process."""
+        self._receiver, sender = os.pipe()
+        paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(sender)],  # -P: nothing is imported from where the command runs
+            env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(sender,),
+            start_new_session=True,  # Ctrl-C is for the command, which then ends this process
+        )
+        os.close(sender)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._pending = b""
+        self._tail = OutputTail(self._process.stdout)
+        with suppress(BrokenPipeError):  # it is dead already: its messages end at once
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def message(self, timeout_s: float) -> Message | None:
+        """Return its next message, or None where it has ended; raises TimeoutError where none comes in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while b"\n" not in self._pending:
+            ready, _, _ = select.select([self._receiver], [], [], max(deadline_s - time.monotonic(), 0))
+            if not ready:
+                raise TimeoutError
+            data = os.read(self._receiver, 65536)
+            if not data:
+                return None
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        found: Message = json.loads(line)
+        return found
+
+    @property
+    def printed(self) -> str:
+        """What it printed last, so far."""
+        return self._tail.kept
+
+    def output(self) -> str:
+        """Return the last that it printed; it has been closed."""
+        return self._tail.text()
+
+    def close(self) -> None:
+        """End it, and what it has started in its process group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_TIMEOUT_S)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._tail.close()
+        os.close(self._receiver)
+
+    def __enter__(self) -> ChildProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class OutputTail:
+    """Reads a stream to its end, in its own thread, and keeps the last bytes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._kept = b""
+        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
+        self._thread.start()
+
+    @property
+    def kept(self) -> str:
+        """The last of the stream, so far."""
+        return self._kept.decode(errors="replace")
+
+    def text(self) -> str:
+        """Return the last of the stream, once it has ended."""
+        self._thread.join(END_TIMEOUT_S)
+        return self.kept
+
+    def close(self) -> None:
+        """Stop reading; the other end is closed by now, or held by a process that has left the process group."""
+        self._thread.join(END_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._stream.close()
+
+    def _read(self) -> None:
+        while data := os.read(self._stream.fileno(), 65536):
+            self._kept = (self._kept + data)[-OUTPUT_BYTES:]
+
+
+def answer(serve: Callable[[Message, Send], None]) -> None:
+    """Run the process's own side: pass the request to ``serve``, and its messages to the command."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+
+    def send(kind: str, **content: Any) -> None:
+        sender.write(json.dumps({"kind": kind, **content}) + "\n")
+        sender.flush()
+
+    serve(json.loads(sys.stdin.readline()), send)

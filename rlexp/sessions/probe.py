@@ -1,0 +1,173 @@
+"""Looking at a cluster before anything is created: in a process of its own, since Ray may wait there for ever."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.errors import ResourceError
+from rlexp.sessions.child_process import ChildProcess, Message
+from rlexp.sessions.choose import AUTO
+from rlexp.sessions.cluster_report import ClusterReport, report_of, versions_here
+from rlexp.sessions.ray_environment import auth_variables, has_token
+from rlexp.sessions.user_code import runtime_env
+
+REACH_TIMEOUT_S: Final = 3.0
+"""How long the head may take to accept a connection."""
+LOAD_TIMEOUT_S: Final = 60.0
+"""How long importing Ray may take."""
+CONNECT_TIMEOUT_S: Final = 15.0
+"""How long connecting may take: with a wrong token Ray tries for ever."""
+NODES_TIMEOUT_S: Final = 60.0
+"""How long the nodes may take to report; each starts a process and imports the user's modules."""
+_MARGIN_S: Final = 10.0
+_LOOK_INTERVAL_S: Final = 1.0
+_MODULE: Final = "rlexp.sessions.probe_process"
+_ABOUT_TOKENS: Final = re.compile(r"unauthenticated|authentication|auth token|invalid token|401", re.IGNORECASE)
+_VERSIONS: Final = re.compile(r"Ray: (\S+).*?Python: (\S+)", re.DOTALL)
+_LOCAL_HINT: Final = "check --address; --address local trains in a Ray of its own on this machine"
+_NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; or ray job submit runs the command on the head"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the nodes are asked, beside their versions and resources."""
+
+    modules: tuple[str, ...] = ()
+    """Modules that they must be able to import."""
+    packages: tuple[str, ...] = ()
+    """Packages that must be installed there."""
+    folders: tuple[str, ...] = ()
+    """Where modules may be, apart from where installed ones are."""
+    out: Path | None = None
+    """The directory of runs, which they may see."""
+    runtime_env: Mapping[str, Any] | None = None
+    """What they get from this machine."""
+
+
+def probe_cluster(address: str, question: Question = Question()) -> ClusterReport:
+    """Return what the nodes of the cluster at ``address`` (or AUTO) report.
+
+    Raises ResourceError where there is no cluster, or none that this machine and its token may use.
+    """
+    with _marker(question.out) as marker:
+        request = {
+            "modules": question.modules,
+            "packages": question.packages,
+            "folders": question.folders,
+            "marker": None if marker is None else str(marker),
+            "timeout_s": NODES_TIMEOUT_S,
+            "runtime_env": dict(question.runtime_env or runtime_env((), NO_MODULES, os.environ)),
+            "bundles": None,
+        }
+        connected, answered = _asked(address, request)
+    return report_of(connected["address"], answered["nodes"], versions_here())
+
+
+def ask_for_bundles(address: str, bundles: Sequence[Mapping[str, float]]) -> None:
+    """Ask the cluster's autoscaler, if it has one, for room for ``bundles``, beside all that is in use.
+
+    Raises ResourceError as ``probe_cluster`` does.
+    """
+    _asked(address, {"bundles": [dict(bundle) for bundle in bundles], "runtime_env": {}})
+
+
+def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
+    """Return what a process of its own says: that it is connected, and then the answer."""
+    if address != AUTO:
+        _refuse_unreachable(address)
+    process = ChildProcess(_MODULE, {"address": address, **request}, auth_variables(os.environ, Path.home()))
+    try:
+        process.message(LOAD_TIMEOUT_S)
+        connected = _connected(process)
+        answered = process.message(NODES_TIMEOUT_S + _MARGIN_S) if _is(connected, "connected") else None
+    except TimeoutError:
+        process.close()
+        raise _error(address, "", process.output()) from None
+    process.close()
+    if connected is None or answered is None:
+        raise _error(address, "" if connected is None else connected.get("error", ""), process.output())
+    return connected, answered
+
+
+def _connected(process: ChildProcess) -> Message | None:
+    """Return the message after connecting; raises TimeoutError where there is none in time, or Ray prints why not."""
+    deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+    while True:
+        try:
+            return process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0)))
+        except TimeoutError:
+            if time.monotonic() >= deadline_s or _ABOUT_TOKENS.search(process.printed):
+                raise
+
+
+def _is(message: Message | None, kind: str) -> bool:
+    return message is not None and message["kind"] == kind
+
+
+def _refuse_unreachable(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ResourceError(f"no Ray cluster at {address}: {reason}", _LOCAL_HINT) from None
+
+
+def _error(address: str, error: str, output: str) -> ResourceError:
+    """Return why a cluster cannot be joined, from what Ray raised and printed."""
+    versions = _VERSIONS.findall(error) if "ersion mismatch" in error else []
+    if versions:
+        (ray, python), here = versions[0], versions_here()
+        message = f"the cluster at {address} has Ray {ray} with Python {python}"
+        return ResourceError(
+            f"{message}, this machine has Ray {here['ray']} with Python {here['python']}",
+            "use the same versions on every node and here",
+        )
+    if _ABOUT_TOKENS.search(error + output):
+        return _token_error(address)
+    if "expects this IP address" in error or "node to connect" in error or "No node" in error:
+        return ResourceError(f"this machine is no node of the cluster at {address}", _NODE_HINT.format(address))
+    if address == AUTO and "find any running Ray" in error:
+        return ResourceError(
+            "no Ray runs on this machine", "ray start makes it a node of a cluster; or --address local"
+        )
+    what = error.strip().partition("\n")[0]
+    what = what or f"it accepts connections, but did not answer as Ray does within {CONNECT_TIMEOUT_S:g} s"
+    return ResourceError(f"cannot join the cluster at {address}: {what}", _LOCAL_HINT)
+
+
+def _token_error(address: str) -> ResourceError:
+    hint = "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH for a file, gives the one that the cluster was started with"
+    if has_token(os.environ, Path.home()):
+        return ResourceError(f"the cluster at {address} does not accept the token that was found here", hint)
+    return ResourceError(f"the cluster at {address} wants a token, and none was found here", hint)
+
+
+@contextmanager
+def _marker(out: Path | None) -> Iterator[Path | None]:
+    """Write a file for the time of its body: in ``out``, or the nearest folder above it that exists."""
+    if out is None:
+        yield None
+        return
+    folder = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.is_dir())
+    marker = folder / f".rlexp-probe-{uuid.uuid4().hex}"
+    try:
+        marker.touch(exist_ok=False)
+    except OSError:  # whether a run can be created there is found out when it is
+        yield None
+        return
+    try:
+        yield marker
+    finally:
+        with suppress(OSError):
+            marker.unlink()

@@ -1,0 +1,100 @@
+"""The Ray of a run: a new one on this machine, or a cluster that is looked at first and that may have no room yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlexp.config.keys.trial import Trial
+from rlexp.config.load import Plan
+from rlexp.display import Display
+from rlexp.errors import ResourceError
+from rlexp.machine import Cluster, check_fits
+from rlexp.machine.waiting import wait_for_room
+from rlexp.sessions.cluster_report import ClusterReport
+from rlexp.sessions.joined import JoinedRay
+from rlexp.sessions.own import OwnRay
+from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
+from rlexp.sessions.session import Session
+from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
+
+if TYPE_CHECKING:
+    from rlexp.tuning.run import RunOptions
+
+
+def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, options: RunOptions) -> Cluster:
+    """Return the nodes of the cluster at ``address``; raises ResourceError where they cannot run ``trials``.
+
+    With ``--wait`` it waits for more nodes, which are asked everything again. Differences between the nodes that
+    may matter are shown.
+    """
+    question = _question(plan, trials, options)
+    cluster = _examined(address, question, display)
+    if options.joining.wait_s is not None and not _fit(trials, cluster):
+        _wait(address, trials, cluster, display, options.joining.wait_s)
+        cluster = _examined(address, question, display)
+    check_fits(trials, cluster)
+    return cluster
+
+
+def _examined(address: str, question: Question, display: Display) -> Cluster:
+    display.on_phase(None, "asking the nodes of the cluster")
+    report = probe_cluster(address, question)
+    report.refuse_problems()
+    for notice in _notices(report):
+        display.on_note(None, notice)
+    return report.cluster
+
+
+def _fit(trials: Sequence[Trial], cluster: Cluster) -> bool:
+    try:
+        check_fits(trials, cluster)
+    except ResourceError:
+        return False
+    return True
+
+
+def _wait(address: str, trials: Sequence[Trial], seen: Cluster, display: Display, timeout_s: float) -> None:
+    """Wait until the cluster has room; ``seen``: what it has now. Raises ResourceError after ``timeout_s``."""
+    first = iter([seen])
+
+    def look() -> Cluster:
+        return next(first, None) or probe_cluster(address).cluster
+
+    def ask(bundles: list[dict[str, float]]) -> None:
+        ask_for_bundles(address, bundles)
+
+    def report(missing: str) -> None:
+        display.on_phase(None, missing)
+
+    wait_for_room(trials, look, ask, timeout_s, report)
+
+
+def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:
+    """Return the session of a run, which is not entered yet."""
+    address = options.joining.address
+    if address is None:
+        machine = cluster.nodes[0].machine
+        return OwnRay(machine.cpus, machine.gpus, options.debug)
+    return JoinedRay(address, cluster, _runtime_env(plan, plan.everything, options), options.debug)
+
+
+def _question(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> Question:
+    return Question(
+        modules=named_modules(trials, plan.modules),
+        packages=named_packages(trials),
+        folders=plan.modules.folders,
+        out=options.out,
+        runtime_env=_runtime_env(plan, trials, options),
+    )
+
+
+def _runtime_env(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> dict[str, Any]:
+    folder = Path.cwd() if options.joining.sends_folder else None
+    return runtime_env(named_modules(trials, plan.modules), plan.modules, os.environ, folder, options.out)
+
+
+def _notices(report: ClusterReport) -> list[str]:
+    return [*report.notices, *(notice for node in report.nodes for notice in node.notices)]
