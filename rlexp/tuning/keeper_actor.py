@@ -16,7 +16,6 @@ from rlexp.runs.files import Answer, Keeper, KeeperLostError, SentFiles, SharedF
 from rlexp.tuning.assignment import Assignment
 
 if TYPE_CHECKING:
-    from rlexp.machine.cluster import Cluster
     from rlexp.sessions.session import Session
 
 ANSWER_TIMEOUT_S = 300.0
@@ -47,8 +46,7 @@ def keeper_of(run: Path, session: Session) -> Iterator[str | None]:
 
     Called in the thread that calls Ray.
     """
-    cluster: Cluster | None = getattr(session, "cluster", None)
-    if cluster is None or cluster.shares_out:
+    if session.cluster.shares_out:
         yield None
         return
     with started_keeper(run) as name:

@@ -171,3 +171,11 @@ def test_trial_with_results_ends_well_when_its_time_is_over(scene: Scene) -> Non
     (ending,) = scene.events.to_end([scene.trial])
     scene.events.on_trial_complete(0, [ending], ending)
     assert scene.status is Status.TERMINATED
+
+
+def test_lost_head_is_no_failure_of_a_trial(scene: Scene) -> None:
+    scene.nodes.head_is_lost = True
+    scene.look()
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.start("b")
