@@ -186,7 +186,7 @@ class TrialEvents(tune.Callback):
         self.check_not_left()
         ours = our_trial(trial)
         self._watch.lose_process(ours)
-        self.training.discard(ours.name)  # whoever has no process cannot save
+        self.training.discard(ours.name)  # without a process it cannot save
         if self._cluster is not None and not self._cluster.may_start_again(ours):
             self._watch.failures[ours.name] = self._error_of(ours)
             self._failed.add(ours.name)
