@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.checkpoint import list_checkpoints
@@ -69,17 +70,21 @@ class ClusterTrials:
         return f" on node {node.address}" if node is not None else ""
 
     def may_start_again(self, ours: Trial) -> bool:
-        """Return whether a trial may start again after its process failed; a note says so if that does not count."""
+        """Return whether a trial may start again after its process failed; a note says so if that does not count.
+
+        It may where Ray does not answer either: then the head is lost, which the session reports.
+        """
         again = f"it starts again from {self._newest(ours)} {_UNCOUNTED}"
         if ours.name in self._moving:
             self._display.on_note(ours, f"it has left its node; {again}")
             return True
-        lost = self._losses.lost_node(ours.name)
-        if lost is not None:
-            self._display.on_note(ours, f"its node {lost.address} is lost; {again}")
-            return True
         allowed = ours.experiment.max_failures
-        return self._losses.count(ours.name) <= allowed or allowed < 0
+        with suppress(RayError):
+            lost = self._losses.lost_node(ours.name)
+            if lost is None:
+                return self._losses.count(ours.name) <= allowed or allowed < 0
+            self._display.on_note(ours, f"its node {lost.address} is lost; {again}")
+        return True
 
     def leaves(self, ours: Trial, has_saved: bool) -> bool:
         """Return whether the process of a trial ends now, which has saved a checkpoint because it was asked to move."""
@@ -89,8 +94,11 @@ class ClusterTrials:
         return True
 
     def look(self, alive: Iterable[TuneTrial]) -> None:
-        """Ask trials on drained nodes to move, and show what waits for room."""
-        trials = list(alive)
+        """Ask trials on drained nodes to move, and show what waits for room; neither where Ray does not answer."""
+        with suppress(RayError):
+            self._look(list(alive))
+
+    def _look(self, trials: Sequence[TuneTrial]) -> None:
         running = {our_trial(trial).name: our_trial(trial) for trial in trials if trial.status == TuneTrial.RUNNING}
         for name, node in self._draining.to_move(running).items():
             with suppress(OSError):  # the directory is missing, which TrialWatch reports

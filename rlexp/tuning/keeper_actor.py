@@ -51,8 +51,7 @@ def keeper_of(run: Path, session: Session) -> Iterator[str | None]:
 
     Called in the thread that calls Ray.
     """
-    cluster = session.cluster
-    if cluster.shares_out:
+    if session.cluster.shares_out:
         yield None
         return
     with started_keeper(run) as name:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from ray.exceptions import RayError
 
 from rlexp.tuning.ray_nodes import ClusterNodes, RayNode
 
@@ -25,11 +28,11 @@ class NodeLosses:
 
     def begin(self, name: str, actor: Any) -> None:
         """Remember where the process of a trial is, an actor that has started."""
-        node = self._nodes.of_actor(actor)
-        if node is None:
-            self._node_of.pop(name, None)
-        else:
-            self._node_of[name] = node
+        self._node_of.pop(name, None)
+        with suppress(RayError):  # the head is lost, which the session reports
+            node = self._nodes.of_actor(actor)
+            if node is not None:
+                self._node_of[name] = node
 
     def node_of(self, name: str) -> RayNode | None:
         """Return the node of the trial's process, or of the last that it had."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import ray
 from ray._private.state import state
+from ray.util.placement_group import placement_group_table
 
 _ANSWER_TIMEOUT_S = 2.0
 """How long a node may take to accept a connection."""
@@ -46,6 +47,9 @@ class ClusterNodes(Protocol):
     def available(self) -> Sequence[Mapping[str, float]]:
         """Return what is free on each node that takes new work, by resource."""
 
+    def unplaced(self) -> Sequence[Sequence[Mapping[str, float]]]:
+        """Return the bundles of each placement group that waits for room; also those of other commands."""
+
 
 class RayNodes:
     """Asks Ray, to which this process is connected.
@@ -76,3 +80,7 @@ class RayNodes:
         draining = self.draining()
         free_of = state.available_resources_per_node()  # type: ignore[no-untyped-call]
         return [free for node, free in free_of.items() if node not in draining]
+
+    def unplaced(self) -> list[list[Mapping[str, float]]]:
+        groups = placement_group_table().values()
+        return [list(group["bundles"].values()) for group in groups if group["state"] in ("PENDING", "RESCHEDULING")]

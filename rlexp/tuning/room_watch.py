@@ -27,7 +27,10 @@ class RoomWatch:
         self._next_look_s = 0.0
 
     def news(self, waiting: Mapping[str, Sequence[Bundle]]) -> dict[str, str]:
-        """Return what trials wait for where it has changed; ``waiting`` has the bundles of all that wait, by name."""
+        """Return what trials wait for where it has changed; ``waiting`` has the bundles of all without a process.
+
+        A trial whose bundles are placed waits for its process to start, which is not shown here.
+        """
         now_s = self._clock()
         for name in self._since_s.keys() - waiting.keys():
             self.forget(name)
@@ -38,6 +41,8 @@ class RoomWatch:
             return {}
         self._next_look_s = now_s + _SECONDS_BETWEEN_LOOKS
         available = self._nodes.available()
+        unplaced = [[dict(bundle) for bundle in group] for group in self._nodes.unplaced()]
+        late = [name for name in late if [dict(bundle) for bundle in waiting[name] if bundle] in unplaced]
         texts = {name: f"waiting for room: {missing_room(waiting[name], available)}" for name in late}
         found = {name: text for name, text in texts.items() if self._said.get(name) != text}
         self._said |= found

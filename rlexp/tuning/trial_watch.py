@@ -30,7 +30,7 @@ class TrialWatch:
         self.without_result: set[str] = set()
         """Names of the trials whose process trains, but has not reported yet."""
         self.failures: dict[str, RecordedError] = {}
-        """Why trials fail, where it was decided here or by whoever watches them."""
+        """Why trials fail, where that is known without their error files."""
         self._directory = directory
         self._display = display
         self._hang_timeout_s = hang_timeout_s

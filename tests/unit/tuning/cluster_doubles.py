@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.agents import AGENTS
@@ -27,21 +28,30 @@ class FakeNodes:
     silent: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     free: list[Mapping[str, float]] = field(default_factory=list)
+    groups: list[list[Mapping[str, float]]] = field(default_factory=list)
+
+    head_is_lost: bool = False
 
     def nodes(self) -> Sequence[RayNode]:
+        if self.head_is_lost:
+            raise RayError("no head")
         return self.rows
 
     def of_actor(self, actor: Any) -> RayNode | None:
-        return next((node for node in self.rows if node.id == actor), None)
+        return next((node for node in self.nodes() if node.id == actor), None)
 
     def answers(self, node: RayNode) -> bool:
         return node.id not in self.silent
 
     def draining(self) -> frozenset[str]:
+        self.nodes()
         return frozenset(self.drained)
 
     def available(self) -> Sequence[Mapping[str, float]]:
         return self.free
+
+    def unplaced(self) -> Sequence[Sequence[Mapping[str, float]]]:
+        return self.groups
 
     def declare_dead(self, node_id: str) -> None:
         self.rows = [replace(node, is_alive=node.is_alive and node.id != node_id) for node in self.rows]

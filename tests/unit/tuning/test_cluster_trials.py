@@ -143,7 +143,7 @@ def test_trial_that_waits_says_for_what(scene: Scene) -> None:
     scene.nodes.silent.add("a")
     scene.fail()
     scene.look()
-    scene.nodes.free = [{"CPU": 2.0}]
+    scene.nodes.free, scene.nodes.groups = [{"CPU": 2.0}], [scene.trial.placement_group_factory.bundles]
     scene.look()
     assert "waiting for room: a node with 4 CPUs for the driver" in scene.said()
     assert scene.status is Status.RUNNING
@@ -171,3 +171,11 @@ def test_trial_with_results_ends_well_when_its_time_is_over(scene: Scene) -> Non
     (ending,) = scene.events.to_end([scene.trial])
     scene.events.on_trial_complete(0, [ending], ending)
     assert scene.status is Status.TERMINATED
+
+
+def test_lost_head_is_no_failure_of_a_trial(scene: Scene) -> None:
+    scene.nodes.head_is_lost = True
+    scene.look()
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.start("b")

@@ -34,7 +34,7 @@ def test_amounts_in_words() -> None:
 
 
 def test_waiting_is_shown_after_a_while_and_when_it_changes() -> None:
-    nodes, now_s = FakeNodes(free=[{"CPU": 2.0}]), [100.0]
+    nodes, now_s = FakeNodes(free=[{"CPU": 2.0}], groups=[[DRIVER, WORKER]]), [100.0]
     watch = RoomWatch(nodes, lambda: now_s[0])
     waiting = {"one": [DRIVER, WORKER]}
     assert not watch.news(waiting)
@@ -48,3 +48,12 @@ def test_waiting_is_shown_after_a_while_and_when_it_changes() -> None:
     assert not watch.news({})
     now_s[0] += 10
     assert not watch.news(waiting), "it waits anew"
+
+
+def test_placed_trial_does_not_wait_for_room() -> None:
+    nodes, now_s = FakeNodes(groups=[[DRIVER]]), [100.0]
+    watch = RoomWatch(nodes, lambda: now_s[0])
+    waiting = {"one": [DRIVER, WORKER]}
+    watch.news(waiting)
+    now_s[0] += PATIENCE_S
+    assert not watch.news(waiting)
