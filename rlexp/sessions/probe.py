@@ -18,7 +18,7 @@ from rlexp.errors import ResourceError
 from rlexp.sessions.child_process import ChildProcess, Message
 from rlexp.sessions.choose import AUTO
 from rlexp.sessions.cluster_report import ClusterReport, report_of, versions_here
-from rlexp.sessions.ray_environment import auth_variables, has_token
+from rlexp.sessions.ray_environment import AUTH_MODE, auth_modes, has_token
 from rlexp.sessions.user_code import runtime_env
 
 REACH_TIMEOUT_S: Final = 3.0
@@ -70,7 +70,7 @@ def probe_cluster(address: str, question: Question = Question()) -> ClusterRepor
             "bundles": None,
         }
         connected, answered = _asked(address, request)
-    return report_of(connected["address"], answered["nodes"], versions_here())
+    return report_of(connected["address"], answered["nodes"], versions_here(), connected["auth_mode"])
 
 
 def ask_for_bundles(address: str, bundles: Sequence[Mapping[str, float]]) -> None:
@@ -85,7 +85,17 @@ def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
     """Return what a process of its own says: that it is connected, and then the answer."""
     if address != AUTO:
         _refuse_unreachable(address)
-    process = ChildProcess(_MODULE, {"address": address, **request}, auth_variables(os.environ, Path.home()))
+    first, *more = auth_modes(os.environ, Path.home())
+    try:
+        return _asked_with(first, address, request)
+    except _TokenError:
+        if not more:
+            raise
+    return _asked_with(more[0], address, request)
+
+
+def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
+    process = ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode})
     try:
         process.message(LOAD_TIMEOUT_S)
         connected = _connected(process)
@@ -96,7 +106,7 @@ def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
     process.close()
     if connected is None or answered is None:
         raise _error(address, "" if connected is None else connected.get("error", ""), process.output())
-    return connected, answered
+    return {**connected, "auth_mode": mode}, answered
 
 
 def _connected(process: ChildProcess) -> Message | None:
@@ -146,11 +156,15 @@ def _error(address: str, error: str, output: str) -> ResourceError:
     return ResourceError(f"cannot join the cluster at {address}: {what}", _LOCAL_HINT)
 
 
-def _token_error(address: str) -> ResourceError:
+class _TokenError(ResourceError):
+    """The cluster wants a token, or another one."""
+
+
+def _token_error(address: str) -> _TokenError:
     hint = "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH for a file, gives the one that the cluster was started with"
     if has_token(os.environ, Path.home()):
-        return ResourceError(f"the cluster at {address} does not accept the token that was found here", hint)
-    return ResourceError(f"the cluster at {address} wants a token, and none was found here", hint)
+        return _TokenError(f"the cluster at {address} does not accept the token that was found here", hint)
+    return _TokenError(f"the cluster at {address} wants a token, and none was found here", hint)
 
 
 @contextmanager
