@@ -32,7 +32,10 @@ NODES_TIMEOUT_S: Final = 60.0
 _MARGIN_S: Final = 10.0
 _LOOK_INTERVAL_S: Final = 1.0
 _MODULE: Final = "rlexp.sessions.probe_process"
-_ABOUT_TOKENS: Final = re.compile(r"unauthenticated|authentication|auth token|invalid token|401", re.IGNORECASE)
+_REFUSED_TOKEN: Final = re.compile(r"Unauthenticated|InvalidAuthToken")
+"""What Ray prints, again and again, where the head does not accept the token."""
+_NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", re.IGNORECASE)
+"""What Ray raises where it is to use a token and finds none."""
 _VERSIONS: Final = re.compile(r"Ray: (\S+).*?Python: (\S+)", re.DOTALL)
 _LOCAL_HINT: Final = "check --address; --address local trains in a Ray of its own on this machine"
 _NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; or ray job submit runs the command on the head"
@@ -116,7 +119,7 @@ def _connected(process: ChildProcess) -> Message | None:
         try:
             return process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0)))
         except TimeoutError:
-            if time.monotonic() >= deadline_s or _ABOUT_TOKENS.search(process.printed):
+            if time.monotonic() >= deadline_s or _REFUSED_TOKEN.search(process.printed):
                 raise
 
 
@@ -143,7 +146,7 @@ def _error(address: str, error: str, output: str) -> ResourceError:
             f"{message}, this machine has Ray {here['ray']} with Python {here['python']}",
             "use the same versions on every node and here",
         )
-    if _ABOUT_TOKENS.search(error + output):
+    if _REFUSED_TOKEN.search(error + output) or _NO_TOKEN.search(error):
         return _token_error(address)
     if "expects this IP address" in error or "node to connect" in error or "No node" in error:
         return ResourceError(f"this machine is no node of the cluster at {address}", _NODE_HINT.format(address))
