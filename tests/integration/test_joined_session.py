@@ -56,9 +56,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     folder = tmp_path_factory.mktemp("r")
+    open_environment = environment() | {"RAY_AUTH_MODE": "disabled"}  # also where this user has a token
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     words += ["--port", str(port), "--num-cpus", "4", "--include-dashboard", "false", "--temp-dir", str(folder)]
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(words, env=open_environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:
         assert any("Ray runtime started" in line for line in process.stdout)
