@@ -40,6 +40,8 @@ class ClusterReport:
     nodes: tuple[NodeReport, ...]
     notices: tuple[str, ...] = ()
     """What its user should know of nodes that are not among ``nodes``."""
+    auth_mode: str = "disabled"
+    """The value of RAY_AUTH_MODE with which it can be joined."""
 
     @property
     def cluster(self) -> Cluster:
@@ -59,13 +61,15 @@ def versions_here() -> dict[str, str]:
     return {"python": platform.python_version(), "ray": version("ray"), "torch": version("torch"), "rlexp": __version__}
 
 
-def report_of(address: str, answers: Sequence[Mapping[str, Any]], here: Mapping[str, str]) -> ClusterReport:
+def report_of(
+    address: str, answers: Sequence[Mapping[str, Any]], here: Mapping[str, str], auth_mode: str = "disabled"
+) -> ClusterReport:
     """Return the report on the cluster at ``address`` from the answers of ``probe_process``; ``here``: versions."""
     names = _names(answers)
     there = [(answer, names[answer["id"]]) for answer in answers if not answer.get("has_left")]
     gone = tuple(f"node {names[answer['id']]} has left the cluster" for answer in answers if answer.get("has_left"))
     nodes = (_node_report(answer, name, here) for answer, name in there)
-    return ClusterReport(address, tuple(sorted(nodes, key=lambda report: not report.node.is_driver)), gone)
+    return ClusterReport(address, tuple(sorted(nodes, key=lambda report: not report.node.is_driver)), gone, auth_mode)
 
 
 def _names(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:

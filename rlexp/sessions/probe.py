@@ -18,7 +18,7 @@ from rlexp.errors import ResourceError
 from rlexp.sessions.child_process import ChildProcess, Message
 from rlexp.sessions.choose import AUTO
 from rlexp.sessions.cluster_report import ClusterReport, report_of, versions_here
-from rlexp.sessions.ray_environment import auth_variables, has_token
+from rlexp.sessions.ray_environment import AUTH_MODE, auth_modes, has_token
 from rlexp.sessions.user_code import runtime_env
 
 REACH_TIMEOUT_S: Final = 3.0
@@ -32,7 +32,10 @@ NODES_TIMEOUT_S: Final = 60.0
 _MARGIN_S: Final = 10.0
 _LOOK_INTERVAL_S: Final = 1.0
 _MODULE: Final = "rlexp.sessions.probe_process"
-_ABOUT_TOKENS: Final = re.compile(r"unauthenticated|authentication|auth token|invalid token|401", re.IGNORECASE)
+_REFUSED_TOKEN: Final = re.compile(r"Unauthenticated|InvalidAuthToken")
+"""What Ray prints, again and again, where the head does not accept the token."""
+_NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", re.IGNORECASE)
+"""What Ray raises where it is to use a token and finds none."""
 _VERSIONS: Final = re.compile(r"Ray: (\S+).*?Python: (\S+)", re.DOTALL)
 _LOCAL_HINT: Final = "check --address; --address local trains in a Ray of its own on this machine"
 _NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; or ray job submit runs the command on the head"
@@ -70,7 +73,7 @@ def probe_cluster(address: str, question: Question = Question()) -> ClusterRepor
             "bundles": None,
         }
         connected, answered = _asked(address, request)
-    return report_of(connected["address"], answered["nodes"], versions_here())
+    return report_of(connected["address"], answered["nodes"], versions_here(), connected["auth_mode"])
 
 
 def ask_for_bundles(address: str, bundles: Sequence[Mapping[str, float]]) -> None:
@@ -85,7 +88,17 @@ def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
     """Return what a process of its own says: that it is connected, and then the answer."""
     if address != AUTO:
         _refuse_unreachable(address)
-    process = ChildProcess(_MODULE, {"address": address, **request}, auth_variables(os.environ, Path.home()))
+    first, *more = auth_modes(os.environ, Path.home())
+    try:
+        return _asked_with(first, address, request)
+    except _TokenError:
+        if not more:
+            raise
+    return _asked_with(more[0], address, request)
+
+
+def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
+    process = ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode})
     try:
         process.message(LOAD_TIMEOUT_S)
         connected = _connected(process)
@@ -96,7 +109,7 @@ def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
     process.close()
     if connected is None or answered is None:
         raise _error(address, "" if connected is None else connected.get("error", ""), process.output())
-    return connected, answered
+    return {**connected, "auth_mode": mode}, answered
 
 
 def _connected(process: ChildProcess) -> Message | None:
@@ -106,7 +119,7 @@ def _connected(process: ChildProcess) -> Message | None:
         try:
             return process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0)))
         except TimeoutError:
-            if time.monotonic() >= deadline_s or _ABOUT_TOKENS.search(process.printed):
+            if time.monotonic() >= deadline_s or _REFUSED_TOKEN.search(process.printed):
                 raise
 
 
@@ -133,7 +146,7 @@ def _error(address: str, error: str, output: str) -> ResourceError:
             f"{message}, this machine has Ray {here['ray']} with Python {here['python']}",
             "use the same versions on every node and here",
         )
-    if _ABOUT_TOKENS.search(error + output):
+    if _REFUSED_TOKEN.search(error + output) or _NO_TOKEN.search(error):
         return _token_error(address)
     if "expects this IP address" in error or "node to connect" in error or "No node" in error:
         return ResourceError(f"this machine is no node of the cluster at {address}", _NODE_HINT.format(address))
@@ -146,11 +159,15 @@ def _error(address: str, error: str, output: str) -> ResourceError:
     return ResourceError(f"cannot join the cluster at {address}: {what}", _LOCAL_HINT)
 
 
-def _token_error(address: str) -> ResourceError:
+class _TokenError(ResourceError):
+    """The cluster wants a token, or another one."""
+
+
+def _token_error(address: str) -> _TokenError:
     hint = "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH for a file, gives the one that the cluster was started with"
     if has_token(os.environ, Path.home()):
-        return ResourceError(f"the cluster at {address} does not accept the token that was found here", hint)
-    return ResourceError(f"the cluster at {address} wants a token, and none was found here", hint)
+        return _TokenError(f"the cluster at {address} does not accept the token that was found here", hint)
+    return _TokenError(f"the cluster at {address} wants a token, and none was found here", hint)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Final
 from rlexp.errors import ResourceError
 from rlexp.sessions.processes import SESSION
 
-_AUTH_MODE: Final = "RAY_AUTH_MODE"
+AUTH_MODE: Final = "RAYAUTH_MODE"
 LEAST_FREE_BYTES = 64 * 2**20
 """What a session of some hours writes in the folder for temporary files, and a little more."""
 ENVIRONMENT = {
@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }
 """What keeps Ray and Tune quiet and out of each other's way; what the user has set wins."""
 ENVIRONMENT_OF_OWN_RAY = {
-    _AUTH_MODE: "token",
+    AUTH_MODE: "token",
     # No record of every call, which is not read without a dashboard: its server grew by 25 MB a minute.
     "RAY_task_events_report_interval_ms": "0",
 }
@@ -65,7 +65,7 @@ def set_ray_environment(debug: bool, joins: bool = False) -> None:
     With ``debug`` Ray prints what it has to say, and what its processes print. ``joins``: for somebody's cluster.
     """
     output = ALL_OF_RAYS if debug else NOTHING_OF_RAYS
-    rays = auth_variables(os.environ, Path.home()) if joins else ENVIRONMENT_OF_OWN_RAY
+    rays = {} if joins else ENVIRONMENT_OF_OWN_RAY
     for name, value in {**ENVIRONMENT, **rays, **output}.items():
         os.environ.setdefault(name, value)
 
@@ -76,10 +76,14 @@ def has_token(environment: Mapping[str, str], home: Path) -> bool:
     return named or (home / ".ray" / "auth_token").is_file()
 
 
-def auth_variables(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return what lets Ray use a token that is there: for an address that was given, it does not by itself."""
-    is_open = _AUTH_MODE not in environment and has_token(environment, home)
-    return {_AUTH_MODE: "token"} if is_open else {}
+def auth_modes(environment: Mapping[str, str], home: Path) -> list[str]:
+    """Return the values of RAYAUTH_MODE to try with a cluster: the user's, or without a token and then with one.
+
+    A token that an open cluster did not ask for lets trials die: the cluster calls back without it.
+    """
+    if environment.get(AUTH_MODE):
+        return [environment[AUTH_MODE]]
+    return ["disabled", *(["token"] if has_token(environment, home) else [])]
 
 
 def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:

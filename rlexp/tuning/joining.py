@@ -17,6 +17,7 @@ from rlexp.sessions.cluster_report import ClusterReport
 from rlexp.sessions.joined import JoinedRay
 from rlexp.sessions.own import OwnRay
 from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
+from rlexp.sessions.ray_environment import AUTH_MODE
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
 
@@ -42,6 +43,7 @@ def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, 
 def _examined(address: str, question: Question, display: Display) -> Cluster:
     display.on_phase(None, "asking the nodes of the cluster")
     report = probe_cluster(address, question)
+    os.environ[AUTH_MODE] = report.auth_mode  # before Ray is imported, which reads it then
     report.refuse_problems()
     for notice in _notices(report):
         display.on_note(None, notice)

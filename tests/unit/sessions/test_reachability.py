@@ -1,0 +1,71 @@
+"""A server that accepts connections is there; one that refuses them for long enough is lost, and nothing waits."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from rlexp.sessions import reachability
+from rlexp.sessions.reachability import LOST_AFTER_S, Reachability
+
+MOST_LOOKS = 100_000
+
+
+class Clock:
+    """Time that passes when it is read."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.25
+        return self.now_s
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as made:
+        yield made
+
+
+def look(watched: Reachability, clock: Clock, until_s: float) -> bool:
+    """Look until a time; return whether the server is lost by then."""
+    for _ in range(MOST_LOOKS):
+        if clock.now_s >= until_s or watched.is_lost():
+            break
+    return watched.is_lost()
+
+
+def test_server_that_accepts_is_there(server: socket.socket) -> None:
+    clock = Clock()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+    assert not look(watched, clock, 2 * LOST_AFTER_S)
+    watched.close()
+
+
+def test_server_that_refuses_is_lost_after_a_while(server: socket.socket) -> None:
+    clock = Clock()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+    server.close()
+    assert not look(watched, clock, LOST_AFTER_S)
+    assert look(watched, clock, 2 * LOST_AFTER_S)
+    watched.close()
+
+
+def test_server_that_does_not_answer_is_lost(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reachability, "_is_writable", lambda self: False)
+    clock = Clock()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+    assert look(watched, clock, 60)
+    watched.close()
+
+
+def test_one_success_forgets_the_failures(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+    monkeypatch.setattr(reachability, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(Reachability, "_is_writable", lambda self: clock.now_s % 20 > 18)
+    assert not look(watched, clock, 4 * LOST_AFTER_S)
+    watched.close()
