@@ -79,14 +79,14 @@ def test_replay_shards_have_processes_of_their_own_or_the_learners(
 @pytest.mark.key("replay_storage")
 @pytest.mark.parametrize(
     ("cpus", "here", "own_processes"),
-    [(64, range(361), False), (64, range(1), True), (4, range(1), False), (10, range(7), False), (11, range(7), True)],
+    [(16, range(21), False), (16, range(1), True), (4, range(1), False), (10, range(7), False), (11, range(7), True)],
 )
 def test_only_workers_on_the_learners_machine_take_cpus_of_shards(
     cpus: int, here: range, own_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: cpus)
-    monkeypatch.setattr("rlexp.agents.apex.agent.trial_group", lambda: TrialGroup(361, frozenset(here)))
-    config = ApexConfig(**{**SMALL, "num_workers": 360, "optimizer": {"num_replay_buffer_shards": 4}})
+    monkeypatch.setattr("rlexp.agents.apex.agent.trial_group", lambda: TrialGroup(21, frozenset(here)))
+    config = ApexConfig(**{**SMALL, "num_workers": 20, "optimizer": {"num_replay_buffer_shards": 4}})
     pool = PlacementPool()
     agent = ApexAgent(COUNTING_ENV, config, pool, seed=0)
     agent.stop()

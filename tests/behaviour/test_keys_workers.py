@@ -161,7 +161,7 @@ def test_shards_reserve_cpus_in_the_bundle_of_the_driver(
     assert placement(ApexExperiment.model_validate(entry)).bundles == [{"CPU": cpus}, {"CPU": 1.0}]
     config, pool = ApexConfig(**keys), PlacementPool()
     ApexAgent(COUNTING_ENV, config, pool, seed=0).stop()
-    assert pool.placed["replay-3"] == (Resources(0.5, 0, bundle=0) if cpus > 1 else None)
+    assert pool.placed["replay-3"] == (Resources(0, 0, bundle=0) if cpus > 1 else None)
     has_no_effect = "optimizer.num_cpus_per_shard" in dict(config.ineffective_keys())
     assert has_no_effect == (cpus == 1.0)
 

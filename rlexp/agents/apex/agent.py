@@ -93,9 +93,11 @@ class ApexAgent(DQNAgent[ApexConfig]):
         )
 
     def _shard_resources(self) -> Resources:
-        """Return room within the driver's bundle, so that batches are not sent from another machine to the learner."""
-        bundle = bundles_of(self.config).of_driver
-        return Resources(self.config.optimizer.num_cpus_per_shard, gpus=0, bundle=bundle)
+        """Return the driver's bundle, so that batches are not sent from another machine to the learner.
+
+        A shard asks for no CPUs of it: Tune gives all of that bundle, those for shards included, to this process.
+        """
+        return Resources(cpus=0, gpus=0, bundle=bundles_of(self.config).of_driver)
 
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""

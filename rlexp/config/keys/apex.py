@@ -70,8 +70,8 @@ class ApexConfig(DQNConfig):
     """Where the replay shards are. ``actors``: each in a process of its own. ``local``: in the learner's process, so
     that nothing is sent, but its CPU core does the work. ``shared_memory``: in the learner's process too, but workers
     write their transitions directly into its memory. ``auto``: ``actors`` if this machine has a core for each of them
-    beside those of the workers and the learner, else ``local``. With ``num_workers: 0`` always ``local``, so that the
-    same file and seed give the same weights.
+    beside those of the workers on it and the learner, else ``local``. With ``num_workers: 0`` always ``local``, so that
+    the same file and seed give the same weights.
 
     ``shared_memory`` needs Linux, and all workers on the learner's machine. Each worker keeps its own newest
     transitions, an equal share of ``buffer_size``, with whole uncompressed observations: for stacked frames this is
