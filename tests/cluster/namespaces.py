@@ -79,7 +79,7 @@ class _Namespaces:
 
 
 def _held(command: Sequence[str], is_forked: bool) -> _Namespaces:
-    holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert holder.stdout is not None
     ready = holder.stdout.readline()
     assert ready == b"ready\n", f"{command}: {ready!r}"
