@@ -17,7 +17,7 @@ import psutil
 from tests.cluster.waiting import wait_until
 
 PORT = 6379
-START_TIMEOUT_S = 150.0
+START_TIMEOUT_S = 240.0
 TOOLS = ("ip", "unshare", "nsenter", "setpriv", "bash", "hostname", "mount")
 
 # The first process of a node adopts its orphans; bash waits for them.
