@@ -50,7 +50,10 @@ def why_no_namespaces() -> str | None:
         return f"not installed: {', '.join(missing)}"
     links = "ip link add br0 type bridge && ip link add ve1 type veth peer name ve2"
     script = f"mount -t tmpfs x /dev/shm && hostname x && {links}"
-    done = subprocess.run([*_OWN_ALL, "bash", "-c", script], capture_output=True, text=True, timeout=60)
+    try:
+        done = subprocess.run([*_OWN_ALL, "bash", "-c", script], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "making one takes more than a minute"
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no permission"])[0]
 
 
