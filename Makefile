@@ -69,10 +69,10 @@ $(S3)/.installed:
 	$(S3)/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]>=5'
 	touch $@
 
-# Ray clusters of several nodes on this machine, of which `make test` has only the quick ones: made of namespaces as root
-# with iproute2 and util-linux, else of processes.
+# Ray clusters of several nodes on this machine, made of namespaces as root with iproute2 and util-linux, else of
+# processes; and storage on that S3 server.
 cluster: install $(S3)/.installed
-	$(BIN)/pytest -m 'cluster or cluster_slow' --timeout 900
+	$(BIN)/pytest -m cluster_slow --timeout 900
 
 format: install
 	$(BIN)/ruff format $(SOURCES)

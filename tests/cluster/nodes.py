@@ -188,7 +188,16 @@ def environment_of(token: str | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "RLEXP_", "TUNE_"))}
     auth = {"RAY_AUTH_MODE": "disabled"} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     paths = {"PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', '')}", "PYTHONPATH": str(REPOSITORY)}
-    return kept | auth | paths | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    # Starting takes as long as it takes on a machine with other work, and idle workers would take its cores.
+    patience = {"RAY_raylet_start_wait_time_s": "180", "RAY_gcs_rpc_server_connect_timeout_s": "60"}
+    patience["RAY_prestart_worker_first_driver"] = "0"
+    return (
+        kept
+        | auth
+        | paths
+        | patience
+        | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    )
 
 
 @contextmanager

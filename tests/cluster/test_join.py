@@ -46,7 +46,7 @@ class Corridor(gymnasium.Env):
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.cluster_slow
 def test_seven_cpus_on_three_nodes_of_four(tmp_path: Path) -> None:
     """No node has the seven CPUs, so trial and workers are on several; the head has none, so the trial is not there."""
     with nodes(4, tmp_path, cpus=4, head_cpus=0) as cluster:

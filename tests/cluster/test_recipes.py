@@ -68,8 +68,6 @@ def test_slurm_with_stand_ins(tmp_path: Path) -> None:
         first = tasks[0].wait()
         assert first.returncode == 0, first.stdout + first.stderr
         assert rows(tmp_path / "results" / "pong-apex")[-1]["timesteps_total"] >= 2000
-        for task in tasks[1:]:
-            task.wait()
 
 
 def stand_ins(folder: Path, hosts: list[str]) -> str:
@@ -99,7 +97,6 @@ def test_entrypoint_of_the_rayjob_runs_and_resumes(tmp_path: Path) -> None:
             wait_for_checkpoint(command, run)
             command.signal(signal.SIGKILL)
             command.wait()
-            (run / "rlexp.lock").exists()
         assert not (tmp_path / "results" / "pong-apex-2").exists()
 
 
