@@ -35,7 +35,7 @@ class Nodes(Protocol):
     """What a cluster knows of its nodes and actors; may be asked in any thread."""
 
     def num_alive(self) -> int:
-        """Return how many nodes there are."""
+        """Return how many nodes there are; 0 before this process is connected to them."""
         ...
 
     def look(self) -> NodeStates:
@@ -60,6 +60,8 @@ class RayNodes:
     def num_alive(self) -> int:
         import ray
 
+        if not ray.is_initialized():
+            return 0
         return sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
 
     def look(self) -> NodeStates:
