@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
@@ -20,6 +21,7 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.source import SampleSource
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources
@@ -32,7 +34,12 @@ class ApexAgent(DQNAgent[ApexConfig]):
 
     def make_source(self) -> SampleSource:
         settings = self.config.optimizer
-        return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
+        groups = self._groups()
+        self._gathered: GatheredWorkers | None = None
+        if not groups:
+            return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
+        self._gathered = place_gatherers(self.pool, self.config, self.spec_maker(), self.stream_seed, groups)
+        return self._gathered
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         parts = super().worker_parts(worker_index, seed, num_threads)
@@ -48,6 +55,8 @@ class ApexAgent(DQNAgent[ApexConfig]):
             store_depth=settings.sample_queue_depth * max(self.config.num_workers, 1),
             beta=self.beta_schedule(),
             reports_timing=settings.debug,
+            min_weight_publish_s=settings.min_weight_publish_s,
+            num_gatherers=len(self._groups()),
         )
         return AsyncReplayOptimizer(
             self.pool,
@@ -80,9 +89,15 @@ class ApexAgent(DQNAgent[ApexConfig]):
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 
+    def _groups(self) -> list[list[int]]:
+        """Return the workers of each gatherer; none where shards are in this process, which alone can add rows."""
+        if self._replays_here():
+            return []
+        return groups_of(self.config.optimizer.gatherers, *worker_nodes(self.config))
+
     def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
         seed = derive_seed(self.stream_seed, "replay", index)
-        return self.pool.place(
+        shard = self.pool.place(
             f"replay-{index}",
             # An actor reserves nothing, so that none can wait for room that its trial does not have.
             None if self._replays_here() else Resources(cpus=0, gpus=0),
@@ -91,6 +106,9 @@ class ApexAgent(DQNAgent[ApexConfig]):
             derive_seed(seed, "attempt", attempt) if attempt else seed,
             None if self._shared is None else self._shared.rows(index),
         )
+        if self._gathered is not None:
+            self._gathered.set_shard(index, shard)
+        return shard
 
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
@@ -98,5 +116,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
             return self.config.replay_storage != "actors"
         if self.config.num_workers == 0:
             return True
+        if self.config.optimizer.gatherers not in ("auto", 0):
+            return False
         processes = self.config.num_workers + self.config.optimizer.num_replay_buffer_shards + 1
         return available_cpus() < processes
