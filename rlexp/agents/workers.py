@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.config.keys.bundles import Bundles, bundles_of
 from rlexp.config.keys.common import CommonConfig
 from rlexp.envs import EnvConfig, is_atari, make_vector_env
 from rlexp.metrics.timers import RunningClock
@@ -47,21 +48,28 @@ def place_workers(
     """
     if config.num_workers == 0:
         return LocalWorkers(pool, [RolloutWorker(make_spec(0, seed, None))])
+    bundles = bundles_of(config)
 
     def place(index: int, attempt: int) -> Actor[RolloutWorker]:
         # A worker's replacement does not play its predecessor's episodes again.
         own_seed = derive_seed(seed, "attempt", attempt) if attempt else seed
         spec = make_spec(index, own_seed, config.num_threads_per_worker or 1)
-        return pool.place(f"worker-{index}", worker_resources(config, index), RolloutWorker, spec)
+        return pool.place(f"worker-{index}", worker_resources(config, bundles, index), RolloutWorker, spec)
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
     fleet = Fleet(pool, place, config.num_workers, limits, RunningClock())
     return RemoteWorkers(pool, fleet, queue_depth, max_weight_sync_delay)
 
 
-def worker_resources(config: CommonConfig, index: int) -> Resources:
-    """Return what the worker of an index reserves."""
-    return Resources(config.num_cpus_per_worker, config.num_gpus_per_worker, config.custom_resources_per_worker)
+def worker_resources(config: CommonConfig, bundles: Bundles, index: int) -> Resources:
+    """Return what a worker reserves: its bundle of the trial, or for an elastic one, any room of the cluster."""
+    return Resources(
+        config.num_cpus_per_worker,
+        config.num_gpus_per_worker,
+        config.custom_resources_per_worker,
+        bundle=bundles.of_worker(index),
+        outside_group=index >= config.num_reserved_workers,
+    )
 
 
 def worker_spec(

@@ -14,6 +14,7 @@ _WHAT_IT_RUNS_ON: Final = (
     "reuse_actors",
     *("config/num_workers", "config/num_cpus_per_worker", "config/num_gpus_per_worker", "config/num_gpus"),
     *("config/num_learners", "config/num_cpus_per_learner"),
+    *("config/min_num_workers", "config/placement", "config/optimizer/num_cpus_per_shard"),
     *("config/num_cpus_for_driver", "config/num_threads_per_worker", "config/custom_resources_per_worker"),
     *("config/max_num_worker_restarts", "config/sample_timeout_s", "config/replay_storage", "config/debug"),
     *("config/evaluation_interval", "config/evaluation_num_episodes", "config/monitor"),

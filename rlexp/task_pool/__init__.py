@@ -23,6 +23,7 @@ from rlexp.task_pool.pool import (
     TaskPool,
 )
 from rlexp.task_pool.ray_pool import RayTaskPool
+from rlexp.task_pool.trial_group import TrialGroup, trial_group
 
 __all__ = [
     "GET_TIMEOUT_S",
@@ -35,4 +36,6 @@ __all__ = [
     "Ref",
     "Resources",
     "TaskPool",
+    "TrialGroup",
+    "trial_group",
 ]

@@ -48,6 +48,8 @@ class Resources:
     """Amounts of the cluster's own resources, by name."""
     bundle: int | None = None
     """The bundle of the trial's placement group, by its number; None: any that has room, or none where all is 0."""
+    outside_group: bool = False
+    """Whether it is placed wherever the cluster has room, with nothing reserved for it by the trial."""
 
 
 @dataclass(frozen=True, eq=False)

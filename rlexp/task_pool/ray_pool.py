@@ -44,6 +44,8 @@ class RayTaskPool:
         if resources is None:
             return self._here.place(name, None, make, *args, **kwargs)
         options: dict[str, Any] = {} if resources.bundle is None else _in_bundle(resources.bundle)
+        if resources.outside_group:  # else Ray places what a trial makes within the trial's group
+            options = {"scheduling_strategy": "DEFAULT"}
         remote = self._ray.remote(
             num_cpus=resources.cpus,
             num_gpus=resources.gpus,

@@ -11,6 +11,7 @@ from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.bundles import bundles_of
 from rlexp.machine import available_cpus
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
 from rlexp.optimizers.inline_learner import InlineLearnerRunner
@@ -24,7 +25,7 @@ from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.source import SampleSource
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Actor, Resources
+from rlexp.task_pool import Actor, Resources, trial_group
 
 
 class ApexAgent(DQNAgent[ApexConfig]):
@@ -93,14 +94,13 @@ class ApexAgent(DQNAgent[ApexConfig]):
         """Return the workers of each gatherer; none where shards are in this process, which alone can add rows."""
         if self._replays_here():
             return []
-        return groups_of(self.config.optimizer.gatherers, *worker_nodes(self.config))
+        return groups_of(self.config.optimizer.gatherers, *worker_nodes(self.config, trial_group()))
 
     def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
         seed = derive_seed(self.stream_seed, "replay", index)
         shard = self.pool.place(
             f"replay-{index}",
-            # An actor reserves nothing, so that none can wait for room that its trial does not have.
-            None if self._replays_here() else Resources(cpus=0, gpus=0),
+            None if self._replays_here() else self._shard_resources(),
             ReplayShard,
             self.replay_config(self.config.optimizer.num_replay_buffer_shards),
             derive_seed(seed, "attempt", attempt) if attempt else seed,
@@ -110,6 +110,11 @@ class ApexAgent(DQNAgent[ApexConfig]):
             self._gathered.set_shard(index, shard)
         return shard
 
+    def _shard_resources(self) -> Resources:
+        """Return room within the driver's bundle, so that batches are not sent from another machine to the learner."""
+        bundle = bundles_of(self.config).of_driver
+        return Resources(self.config.optimizer.num_cpus_per_shard, gpus=0, bundle=bundle)
+
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
         if self.config.replay_storage != "auto":
@@ -118,5 +123,18 @@ class ApexAgent(DQNAgent[ApexConfig]):
             return True
         if self.config.optimizer.gatherers not in ("auto", 0):
             return False
-        processes = self.config.num_workers + self.config.optimizer.num_replay_buffer_shards + 1
-        return available_cpus() < processes
+        if self.config.cpus_of_shards:
+            return False
+        return available_cpus() < self._num_workers_here + self.config.optimizer.num_replay_buffer_shards + 1
+
+    @cached_property
+    def _num_workers_here(self) -> int:
+        """How many workers use this machine's CPUs: all, unless some of the trial's bundles are elsewhere.
+
+        It is decided once, since a lost bundle may come back on another machine, but shards do not move.
+        """
+        group = trial_group()
+        if group is None or group.is_all_here:
+            return self.config.num_workers
+        bundles = bundles_of(self.config)
+        return sum(bundles.of_worker(index) in group.here for index in range(bundles.num_workers))

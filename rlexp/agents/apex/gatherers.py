@@ -12,14 +12,14 @@ from typing import Any
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.workers import MakeSpec, worker_resources
 from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.bundles import bundles_of
 from rlexp.metrics.timers import RunningClock
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.gatherer import Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Actor, TaskPool
-from rlexp.task_pool.bundle_nodes import bundle_nodes
+from rlexp.task_pool import Actor, TaskPool, TrialGroup
 
 MOST_WORKERS_WITHOUT = 128
 """On one machine, the driver handles the fragments of so many workers itself."""
@@ -37,11 +37,13 @@ SYNC_SHARE = 4
 """A gatherer gets newer weights at least so often within the time in which each of its workers becomes due."""
 
 
-def worker_nodes(config: ApexConfig) -> tuple[list[str], str]:
-    """Return the node of each worker, and that of the driver, by their ids; empty where it is not known."""
-    nodes = bundle_nodes()
-    bundles = [worker_resources(config, index).bundle for index in range(config.num_workers)]
-    return ["" if bundle is None else nodes.get(bundle, "") for bundle in bundles], nodes.get(0, "")
+def worker_nodes(config: ApexConfig, group: TrialGroup | None) -> tuple[list[str], str]:
+    """Return the node of each worker, and that of the driver; empty where it is not known, as of elastic workers."""
+    nodes = {} if group is None else group.nodes
+    bundles = bundles_of(config)
+    by_bundle = [bundles.of_worker(index) for index in range(config.num_workers)]
+    driver = bundles.of_driver
+    return ["" if bundle is None else nodes.get(bundle, "") for bundle in by_bundle], nodes.get(driver or 0, "")
 
 
 def groups_of(setting: int | str, worker_nodes: Sequence[str], driver_node: str) -> list[list[int]]:
@@ -51,10 +53,10 @@ def groups_of(setting: int | str, worker_nodes: Sequence[str], driver_node: str)
     for fewer gatherers than there are nodes.
     """
     by_node = sorted(range(len(worker_nodes)), key=lambda index: (worker_nodes[index], index))
-    nodes = sorted(set(worker_nodes))
     if setting != "auto":
         return _split(by_node, int(setting))
-    if {*nodes, driver_node} != {driver_node}:
+    nodes = sorted(set(worker_nodes))
+    if {*nodes} - {"", driver_node}:
         return [[index for index in by_node if worker_nodes[index] == node] for node in nodes]
     if len(worker_nodes) <= MOST_WORKERS_WITHOUT:
         return []
@@ -65,12 +67,16 @@ def place_gatherers(
     pool: TaskPool, config: ApexConfig, make_spec: MakeSpec, seed: int, groups: Sequence[Sequence[int]]
 ) -> GatheredWorkers:
     """Place a gatherer for each of ``groups``, indices of workers; each places its workers itself."""
+    bundles = bundles_of(config)
 
     def place(index: int, attempt: int) -> Actor[Any]:  # of a Gatherer, which is called like a worker
         own_seed = derive_seed(seed, "gatherer", index, attempt)
         worker_seed = derive_seed(seed, "attempt", f"gatherer {attempt}") if attempt else seed
         workers = tuple(
-            (make_spec(worker, worker_seed, config.num_threads_per_worker or 1), worker_resources(config, worker))
+            (
+                make_spec(worker, worker_seed, config.num_threads_per_worker or 1),
+                worker_resources(config, bundles, worker),
+            )
             for worker in groups[index]
         )
         spec = GathererSpec(index, attempt, own_seed, workers, renewed, type(pool), gatherer_config(config, groups))

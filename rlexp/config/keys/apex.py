@@ -32,6 +32,13 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     num_replay_buffer_shards: Count = 4
     """Number of replay shards. Storing in one does not wait for sampling from another."""
 
+    num_cpus_per_shard: Annotated[PositiveOrZero, RLEXP_ONLY] = 0.0
+    """CPUs reserved for each replay shard that has a process of its own, on the learner's machine, beside
+    ``num_cpus_for_driver``. 0: shards share the CPUs that the others leave.
+
+    With ``replay_storage: auto``, shards that reserve CPUs have processes of their own.
+    """
+
     debug: bool = False
     """Report the seconds that the driver spends on each part of its work as ``info/timing_s``."""
 
@@ -99,6 +106,28 @@ class ApexConfig(DQNConfig):
         shards = self.optimizer.num_replay_buffer_shards
         return replace(super().replay, num_shards=shards, keeps_whole_observations=is_shared)
 
+    @property
+    def cpus_of_shards(self) -> float:
+        """Those of all shards, where they have processes of their own."""
+        has_processes = self.replay_storage in ("auto", "actors") and self.num_workers > 0
+        return self.optimizer.num_replay_buffer_shards * self.optimizer.num_cpus_per_shard if has_processes else 0.0
+
+    @property
+    def needs_one_node(self) -> bool:
+        """With shared memory, which processes on other machines do not have."""
+        return self.replay_storage == "shared_memory" and self.num_workers > 0
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's, then CPUs of shards without a process, and placement where one machine is needed."""
+        yield from super().ineffective_keys()
+        if self.num_workers == 0:
+            yield "optimizer.num_cpus_per_shard", "num_workers is 0, so the shards are in the learner's process"
+        elif self.replay_storage not in ("auto", "actors"):
+            reason = f"replay_storage is {self.replay_storage}, so the shards are in the learner's process"
+            yield "optimizer.num_cpus_per_shard", reason
+        if self.needs_one_node:
+            yield "placement", "replay_storage is shared_memory, so all workers are on the learner's machine"
+
     def with_at_most(self, cpus: int) -> dict[str, int]:
         """Return no more replay shards than ``cpus``."""
         return {"optimizer.num_replay_buffer_shards": min(self.optimizer.num_replay_buffer_shards, cpus)}
@@ -126,6 +155,13 @@ class ApexConfig(DQNConfig):
                 ("optimizer.gatherers", "num_workers"),
                 f"optimizer.gatherers is {gatherers}, but {self.stated('num_workers')}",
                 "use optimizer.gatherers: 0, or more workers",
+            )
+        if self.needs_one_node and self.num_reserved_workers < self.num_workers:
+            yield Conflict(
+                ("min_num_workers", "replay_storage"),
+                f"{self.stated('min_num_workers')}, but {self.stated('replay_storage')}, "
+                "which needs all workers on the learner's machine",
+                "leave min_num_workers out, or use another replay_storage",
             )
         if self.replay_storage == "shared_memory" and self.batch_mode == "complete_episodes":
             yield Conflict(

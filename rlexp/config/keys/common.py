@@ -48,8 +48,8 @@ class CommonConfig(CommonKeys):
     """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
         *("env_config", "model", "observation_filter", "preprocessor_pref", "optimizer"),
-        *("num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
-        *("num_gpus_per_worker", "custom_resources_per_worker"),
+        *("num_workers", "min_num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
+        *("num_gpus_per_worker", "custom_resources_per_worker", "placement"),
     )
     """Keys that pbt cannot change: a trial that copies another one keeps its own network and processes."""
 
@@ -67,6 +67,21 @@ class CommonConfig(CommonKeys):
     def workers_sample_ahead(self) -> bool:
         """Whether a worker continues sampling while it sends the last fragment."""
         return self.sample_async
+
+    @property
+    def num_reserved_workers(self) -> int:
+        """Rollout workers for which a trial reserves room; the others join it when there is room for them."""
+        return self.num_workers if self.min_num_workers is None else self.min_num_workers
+
+    @property
+    def cpus_of_shards(self) -> float:
+        """CPUs that all replay shards together reserve, beside those of the driver."""
+        return 0.0
+
+    @property
+    def needs_one_node(self) -> bool:
+        """Whether all processes of a trial must be on the same machine."""
+        return False
 
     @property
     def learner_processes(self) -> LearnerProcesses | None:
@@ -105,6 +120,20 @@ class CommonConfig(CommonKeys):
         """
         if self.lr_schedule is not None:
             yield "lr", "lr_schedule is given"
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a number of workers to wait for that no trial has."""
+        yield from super().conflicts()
+        if self.min_num_workers is None:
+            return
+        if self.num_workers == 0:
+            message = f"{self.stated('min_num_workers')}, but num_workers is 0, so there are no workers to wait for"
+            yield Conflict(
+                ("min_num_workers", "num_workers"), message, "leave min_num_workers out, or raise num_workers"
+            )
+        elif self.min_num_workers > self.num_workers:
+            message = f"{self.stated('min_num_workers')}, more than num_workers, which is {self.num_workers}"
+            yield Conflict(("min_num_workers", "num_workers"), message, "lower min_num_workers or raise num_workers")
 
     def cautions(self) -> Iterator[Caution]:
         """Yield what a user may not have meant."""

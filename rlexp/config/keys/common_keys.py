@@ -46,6 +46,13 @@ class CommonKeys(KeyGroup):
     num_workers: CountOrZero
     """Number of rollout workers, each a process of its own. 0: the learner's process steps the environments."""
 
+    min_num_workers: Annotated[CountOrZero | None, RLEXP_ONLY] = None
+    """Number of rollout workers that a trial waits for. Null: all.
+
+    A trial begins when there is room for so many; the others join it as soon as there is room for them too, such as on
+    spot machines of a cluster. They are placed outside of what the trial reserves, so other trials may come first.
+    """
+
     num_envs_per_worker: Count = 1
     """Number of environments that a worker steps together, with one forward pass for all of them."""
 
@@ -57,6 +64,11 @@ class CommonKeys(KeyGroup):
 
     custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
     """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
+
+    placement: Annotated[Literal["PACK", "SPREAD"], RLEXP_ONLY] = "PACK"
+    """How the rollout workers of a trial are placed on the nodes of a cluster. ``PACK``: on as few as possible, so that
+    less is sent between nodes. ``SPREAD``: on as many as possible, so that fewer of them are lost with a node. Several may
+    be on the same node with either."""
 
     num_threads_per_worker: Annotated[Count | None, RLEXP_ONLY] = None
     """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""

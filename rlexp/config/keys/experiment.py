@@ -192,9 +192,10 @@ class Experiment(KeyGroup):
 
 
 def required_cpus(experiment: Experiment) -> float:
-    """Return the CPUs that one trial reserves: the driver's, several learners' and the workers'; shards take none."""
+    """Return the CPUs that one trial reserves: the driver's with its shards', several learners' and the workers'."""
     config = experiment.config
-    return config.num_cpus_for_driver + cpus_of_learners(config) + config.num_workers * config.num_cpus_per_worker
+    driver = config.num_cpus_for_driver + config.cpus_of_shards
+    return driver + cpus_of_learners(config) + config.num_reserved_workers * config.num_cpus_per_worker
 
 
 def cpus_of_learners(config: CommonConfig) -> float:
@@ -206,4 +207,4 @@ def cpus_of_learners(config: CommonConfig) -> float:
 def required_gpus(experiment: Experiment) -> float:
     """Return the GPUs that one trial reserves: the learners' and the workers'."""
     config = experiment.config
-    return config.num_gpus + config.num_workers * config.num_gpus_per_worker
+    return config.num_gpus + config.num_reserved_workers * config.num_gpus_per_worker
