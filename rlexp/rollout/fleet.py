@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rlexp.errors import RlexpError, TrialError
@@ -74,21 +74,17 @@ class Fleet:
         num_workers: int,
         limits: FleetLimits,
         clock: Callable[[], float] = time.monotonic,
-        indices: Sequence[int] | None = None,
-        noun: str = "worker",
+        name_of: Callable[[int], str] = "worker {}".format,
     ) -> None:
-        """Place ``num_workers``; ``clock`` returns seconds that only grow.
-
-        They have the given ``indices``, by default 0 and up, and are called ``noun`` in events.
-        """
+        """Place ``num_workers``; ``clock`` returns seconds that only grow. Events call them by ``name_of`` an index."""
         self.num_restarts = 0
         self._pool = pool
         self._place = place
         self._limits = limits
         self._clock = clock
         self._events: list[str] = []
-        self._noun = noun
-        self._members = [Member(index, place(index, 0), clock()) for index in indices or range(num_workers)]
+        self._name_of = name_of
+        self._members = [Member(index, place(index, 0), clock()) for index in range(num_workers)]
 
     def __iter__(self) -> Iterator[Actor[RolloutWorker]]:
         """Return the workers that are there."""
@@ -109,7 +105,7 @@ class Fleet:
         if member.lost:
             took_s = member.answered_s - member.failed_at_s[-1]
             restart = f"restart {member.restart} of at most {self._limits.max_restarts}"
-            self._events.append(f"{self._noun} {member.index} {member.lost}; replaced in {took_s:.1f} s ({restart})")
+            self._events.append(f"{self._name_of(member.index)} {member.lost}; replaced in {took_s:.1f} s ({restart})")
             member.lost = ""
 
     def failed(self, worker: Actor[RolloutWorker], error: Exception) -> None:
@@ -181,7 +177,7 @@ class Fleet:
         if not waiting:
             raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
         self._events.append(
-            f"{self._noun} {member.index} {why}; removed {self._reached_limit(member)},"
+            f"{self._name_of(member.index)} {why}; removed {self._reached_limit(member)},"
             f" {len(waiting)} of {len(self._members)} continue"
         )
 

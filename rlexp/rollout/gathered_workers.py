@@ -36,6 +36,11 @@ class GatheredWorkers(RemoteWorkers):
         super().__init__(pool, fleet, QUEUE_DEPTH, max_weight_sync_delay)
 
     @property
+    def num_gatherers(self) -> int:
+        """How many gatherers there are now."""
+        return len(list(self._fleet))
+
+    @property
     def num_worker_restarts(self) -> int:
         return super().num_worker_restarts + self._num_restarts
 

@@ -111,8 +111,8 @@ class Gatherer:
         self._config = spec.config
         self._clock = clock
         self._pool = spec.make_pool()
-        indices = [worker.index for worker, _ in spec.workers]
-        fleet = Fleet(self._pool, self._place_worker, len(indices), spec.config.limits, clock, indices=indices)
+        names = [f"worker {worker.index}" for worker, _ in spec.workers]
+        fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, names.__getitem__)
         self._source = RemoteWorkers(self._pool, fleet, spec.config.queue_depth, spec.config.max_weight_sync_delay)
         self._rng = np.random.default_rng(spec.seed)
         self._shards: list[Actor[Any] | None] = [None] * spec.config.num_shards
@@ -162,11 +162,11 @@ class Gatherer:
         info = self._report()
         return info.num_rows, info
 
-    def _place_worker(self, index: int, attempt: int) -> Actor[RolloutWorker]:
-        spec, resources = next(each for each in self._spec.workers if each[0].index == index)
+    def _place_worker(self, place: int, attempt: int) -> Actor[RolloutWorker]:
+        spec, resources = self._spec.workers[place]
         if attempt:
             spec = self._spec.renew(spec, attempt)
-        return self._pool.place(f"worker-{index}", resources, RolloutWorker, spec)
+        return self._pool.place(f"worker-{spec.index}", resources, RolloutWorker, spec)
 
     def _num_waiting_rows(self) -> int:
         return sum(sample.info.num_rows for sample in self._waiting)

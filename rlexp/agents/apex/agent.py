@@ -35,12 +35,10 @@ class ApexAgent(DQNAgent[ApexConfig]):
 
     def make_source(self) -> SampleSource:
         settings = self.config.optimizer
-        groups = self._groups()
-        self._gathered: GatheredWorkers | None = None
-        if not groups:
-            return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
-        self._gathered = place_gatherers(self.pool, self.config, self.spec_maker(), self.stream_seed, groups)
-        return self._gathered
+        self._gathered = self._place_gatherers()
+        if self._gathered is not None:
+            return self._gathered
+        return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         parts = super().worker_parts(worker_index, seed, num_threads)
@@ -57,7 +55,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
             beta=self.beta_schedule(),
             reports_timing=settings.debug,
             min_weight_publish_s=settings.min_weight_publish_s,
-            num_gatherers=len(self._groups()),
+            num_gatherers=0 if self._gathered is None else self._gathered.num_gatherers,
         )
         return AsyncReplayOptimizer(
             self.pool,
@@ -90,11 +88,14 @@ class ApexAgent(DQNAgent[ApexConfig]):
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 
-    def _groups(self) -> list[list[int]]:
-        """Return the workers of each gatherer; none where shards are in this process, which alone can add rows."""
+    def _place_gatherers(self) -> GatheredWorkers | None:
+        """Return the workers behind gatherers; None where shards are in this process, which alone can add rows."""
         if self._replays_here():
-            return []
-        return groups_of(self.config.optimizer.gatherers, *worker_nodes(self.config, trial_group()))
+            return None
+        groups = groups_of(self.config.optimizer.gatherers, *worker_nodes(self.config, trial_group()))
+        if not groups:
+            return None
+        return place_gatherers(self.pool, self.config, self.spec_maker(), self.stream_seed, groups)
 
     def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
         seed = derive_seed(self.stream_seed, "replay", index)

@@ -85,7 +85,7 @@ def place_gatherers(
         return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
-    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), noun="gatherer")
+    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), name_of="gatherer {}".format)
     least = min(len(group) for group in groups)
     delay = config.optimizer.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
     return GatheredWorkers(pool, fleet, config.optimizer.num_replay_buffer_shards, delay)
