@@ -271,6 +271,20 @@ def test_rows_of_different_kinds_are_not_joined() -> None:
             join_rows(parts)
 
 
+def gathered(pool: InlineTaskPool) -> GatheredWorkers:
+    """Return a source over two gatherers of one worker each; the numbers of both are those of the workers."""
+
+    def place(index: int, attempt: int) -> Actor[Any]:
+        spec = spec_for(pool, indices=(index,), attempt=attempt, joined_rows=1, reported_rows=1)
+        return Actor(f"gatherer-{index}", Gatherer(replace(spec, index=index)))
+
+    fleet = Fleet(pool, place, 2, FleetLimits(max_restarts=0, sample_timeout_s=60.0), name_of="gatherer {}".format)
+    source = GatheredWorkers(pool, fleet, CONFIG.num_shards, max_weight_sync_delay=1)
+    for index in range(CONFIG.num_shards):
+        source.set_shard(index, Actor(f"replay-{index}", Shelf()))
+    return source
+
+
 class GathererPool(StorePool):
     """A pool whose gatherers end as a test says; those that it removes are gone."""
 
