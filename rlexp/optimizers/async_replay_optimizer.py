@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.optimizers.replay_shards import ReplayShards
+from rlexp.optimizers.store_calls import StoreCalls
 from rlexp.optimizers.weight_publisher import WeightPublisher
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
@@ -24,7 +26,7 @@ from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 
 STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""
@@ -42,7 +44,7 @@ class DataPathConfig:
     replay_depth: int
     """Replay calls in flight per shard."""
     store_depth: int
-    """Batches on their way into the shards; when so many are, no new samples are taken."""
+    """Batches on their way into the shards; when so many are, in equal shares, no new samples are taken."""
     beta: LinearSchedule
     """The importance-sampling exponent over trained steps."""
     reports_timing: bool = False
@@ -66,7 +68,8 @@ class AsyncReplayOptimizer:
 
     Samples go from worker to shard by reference; only replayed batches pass through here, to the learner.
     Nothing is dropped: a batch that has no room in the learner's queue is not requested. A shard or a worker
-    that fails is replaced meanwhile. Owned by one agent, in one thread.
+    that fails is replaced meanwhile, and calls to a shard that does not answer delay no other. A fragment that is
+    lost with the node that held it is counted, and its rows are missing. Owned by one agent, in one thread.
     """
 
     at_rest = True  # each fragment is stored as it comes
@@ -90,9 +93,11 @@ class AsyncReplayOptimizer:
         self._config = config
         self._pacing = pacing
         self._rng = rng
-        self._store_calls = Lane(pool)
+        self._store_calls = StoreCalls(pool, shards, config.store_depth, rng)
         self._replay_calls = Lane(pool)
         self._priority_calls = Lane(pool)
+        self._replayed: deque[Completed[ReplayShard, SampleBatch | None]] = deque()
+        self._num_fragments_lost = 0
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -162,6 +167,7 @@ class AsyncReplayOptimizer:
             **self._learner_runner.stats(),
             **source_figures(self._source),
             **replay_figures(self._shards.stats()),
+            "num_fragments_lost": self._num_fragments_lost,
             "learner_wait_share": time_share["wait"],
             "learner_time_share": time_share,
             "weight_age": self._weight_age.drain(),
@@ -174,8 +180,9 @@ class AsyncReplayOptimizer:
         self._source.stop()
 
     def _store_samples(self) -> None:
-        self._check(self._store_calls)
-        if sum(map(self._store_calls.in_flight, self._shards)) >= self._config.store_depth:
+        self._num_fragments_lost += self._check(self._store_calls.lane)
+        self._shards.place_replacements()
+        if not self._store_calls.has_room:
             return
         if not self._pacing.may_sample(self.counters.num_steps_sampled, self.counters.num_steps_trained):
             return
@@ -183,14 +190,12 @@ class AsyncReplayOptimizer:
             self._infos.append(sample.info)
             self._weight_age.add(self._learner_runner.num_updates - sample.info.weights_version)
             self.counters.num_steps_sampled += sample.info.num_env_steps
-            if isinstance(sample.info, GatheredInfo):  # a gatherer has stored them
+            if isinstance(sample.info, GatheredInfo):  # a gatherer has stored the rows
+                self._num_fragments_lost += sample.info.num_fragments_lost
                 for index in sample.info.fed:
                     self._shards.feed(self._shards[index])
             elif sample.info.num_rows:
-                dealt = self._rng.integers(len(self._shards)) if sample.info.shard is None else sample.info.shard
-                shard = self._shards[int(dealt)]
-                self._store_calls.submit(shard, ReplayShard.add_batch, sample.batch)
-                self._shards.feed(shard)
+                self._store_calls.store(sample)
         self._learner_runner.observe_progress(self.counters.num_steps_sampled)
 
     def _longest_wait_s(self) -> float:
@@ -203,14 +208,21 @@ class AsyncReplayOptimizer:
         self._queue_batches()  # a shard in this process has answered already
 
     def _queue_batches(self) -> None:
+        """Queue what was replayed; a shard that was silent may answer when the queue has no room any more."""
         for call in self._replay_calls.completed():
-            with self._failures_handled(call.actor):
-                batch: SampleBatch | None = self._pool.get(call.ref, GET_TIMEOUT_S)
-                if batch is None:  # still below learning_starts: ask again once the shard was given more
-                    self._shards.starve(call.actor)
-                else:
-                    self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
-                    self._learner_runner.put(RowsOfShard(call.actor, batch[KEYS]), batch)
+            self._shards.answered(call.actor, self._replay_calls.in_flight(call.actor) > 0)
+            self._replayed.append(call)
+        while self._replayed and self._learner_runner.queue_size < self._learner_runner.queue_capacity:
+            self._queue_batch(self._replayed.popleft())
+
+    def _queue_batch(self, call: Completed[ReplayShard, SampleBatch | None]) -> None:
+        with self._failures_handled(call.actor):
+            batch = self._pool.get(call.ref, GET_TIMEOUT_S)
+            if batch is None:  # still below learning_starts: ask again once the shard was given more
+                self._shards.starve(call.actor)
+            else:
+                self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
+                self._learner_runner.put(RowsOfShard(call.actor, batch[KEYS]), batch)
 
     def _ask_for_batches(self) -> None:
         beta = self._config.beta.value(self.counters.num_steps_trained)
@@ -220,10 +232,13 @@ class AsyncReplayOptimizer:
             )
             if shard is None:
                 return
+            self._shards.asked(shard)
             self._replay_calls.submit(shard, ReplayShard.replay, beta)
 
     def _batches_on_their_way(self) -> int:
-        return self._learner_runner.queue_size + sum(map(self._replay_calls.in_flight, self._shards))
+        """Return the batches that wait for the learner or will come soon: not those of a shard that is silent."""
+        asked = (self._replay_calls.in_flight(shard) for shard in self._shards if not self._shards.is_silent(shard))
+        return self._learner_runner.queue_size + len(self._replayed) + sum(asked)
 
     def _may_train(self) -> bool:
         counters = self.counters
@@ -253,19 +268,30 @@ class AsyncReplayOptimizer:
             return "learner"
         return "workers" if self._shards.all_starved or not self._may_train() else "replay"
 
-    def _check(self, lane: Lane) -> None:
-        """Raise the errors of calls whose results are not used."""
-        for call in lane.completed():
-            with self._failures_handled(call.actor):
+    def _check(self, lane: Lane) -> int:
+        """Raise the errors of calls whose results are not used; return how many failed as an argument was lost."""
+        return sum(not self._has_done(call) for call in lane.completed())
+
+    def _has_done(self, call: Completed[ReplayShard, None]) -> bool:
+        with self._failures_handled(call.actor):
+            try:
                 self._pool.get(call.ref, GET_TIMEOUT_S)
+            except ArgumentLostError:  # the shard lives and keeps its rows
+                return False
+        return True
 
     @contextmanager
     def _failures_handled(self, shard: Actor[ReplayShard]) -> Iterator[None]:
-        """Replace ``shard`` if it turns out to be lost in the ``with`` body, unless it has been already."""
+        """Replace ``shard`` if it turns out to be lost in the ``with`` body, unless it has been already.
+
+        A batch that is lost while the shard lives is asked for again, as every batch is.
+        """
         try:
             yield
+        except ArgumentLostError:
+            return
         except ActorLostError as error:
-            for lane in (self._store_calls, self._replay_calls, self._priority_calls):
+            for lane in (self._store_calls.lane, self._replay_calls, self._priority_calls):
                 lane.forget(shard)
             if shard in self._shards:
                 self._shards.replace(shard, error)

@@ -18,7 +18,7 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import GET_TIMEOUT_S, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 
 ROUND_TIMEOUT_S = 0.05
 """A step returns after this long even if the round is not complete, so that its caller can look at the clock."""
@@ -57,6 +57,7 @@ class SyncReplayOptimizer:
         self._beta = beta
         self._pacing = pacing
         self._due = 0
+        self._num_fragments_lost = 0
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -115,6 +116,7 @@ class SyncReplayOptimizer:
             **self._learner.stats(),
             **source_figures(self._source),
             **replay_figures([self._shard.stats()]),
+            "num_fragments_lost": self._num_fragments_lost,
             "learner_queue_size": 0,
             "learner_queue_capacity": 0,
             "learner_wait_share": 1.0 - time_share.get("learner", 0.0),
@@ -133,7 +135,10 @@ class SyncReplayOptimizer:
         self._weight_age.add(self._learner.num_updates - sample.info.weights_version)
         self.counters.num_steps_sampled += sample.info.num_env_steps
         if sample.info.num_rows:
-            self._shard.add_batch(self._pool.get(sample.batch, GET_TIMEOUT_S))
+            try:
+                self._shard.add_batch(self._pool.get(sample.batch, GET_TIMEOUT_S))
+            except ArgumentLostError:  # with the node that it was on; what it reported is counted all the same
+                self._num_fragments_lost += 1
 
     def _learn_when_due(self) -> None:
         rounds, self._due = divmod(self._due, self._round_size)

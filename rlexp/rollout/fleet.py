@@ -3,68 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from rlexp.errors import RlexpError, TrialError
+from rlexp.errors import TrialError
+from rlexp.rollout.fleet_member import (
+    FAILURES_IN_A_ROW,
+    FAILURES_IN_WINDOW,
+    SUSPECTED_S,
+    WINDOW_S,
+    FleetLimits,
+    Member,
+    PlaceWorker,
+    last_line,
+)
+from rlexp.rollout.node_losses import NodeLosses
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, ActorLostError, TaskPool
+from rlexp.task_pool import Actor, ActorLostError, ClusterState, TaskPool
 
-PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
-"""Places the worker of an index anew; its attempt, 0 at first, sets its random streams apart."""
+__all__ = ["Fleet", "FleetLimits", "PlaceWorker"]
 
-FAILURES_IN_A_ROW = 3
-"""After so many errors in a row without a fragment in between, the trial fails with the last one."""
-WINDOW_S, FAILURES_IN_WINDOW = 300.0, 10
-"""A worker that fails more often within so long is removed."""
-START_S = 60.0
-"""Extra time for a worker's first fragment, in which its process starts and makes the envs."""
-STEADY_S = 10.0
-"""A worker that has delivered for so long was lost by accident: its replacement comes at once."""
-FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Before the replacement of one that was lost sooner, as its predecessor was, doubled each time."""
+Worker = Actor[RolloutWorker]
+RECHECK_S = 1.0
+"""A worker that may take longer for its first fragment is looked at so often."""
 
 
 @dataclass(frozen=True)
-class FleetLimits:
-    """Limits on failures, beyond which a worker, or all of them, are removed."""
+class Suspect:
+    """A lost process that may have been lost with its node."""
 
-    max_restarts: int
-    """Of all workers together, by one process of the trial."""
-    sample_timeout_s: float
-    """A worker that needs longer for a fragment hangs."""
-
-
-@dataclass
-class Member:
-    """One worker's place in the fleet."""
-
-    index: int
-    actor: Actor[RolloutWorker] | None
-    """None while it waits for its replacement, and once it is removed."""
-    answered_s: float
-    """When it delivered last, was asked first or was placed."""
-    attempt: int = 0
-    first_delivery_s: float | None = None
-    short_lives: int = 0
-    """Losses in a row of replacements that had not been steady."""
-    failures: int = 0
-    """Errors since its last fragment."""
-    failed_at_s: deque[float] = field(default_factory=deque)
-    """When it was lost, within the window."""
-    lost: str = ""
-    """Why, until its replacement delivers."""
-    replace_at_s: float | None = None
-    restart: int = 0
-    """The number of its last replacement, among those of all workers."""
+    member: Member
+    failed_at_s: float
+    is_counted: bool
+    """Whether it cost a restart."""
 
 
 class Fleet:
     """Owns the workers' places: replaces workers that fail, up to a limit, and with a delay if they fail early.
 
-    The results of an actor that was removed are never used: the pool forgets its calls, so that no
-    step can be counted twice, nor be taken from one that was only asleep. Owned by one thread.
+    A worker that is lost with its node, or is on one that ends soon, is placed anew without being counted, and is not
+    asked for anything until a node has room for it. The results of an actor that was removed are never used: the pool
+    forgets its calls, so that no step can be counted twice, nor be taken from one that was only asleep. Owned by one
+    thread. What is done at each step does not depend on the number of workers.
     """
 
     def __init__(
@@ -84,101 +65,196 @@ class Fleet:
         self._clock = clock
         self._events: list[str] = []
         self._name_of = name_of
-        self._members = [Member(index, place(index, 0), clock()) for index in range(num_workers)]
+        self._node_losses = NodeLosses()
+        self._state_of_nodes: ClusterState | None = None
+        self._state_of_room: ClusterState | None = None
+        self._members = [Member(index) for index in range(num_workers)]
+        self._with_room: dict[Worker, Member] = {}
+        self._without_room: dict[Worker, Member] = {}
+        self._suspects: dict[Worker, Suspect] = {}
+        # Heaps of a time and a member's index: when replacements are due, and when a worker may hang.
+        self._due: list[tuple[float, int]] = []
+        self._deadlines: list[tuple[float, int]] = []
+        for member in self._members:
+            self._place_member(member)
 
-    def __iter__(self) -> Iterator[Actor[RolloutWorker]]:
-        """Return the workers that are there."""
-        return iter([member.actor for member in self._members if member.actor is not None])
+    def __iter__(self) -> Iterator[Worker]:
+        """Return the workers that may be asked."""
+        return iter(tuple(self._with_room))
 
     def drain_events(self) -> list[str]:
         """Return what happened to workers since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 
-    def delivered(self, worker: Actor[RolloutWorker]) -> None:
+    def asked(self, worker: Worker) -> None:
+        """Learn that ``worker``, which had nothing to do, was asked for a fragment."""
+        self._with_room[worker].answered_s = self._clock()
+
+    def delivered(self, worker: Worker) -> None:
         """Learn that a fragment of ``worker`` has come."""
-        member = self._member(worker)
-        member.answered_s = self._clock()
-        member.failures = 0
-        if member.first_delivery_s is None:
-            member.first_delivery_s = member.answered_s
+        member, now = self._with_room[worker], self._clock()
+        member.delivered(now)
+        if member.lost_node:
+            self._events += self._node_losses.back(member.lost_node, member.index, now)
+            member.lost_node = ""
         if member.lost:
-            took_s = member.answered_s - member.failed_at_s[-1]
+            took_s = now - member.failed_at_s[-1]
             restart = f"restart {member.restart} of at most {self._limits.max_restarts}"
             self._events.append(f"{self._name_of(member.index)} {member.lost}; replaced in {took_s:.1f} s ({restart})")
             member.lost = ""
 
-    def failed(self, worker: Actor[RolloutWorker], error: Exception) -> None:
+    def failed(self, worker: Worker, error: Exception) -> None:
         """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row."""
-        member = self._member(worker)
+        member = self._with_room[worker]
         if isinstance(error, ActorLostError):
-            self._handle_failure(member, f"failed: {error.message}")
+            node = self._pool.cluster_state().lost.get(worker)
+            if node is not None:
+                self._lose_with_node([(node, member)], ends_soon=False)
+                return
+            self._suspect(member, f"failed: {error.message}", self._clock())
             return
         member.failures += 1
         if member.failures >= FAILURES_IN_A_ROW:
             raise error
-        self._handle_failure(member, f"failed: {_last_line(error)}")
+        self._handle_failure(member, f"failed: {last_line(error)}", self._clock())
 
-    def remove_hung_workers(self, is_asked: Callable[[Actor[RolloutWorker]], bool]) -> list[Actor[RolloutWorker]]:
-        """Remove workers that were asked for a fragment too long ago, and return them."""
-        now, hanging = self._clock(), []
-        for member in self._members:
-            timeout_s = self._limits.sample_timeout_s + (START_S if member.first_delivery_s is None else 0)
-            if member.actor is None or not is_asked(member.actor):
-                member.answered_s = now
-            elif now - member.answered_s > timeout_s:
-                hanging.append(member.actor)
-                self._handle_failure(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)")
-        return hanging
+    def remove_lost_workers(self, is_asked: Callable[[Worker], bool]) -> list[Worker]:
+        """Remove workers that were asked for a fragment too long ago or whose node ends, and return them."""
+        return self._remove_hung_workers(is_asked) + self._remove_workers_of_nodes()
 
-    def place_replacements(self) -> list[Actor[RolloutWorker]]:
-        """Place anew the workers whose delay is over, and return them."""
-        now, placed = self._clock(), []
-        for member in self._members:
-            if member.replace_at_s is None or now < member.replace_at_s:
-                continue
-            member.attempt += 1
-            member.actor = self._place(member.index, member.attempt)
-            member.answered_s, member.first_delivery_s, member.replace_at_s = now, None, None
-            placed.append(member.actor)
-        return placed
+    def take_new_workers(self) -> list[Worker]:
+        """Place anew the workers whose delay is over; return those that have room since the last call."""
+        now, num_placed = self._clock(), 0
+        while self._due and self._due[0][0] <= now:
+            due_s, index = heappop(self._due)
+            member = self._members[index]
+            if member.replace_at_s == due_s:
+                member.attempt += 1
+                self._place_member(member)
+                num_placed += 1
+        if not self._without_room or (not num_placed and self._pool.cluster_state() is self._state_of_room):
+            return []
+        self._state_of_room = state = self._pool.cluster_state()
+        return [self._give_room(worker, now) for worker in tuple(self._without_room) if state.has_room(worker)]
 
     def stop(self) -> None:
         """Forget every worker: the pool ends them."""
         self._members = []
+        for workers in (self._with_room, self._without_room, self._suspects):
+            workers.clear()
+        self._due, self._deadlines = [], []
 
-    def _member(self, worker: Actor[RolloutWorker]) -> Member:
-        return next(member for member in self._members if member.actor is worker)
+    def _place_member(self, member: Member) -> None:
+        actor = self._place(member.index, member.attempt)
+        member.actor, member.first_delivery_s, member.replace_at_s = actor, None, None
+        self._without_room[actor] = member
 
-    def _handle_failure(self, member: Member, why: str) -> None:
+    def _give_room(self, worker: Worker, now: float) -> Worker:
+        member = self._without_room.pop(worker)
+        self._with_room[worker] = member
+        member.answered_s = now
+        heappush(self._deadlines, (now + self._limits.sample_timeout_s, member.index))
+        return worker
+
+    def _remove_hung_workers(self, is_asked: Callable[[Worker], bool]) -> list[Worker]:
+        now, hanging = self._clock(), []
+        while self._deadlines and self._deadlines[0][0] < now:
+            member = self._members[heappop(self._deadlines)[1]]
+            worker = member.actor
+            if worker not in self._with_room or worker is None:
+                continue  # its replacement has a deadline of its own
+            if not is_asked(worker):
+                member.answered_s = now
+            elif member.hangs_at_s(self._limits) < now:
+                hanging.append(worker)
+                timeout_s = member.timeout_s(self._limits)
+                self._suspect(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)", now)
+                continue
+            deadline_s = max(member.answered_s + self._limits.sample_timeout_s, now + RECHECK_S)
+            heappush(self._deadlines, (deadline_s, member.index))
+        return hanging
+
+    def _remove_workers_of_nodes(self) -> list[Worker]:
+        """Remove the workers whose nodes are known to be lost, or to end soon, since the last call."""
+        state = self._pool.cluster_state()
+        if state is self._state_of_nodes:
+            return []
+        self._state_of_nodes = state
+        if not (state.lost or state.draining):
+            return []
+        there = {**self._with_room, **self._without_room}
+        lost = [(node, there[worker]) for worker, node in state.lost.items() if worker in there]
+        draining = [(node, there[worker]) for worker, node in state.draining.items() if worker in there]
+        workers = [member.actor for _, member in lost + draining if member.actor is not None]
+        self._lose_with_node(lost + self._forgive_suspects(state), ends_soon=False)
+        self._lose_with_node(draining, ends_soon=True)
+        return workers
+
+    def _forgive_suspects(self, state: ClusterState) -> list[tuple[str, Member]]:
+        """Take back the restarts of workers that turn out to have been lost with their node; return those."""
+        now, forgiven = self._clock(), []
+        for worker, suspect in tuple(self._suspects.items()):
+            node, member = state.lost.get(worker), suspect.member
+            if node is None and now - suspect.failed_at_s <= SUSPECTED_S:
+                continue
+            del self._suspects[worker]
+            if node is not None:
+                self.num_restarts -= suspect.is_counted
+                if suspect.failed_at_s in member.failed_at_s:
+                    member.failed_at_s.remove(suspect.failed_at_s)
+                forgiven.append((node, member))
+        return forgiven
+
+    def _lose_with_node(self, lost: list[tuple[str, Member]], ends_soon: bool) -> None:
+        """Place anew, without counting it, what nodes have taken with them."""
+        now = self._clock()
+        for node, member in lost:
+            member.lost, member.lost_node, member.short_lives = "", node, 0
+            if member.actor is not None and (ends_soon or member.actor in self._pool.cluster_state().lost):
+                self._take_away(member)
+            if member.actor is None:
+                self._replace_at(member, now)
+        workers = [(node, member.index) for node, member in lost]
+        self._events += self._node_losses.lost(workers, ends_soon, now)
+
+    def _take_away(self, member: Member) -> None:
         assert member.actor is not None
         self._pool.remove(member.actor)
-        member.actor, member.lost = None, why
-        now = self._clock()
-        while member.failed_at_s and now - member.failed_at_s[0] > WINDOW_S:
-            member.failed_at_s.popleft()
-        member.failed_at_s.append(now)
-        failures = len(member.failed_at_s)
-        if failures > FAILURES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
+        self._with_room.pop(member.actor, None)
+        self._without_room.pop(member.actor, None)
+        member.actor = None
+
+    def _replace_at(self, member: Member, due_s: float) -> None:
+        member.replace_at_s = due_s
+        heappush(self._due, (due_s, member.index))
+
+    def _suspect(self, member: Member, why: str, now: float) -> None:
+        """Handle a failure that may turn out to be that of the worker's node."""
+        worker, num_before = member.actor, self.num_restarts
+        assert worker is not None
+        self._handle_failure(member, why, now)
+        if self._pool.cluster_state().placed is not None:
+            self._suspects[worker] = Suspect(member, now, self.num_restarts > num_before)
+
+    def _handle_failure(self, member: Member, why: str, now: float) -> None:
+        self._take_away(member)
+        member.lost = why
+        if member.failed(now) > FAILURES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
             self._remove(member, why)
             return
         self.num_restarts += 1
         member.restart = self.num_restarts
-        member.replace_at_s = now + self._delay_s(member, now)
-
-    def _delay_s(self, member: Member, now: float) -> float:
-        if member.first_delivery_s is not None and now - member.first_delivery_s >= STEADY_S:
-            member.short_lives = 0
-        member.short_lives += 1
-        return 0.0 if member.short_lives == 1 else min(FIRST_DELAY_S * 2.0 ** (member.short_lives - 2), LONGEST_DELAY_S)
+        self._replace_at(member, now + member.next_delay_s(now))
 
     def _remove(self, member: Member, why: str) -> None:
-        waiting = [each for each in self._members if each.actor is not None or each.replace_at_s is not None]
-        if not waiting:
+        member.replace_at_s = None
+        num_left = sum(not each.is_removed for each in self._members)
+        if not num_left:
             raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
         self._events.append(
             f"{self._name_of(member.index)} {why}; removed {self._reached_limit(member)},"
-            f" {len(waiting)} of {len(self._members)} continue"
+            f" {num_left} of {len(self._members)} continue"
         )
 
     def _reached_limit(self, member: Member) -> str:
@@ -191,12 +267,3 @@ class Fleet:
             f"a worker is removed after more than {FAILURES_IN_WINDOW} failures in {WINDOW_S / 60:g} minutes,"
             f" all after {self._limits.max_restarts} restarts (max_num_worker_restarts)"
         )
-
-
-def _last_line(error: Exception) -> str:
-    """Return what was raised in the worker, without the layers that carried it."""
-    cause = getattr(error, "cause", error)
-    if isinstance(cause, RlexpError):
-        return cause.message
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__

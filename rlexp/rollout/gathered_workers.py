@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import Gathered, GatheredInfo, Gatherer
 from rlexp.rollout.joined_rows import join_infos
 from rlexp.rollout.remote_workers import RemoteWorkers
@@ -23,22 +25,20 @@ class GatheredWorkers(RemoteWorkers):
     The rows of its samples are in the replay shards already; the infos are of the type ``GatheredInfo``.
     """
 
-    def __init__(self, pool: TaskPool, fleet: Fleet, num_shards: int, max_weight_sync_delay: int) -> None:
-        """``fleet`` has the gatherers. Each gets newer weights once it has reported so many env steps since its last.
+    def __init__(
+        self, pool: TaskPool, fleet: Fleet, num_gatherers: int, num_shards: int, max_weight_sync_delay: int
+    ) -> None:
+        """``fleet`` has ``num_gatherers``. Each gets newer weights once it has reported so many env steps since its last.
 
         Call ``set_shard`` for each of ``num_shards`` before the first poll.
         """
+        self.num_gatherers = num_gatherers
         self._shards: list[Actor[Any] | None] = [None] * num_shards
         self._latest: dict[int, Gathered] = {}
         self._num_restarts = 0
         self._gathered_events: list[str] = []
-        self.num_fragments_gathered_lost = 0
+        self._num_fragments_lost = 0
         super().__init__(pool, fleet, QUEUE_DEPTH, max_weight_sync_delay)
-
-    @property
-    def num_gatherers(self) -> int:
-        """How many gatherers there are now."""
-        return len(list(self._fleet))
 
     @property
     def num_worker_restarts(self) -> int:
@@ -58,11 +58,12 @@ class GatheredWorkers(RemoteWorkers):
         events, self._gathered_events = self._gathered_events, []
         return super().drain_events() + events
 
-    def _welcome(self, worker: Actor[Any]) -> None:
-        """Tell a new gatherer where to store, before its first call."""
-        super()._welcome(worker)
-        for index in range(len(self._shards)):
-            self._send_shard(worker, index)
+    def _send_filter(self, worker: Actor[Any]) -> None:
+        """Tell a new gatherer also where to store, before its first call."""
+        super()._send_filter(worker)
+        for index, shard in enumerate(self._shards):
+            if shard is not None:
+                self._send_shard(worker, index)
 
     def _replace(self, worker: Actor[Any], error: Exception) -> None:
         """Replace a gatherer whose process died; what else ends one has ended its fleet of workers, and is raised."""
@@ -77,18 +78,27 @@ class GatheredWorkers(RemoteWorkers):
         """Return a gatherer's sample, if it has any, and one without rows for what each worker observed."""
         info = sample.info
         assert isinstance(info, GatheredInfo)
-        self._count(info.gathered)
+        self._count(info)
         observed = [
-            Sample(sample.batch, replace(join_infos([]), worker_index=worker, observed=moments))
+            Sample(sample.batch, _observation(worker, info.weights_version, moments))
             for worker, moments in info.gathered.observed.items()
         ]
-        return [sample, *observed] if info.num_env_steps or info.num_rows else observed
+        if not (info.num_env_steps or info.num_rows):
+            return observed
+        num_lost, self._num_fragments_lost = self._num_fragments_lost, 0
+        return [Sample(sample.batch, replace(info, num_fragments_lost=num_lost)), *observed]
 
-    def _count(self, gathered: Gathered) -> None:
+    def _count(self, info: GatheredInfo) -> None:
+        gathered = info.gathered
         before = self._latest.get(gathered.gatherer)
         if before is not None and before.attempt != gathered.attempt:
-            self.num_fragments_gathered_lost += before.num_fragments_held
+            self._num_fragments_lost += before.num_fragments_held
         self._latest[gathered.gatherer] = gathered
         self._num_restarts += gathered.num_worker_restarts
-        self.num_fragments_gathered_lost += gathered.num_fragments_lost
+        self._num_fragments_lost += info.num_fragments_lost
         self._gathered_events += gathered.events
+
+
+def _observation(worker: int, weights_version: int, moments: Moments) -> SampleInfo:
+    """Return a report about nothing but what a worker observed."""
+    return replace(join_infos([]), worker_index=worker, weights_version=weights_version, observed=moments)

@@ -19,7 +19,7 @@ from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import SentRows
-from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, Resources, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Lane, Resources, TaskPool
 
 IDLE_S = 0.05
 """How long a gatherer sleeps where nothing is in progress that could end a wait: all workers are being replaced."""
@@ -82,8 +82,6 @@ class Gathered:
     attempt: int
     """How many gatherers of this index there were before."""
     num_worker_restarts: int
-    num_fragments_lost: int
-    """Fragments that a lost shard did not take, or whose worker died before they were taken from it."""
     num_fragments_held: int
     """Fragments that it holds, or has asked for, now: lost if it dies."""
     events: tuple[str, ...]
@@ -98,6 +96,8 @@ class GatheredInfo(SampleInfo):
     gathered: Gathered
     fed: tuple[int, ...]
     """The shards that were given rows."""
+    num_fragments_lost: int
+    """Fragments that a lost shard did not take, or that were lost with their node, since the last report."""
 
 
 class Gatherer:
@@ -197,7 +197,7 @@ class Gatherer:
         """Return a fragment's rows; None, counted, if they are lost: their worker's process died meanwhile."""
         try:
             return self._pool.get(sample.batch, GET_TIMEOUT_S)
-        except ActorLostError:
+        except (ActorLostError, ArgumentLostError):
             self._num_fragments_lost += 1
             return None
 
@@ -210,9 +210,13 @@ class Gatherer:
             sent = self._stored_fragments.get(call.actor)
             if sent is None:
                 continue
+            num_fragments = sent[0]
             try:
                 self._pool.get(call.ref, GET_TIMEOUT_S)
-                sent.pop(0)
+                del sent[0]
+            except ArgumentLostError:  # the shard lives
+                self._num_fragments_lost += num_fragments
+                del sent[0]
             except ActorLostError:
                 self._forget(call.actor)
 
@@ -231,9 +235,10 @@ class Gatherer:
             gatherer=self._spec.index,
             attempt=self._spec.attempt,
             num_worker_restarts=self._num_restarts_reported - num_restarts,
-            num_fragments_lost=num_lost,
             num_fragments_held=len(self._waiting) + self._source.num_in_flight,
             events=tuple(self._source.drain_events()),
             observed=join_observed(infos),
         )
-        return GatheredInfo(**vars(join_infos(infos)), gathered=gathered, fed=tuple(sorted(fed)))
+        return GatheredInfo(
+            **vars(join_infos(infos)), gathered=gathered, fed=tuple(sorted(fed)), num_fragments_lost=num_lost
+        )

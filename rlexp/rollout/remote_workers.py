@@ -11,12 +11,17 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample
+from rlexp.rollout.turns import Turns
+from rlexp.rollout.weight_syncs import WeightSyncs
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import GET_TIMEOUT_S, Actor, Completed, Lane, Ref, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
 
 
 class RemoteWorkers:
-    """A SampleSource over a fleet of workers, each with up to ``queue_depth`` sample calls in flight."""
+    """A SampleSource over a fleet of workers, each with up to ``queue_depth`` sample calls in flight.
+
+    What a step costs depends on what has completed, not on the number of workers.
+    """
 
     def __init__(self, pool: TaskPool, fleet: Fleet, queue_depth: int, max_weight_sync_delay: int) -> None:
         """Weights go to a worker once it has sampled ``max_weight_sync_delay`` env steps since its last ones.
@@ -26,16 +31,13 @@ class RemoteWorkers:
         self.num_weight_syncs = 0
         self._pool = pool
         self._fleet = fleet
-        self._queue_depth = queue_depth
-        self._max_weight_sync_delay = max_weight_sync_delay
         self._lane = Lane(pool, num_returns=2)
         self._updates = Lane(pool)
         self._published: tuple[int, Ref[Weights]] | None = None
         self._filter: Ref[Moments] | None = None
-        self._version_of: dict[Actor[RolloutWorker], int] = {}
-        self._steps_since_sync = dict.fromkeys(fleet, 0)
-        self._turn = 0
-        self._last_turn: dict[Actor[RolloutWorker], int] = {}
+        self._turns = Turns(queue_depth)
+        self._syncs = WeightSyncs(max_weight_sync_delay)
+        self._take_new_workers()
 
     @property
     def num_worker_restarts(self) -> int:
@@ -45,26 +47,26 @@ class RemoteWorkers:
         samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
         num_steps_sampled += sum(sample.info.num_env_steps for sample in samples)
         self._check_updates()
-        for worker in self._fleet.remove_hung_workers(lambda worker: self._lane.in_flight(worker) > 0):
+        for worker in self._fleet.remove_lost_workers(lambda worker: self._turns.in_flight(worker) > 0):
             self._forget(worker)
-        for worker in self._fleet.place_replacements():
-            self._welcome(worker)
+        self._take_new_workers()
         self._send_weights()
         self._ask(num_steps_sampled, math.inf if wanted is None else wanted - len(samples))
         return samples
 
     @property
     def num_in_flight(self) -> int:
-        return sum(map(self._lane.in_flight, self._fleet))
+        return self._turns.num_in_flight
 
     def wait(self, timeout: float) -> bool:
         return self._pool.wait(timeout)
 
     def weights_wanted(self) -> bool:
-        return any(steps >= self._max_weight_sync_delay for steps in self._steps_since_sync.values())
+        return self._syncs.has_due
 
     def publish(self, version: int, weights: Weights) -> None:
         self._published = (version, self._pool.put(weights))
+        self._syncs.published()
 
     def set_filter(self, moments: Moments) -> None:
         self._filter = self._pool.put(moments)
@@ -88,23 +90,27 @@ class RemoteWorkers:
 
     def _sample_of(self, call: Completed[RolloutWorker, SampleInfo]) -> Sample | None:
         """Return what a completed call has brought; None if its worker was lost by it, or before."""
-        if call.actor not in self._steps_since_sync:
+        if call.actor not in self._syncs:
             return None
+        self._turns.ended(call.actor)
         try:
             info: SampleInfo = self._pool.get(call.refs[1], GET_TIMEOUT_S)
         except Exception as error:  # an env may raise anything
             self._replace(call.actor, error)
             return None
         self._fleet.delivered(call.actor)
-        self._steps_since_sync[call.actor] += info.num_env_steps
+        self._syncs.sampled(call.actor, info.num_env_steps)
         return Sample(call.refs[0], info)
 
     def _check_updates(self) -> None:
         """Replace workers that could not take their weights or filter: they would act with old ones."""
         for call in self._updates.completed():
-            if call.actor in self._steps_since_sync:
+            if call.actor in self._syncs:
                 try:
                     self._pool.get(call.ref, GET_TIMEOUT_S)
+                except ArgumentLostError:  # the worker lives, and is sent both again
+                    self._send_filter(call.actor)
+                    self._syncs.lost(call.actor)
                 except Exception as error:
                     self._replace(call.actor, error)
 
@@ -112,47 +118,38 @@ class RemoteWorkers:
         self._forget(worker)
         self._fleet.failed(worker, error)
 
-    def _welcome(self, worker: Actor[RolloutWorker]) -> None:
-        """Count what ``worker`` samples from now on; as a new one it gets its weights with its first call."""
-        self._steps_since_sync[worker] = 0
+    def _take_new_workers(self) -> None:
+        """Ask new workers from now on; each gets its filter and its weights before its first call."""
+        for worker in self._fleet.take_new_workers():
+            self._turns.add(worker)
+            self._syncs.add(worker)
+            self._send_filter(worker)
+
+    def _send_filter(self, worker: Actor[RolloutWorker]) -> None:
         if self._filter is not None:
             self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
 
     def _forget(self, worker: Actor[RolloutWorker]) -> None:
         self._lane.forget(worker)
         self._updates.forget(worker)
-        self._steps_since_sync.pop(worker, None)
-        self._version_of.pop(worker, None)
-        self._last_turn.pop(worker, None)
+        self._turns.remove(worker)
+        self._syncs.remove(worker)
 
     def _send_weights(self) -> None:
         """Send the newest weights to each worker that is due, before its next call."""
         if self._published is None:
             return
         version, weights = self._published
-        for worker in self._fleet:
-            if self._is_due(worker, version):
-                self._updates.submit(worker, RolloutWorker.set_weights, version, weights)
-                self._version_of[worker] = version
-                self._steps_since_sync[worker] = 0
-                self.num_weight_syncs += 1
+        for worker in self._syncs.take(version):
+            self._updates.submit(worker, RolloutWorker.set_weights, version, weights)
+            self.num_weight_syncs += 1
 
     def _ask(self, num_steps_sampled: int, wanted: float) -> None:
         """Start calls until ``wanted`` are in flight or every queue is full."""
-        in_flight = {worker: self._lane.in_flight(worker) for worker in self._fleet}
-        free = wanted - sum(in_flight.values())
-        by_turn = sorted(in_flight, key=lambda worker: self._last_turn.get(worker, 0))
-        for depth in range(self._queue_depth):
-            for worker in by_turn:
-                if in_flight[worker] == depth and free > 0:
-                    self._lane.submit(worker, RolloutWorker.sample, num_steps_sampled)
-                    in_flight[worker] += 1
-                    free -= 1
-                    self._turn += 1
-                    self._last_turn[worker] = self._turn
-
-    def _is_due(self, worker: Actor[RolloutWorker], version: int) -> bool:
-        known = self._version_of.get(worker)
-        if known is None:
-            return True
-        return version > known and self._steps_since_sync[worker] >= self._max_weight_sync_delay
+        while self._turns.num_in_flight < wanted:
+            worker = self._turns.next()
+            if worker is None:
+                return
+            if self._turns.in_flight(worker) == 1:
+                self._fleet.asked(worker)
+            self._lane.submit(worker, RolloutWorker.sample, num_steps_sampled)

@@ -13,8 +13,11 @@ argument travels by reference, not through the caller.
 
 from rlexp.task_pool.pool import (
     GET_TIMEOUT_S,
+    ONE_NODE,
     Actor,
     ActorLostError,
+    ArgumentLostError,
+    ClusterState,
     Completed,
     InlineTaskPool,
     Lane,
@@ -27,8 +30,11 @@ from rlexp.task_pool.trial_group import TrialGroup, trial_group
 
 __all__ = [
     "GET_TIMEOUT_S",
+    "ONE_NODE",
     "Actor",
     "ActorLostError",
+    "ArgumentLostError",
+    "ClusterState",
     "Completed",
     "InlineTaskPool",
     "Lane",

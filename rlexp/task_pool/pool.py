@@ -31,6 +31,10 @@ class ActorLostError(TrialError):
     """The process of a placed object has died: nothing that was asked of it will be answered."""
 
 
+class ArgumentLostError(TrialError):
+    """A value that a call returned or needed is lost with the process or node that held it; the called object lives."""
+
+
 @dataclass(frozen=True, eq=False)
 class Ref(Generic[R]):
     """A value that a pool holds. Only that pool looks inside."""
@@ -65,6 +69,26 @@ class Completed(Generic[A, R]):
         return self.refs[0]
 
 
+@dataclass(frozen=True)
+class ClusterState:
+    """Where a pool's actors are, as far as the cluster has shown; replaced as a whole when something has changed."""
+
+    placed: frozenset[Actor[Any]] | None = None
+    """Those that have room on a node; None: there is one node only, and every actor counts as placed."""
+    lost: Mapping[Actor[Any], str] = field(default_factory=dict)
+    """Those that were on a dead node, also some that have been removed since, with that node's name."""
+    draining: Mapping[Actor[Any], str] = field(default_factory=dict)
+    """Those on a node that will end soon, with its name."""
+
+    def has_room(self, actor: Actor[Any]) -> bool:
+        """Return whether ``actor`` runs or starts, so that it may be asked for something."""
+        return self.placed is None or actor in self.placed
+
+
+ONE_NODE = ClusterState()
+"""Without other nodes, none is waited for and none is lost."""
+
+
 class TaskPool(Protocol):
     """Places objects, calls them, and waits for them. Owned by one thread, which also stops it."""
 
@@ -97,11 +121,18 @@ class TaskPool(Protocol):
         ...
 
     def get(self, ref: Ref[R], timeout: float) -> R:
-        """Return a value within ``timeout`` seconds; raises TimeoutError, ActorLostError, or what the call raised."""
+        """Return a value within ``timeout`` seconds.
+
+        Raises TimeoutError, ActorLostError, ArgumentLostError, or what the call raised.
+        """
         ...
 
     def wait(self, timeout: float) -> bool:
         """Return once a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
+        ...
+
+    def cluster_state(self) -> ClusterState:
+        """Return what is known of the nodes; the same object as before where nothing has changed."""
         ...
 
     def remove(self, actor: Actor[Any]) -> None:
@@ -177,6 +208,9 @@ class InlineTaskPool:
 
     def wait(self, timeout: float) -> bool:
         return True
+
+    def cluster_state(self) -> ClusterState:
+        return ONE_NODE
 
     def remove(self, actor: Actor[Any]) -> None:
         return None

@@ -16,6 +16,7 @@ from rlexp.errors import TrialError
 from rlexp.task_pool import (
     Actor,
     ActorLostError,
+    ArgumentLostError,
     Completed,
     InlineTaskPool,
     Lane,
@@ -24,7 +25,8 @@ from rlexp.task_pool import (
     Resources,
     TaskPool,
 )
-from rlexp.task_pool.ray_pool import _kill
+from rlexp.task_pool.ray_calls import MANY_CALLS
+from rlexp.task_pool.ray_handles import kill
 from tests.doubles.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
@@ -55,6 +57,18 @@ class Ledger:
     def wait_for_ever(self) -> None:
         while True:
             time.sleep(60)
+
+
+class Lender:
+    """Owns values that it hands out by reference: they are lost with it."""
+
+    def lend(self) -> list[Any]:
+        import ray
+
+        return [ray.put(5)]
+
+    def die(self) -> None:
+        os._exit(1)
 
 
 def ray_pool() -> RayTaskPool:
@@ -272,6 +286,45 @@ def test_an_object_here_is_given_what_calls_elsewhere_returned() -> None:
     pool.stop()
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_lost_argument_is_not_the_loss_of_the_callee() -> None:
+    pool = ray_pool()
+    ledger, here, lane = place(pool), pool.place("ledger", None, Ledger, 20), Lane(pool)
+    lender = pool.place("lender", SHARED, Lender)
+    (handle,) = pool.get(pool.call(lender, Lender.lend), DEADLINE_S)
+    lent: Ref[int] = Ref(handle)
+    assert pool.get(lent, DEADLINE_S) == 5
+    with pytest.raises(ActorLostError):
+        pool.get(pool.call(lender, Lender.die), DEADLINE_S)
+    lane.submit(ledger, Ledger.add, lent)
+    lane.submit(here, Ledger.add, lent)
+    for call in await_calls(pool, lane, 2):
+        with pytest.raises(ArgumentLostError):
+            pool.get(call.ref, DEADLINE_S)
+    assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10]
+    assert pool.get(pool.call(here, Ledger.entries), DEADLINE_S) == [20]
+    pool.stop()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("fetches", [False, True], ids=["one node", "several nodes"])
+def test_many_calls_come_back_in_the_order_of_each_actor(fetches: bool) -> None:
+    pool = ray_pool()
+    ledgers, lane = [place(pool, 0), place(pool, 0)], Lane(pool)
+    pool._calls.fetches = fetches
+    for _ in range(MANY_CALLS):
+        for ledger in ledgers:
+            lane.submit(ledger, Ledger.add, 1)
+    done = await_calls(pool, lane, 2 * MANY_CALLS)
+    for ledger in ledgers:
+        sums = [pool.get(call.ref, DEADLINE_S) for call in done if call.actor is ledger]
+        assert sums == list(range(1, MANY_CALLS + 1))
+    assert not pool.wait(0.1)
+    pool.stop()
+
+
 def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     titles = iter([["ray::RolloutWorker.sample"], []])
 
@@ -288,8 +341,8 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
             raise psutil.NoSuchProcess(self.pid)
 
     monkeypatch.setattr(psutil, "Process", EndingProcess)
-    _kill(1)
-    _kill(1)
+    kill(1)
+    kill(1)
 
 
 def test_a_process_that_dies_answers_none_of_its_calls() -> None:

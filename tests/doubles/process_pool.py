@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rlexp.task_pool import Actor, ActorLostError, Completed, Lane, Ref, Resources
+from rlexp.task_pool import ONE_NODE, Actor, ActorLostError, ClusterState, Completed, Lane, Ref, Resources
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -89,6 +89,9 @@ class ProcessTaskPool:
             return False
         self._receive(timeout)
         return True
+
+    def cluster_state(self) -> ClusterState:
+        return ONE_NODE
 
     def remove(self, actor: Actor[Any]) -> None:
         place = self._places.pop(actor, None)

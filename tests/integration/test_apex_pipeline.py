@@ -162,7 +162,7 @@ class Pipeline:
 
     def make_gatherers(self, num_shards: int) -> GatheredWorkers:
         fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, name_of="gatherer {}".format)
-        gathered = GatheredWorkers(self.pool, fleet, num_shards, max_weight_sync_delay=100)
+        gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, max_weight_sync_delay=100)
         for index in range(num_shards):
             gathered.set_shard(index, self.shards[index])
         return gathered
@@ -208,7 +208,7 @@ class Pipeline:
         if isinstance(self.workers, CountedWorkers):
             return self.workers.least()
         env_ids = np.concatenate([rows_of(in_memory(state))[OBS][:, 0] for state in self.shards.states()]).astype(int)
-        return min(np.count_nonzero(np.isin(env_ids, env_ids_of(index))) for index in range(NUM_WORKERS))
+        return min(int(np.isin(env_ids, env_ids_of(index)).sum()) for index in range(NUM_WORKERS))
 
     def run(self, num_steps: int, num_updates: int) -> None:
         counters = self.optimizer.counters

@@ -88,7 +88,7 @@ def place_gatherers(
     fleet = Fleet(pool, place, len(groups), limits, RunningClock(), name_of="gatherer {}".format)
     least = min(len(group) for group in groups)
     delay = config.optimizer.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
-    return GatheredWorkers(pool, fleet, config.optimizer.num_replay_buffer_shards, delay)
+    return GatheredWorkers(pool, fleet, len(groups), config.optimizer.num_replay_buffer_shards, delay)
 
 
 def gatherer_config(config: ApexConfig, groups: Sequence[Sequence[int]]) -> GathererConfig:

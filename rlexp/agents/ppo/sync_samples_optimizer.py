@@ -17,7 +17,7 @@ from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
-from rlexp.task_pool import GET_TIMEOUT_S, ActorLostError, TaskPool
+from rlexp.task_pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
 
 COLLECT_TIMEOUT_S = 0.05
 """A step returns after this long even if no sample has arrived, so that its caller can look at the clock."""
@@ -89,6 +89,7 @@ class SyncSamplesOptimizer:
         self._learner = learner
         self._config = config
         self._collected = Collected()
+        self._num_fragments_lost = 0
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -159,6 +160,7 @@ class SyncSamplesOptimizer:
             "num_updates": self._learner.num_updates,
             **self._learner.stats(),
             **source_figures(self._source),
+            "num_fragments_lost": self._num_fragments_lost,
             "learner_wait_share": 1.0 - time_share["learner"],
             "learner_time_share": time_share,
             "weight_age": self._weight_age.drain(),
@@ -188,7 +190,8 @@ class SyncSamplesOptimizer:
         )
         try:
             batch = self._pool.get(sample.batch, GET_TIMEOUT_S) if info.num_rows else None
-        except ActorLostError:
+        except (ActorLostError, ArgumentLostError):
+            self._num_fragments_lost += 1
             return  # lost with the machine that it was on: nothing of it counts, and another is wanted
         self._infos.append(info)
         self._weight_age.add(age)

@@ -27,6 +27,8 @@ METRICS: Final[Mapping[str, str]] = MappingProxyType(
         "info/num_steps_trained": "Rows trained on since the trial began; a row that is replayed twice counts twice.",
         "info/num_target_updates": "How often the target network was updated.",
         "info/num_weight_syncs": "How often weights were sent to a worker.",
+        "info/num_fragments_lost": "Fragments of workers that were lost with the node that held them, since this "
+        "process of the trial began; their rows are not trained on.",
         "info/sample_throughput": "Env steps sampled per second, in this iteration.",
         "info/train_throughput": "Rows trained on per second, in this iteration.",
         "evaluation/episode_reward_mean": f"Mean return {_OF_EVALUATION}.",

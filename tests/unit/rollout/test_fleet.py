@@ -11,7 +11,8 @@ import pytest
 from rlexp.errors import TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S, Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet_member import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, START_S, STEADY_S, WINDOW_S
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
@@ -75,9 +76,9 @@ class FragilePool(InlineTaskPool):
 class Bench:
     """A source over workers whose fates a test decides, and a clock that only the test moves."""
 
-    def __init__(self, num_workers: int = 2, max_restarts: int = 100) -> None:
+    def __init__(self, num_workers: int = 2, max_restarts: int = 100, pool: FragilePool | None = None) -> None:
         self.now_s = 0.0
-        self.pool = FragilePool()
+        self.pool = pool or FragilePool()
         self.workers: dict[int, FakeWorker] = {}
         self.next_fate: Any = WORKS
         limits = FleetLimits(max_restarts, TIMEOUT_S)

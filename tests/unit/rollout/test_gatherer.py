@@ -209,12 +209,12 @@ def test_what_a_lost_shard_did_not_take_is_counted_and_its_replacement_gets_rows
     lost = bench.shelves[0]
     bench.pool.lost.add(lost)
     reports = [bench.sample() for _ in range(6)]
-    assert sum(info.gathered.num_fragments_lost for info in reports) >= CONFIG.joined_rows // FRAGMENT
+    assert sum(info.num_fragments_lost for info in reports) >= CONFIG.joined_rows // FRAGMENT
     assert lost.batches == []
     bench.shelves[0] = Shelf()
     bench.gatherer.set_shard(0, Actor("replay-0", bench.shelves[0]))
     for _ in range(6):
-        assert bench.sample().gathered.num_fragments_lost == 0
+        assert bench.sample().num_fragments_lost == 0
     assert bench.shelves[0].batches
 
 
@@ -266,7 +266,8 @@ def test_frames_that_several_fragments_have_are_sent_once() -> None:
 
 def test_rows_of_different_kinds_are_not_joined() -> None:
     written = WrittenRows(0, 0, 0, 1, (), False)
-    for parts in ([frame_rows(0, 2), SampleBatch({OBS: np.zeros(2)})], [written, written]):
+    kinds: list[list[SentRows]] = [[frame_rows(0, 2), SampleBatch({OBS: np.zeros(2)})], [written, written]]
+    for parts in kinds:
         with pytest.raises(ValueError, match="cannot be joined"):
             join_rows(parts)
 
@@ -279,7 +280,7 @@ def gathered(pool: InlineTaskPool) -> GatheredWorkers:
         return Actor(f"gatherer-{index}", Gatherer(replace(spec, index=index)))
 
     fleet = Fleet(pool, place, 2, FleetLimits(max_restarts=0, sample_timeout_s=60.0), name_of="gatherer {}".format)
-    source = GatheredWorkers(pool, fleet, CONFIG.num_shards, max_weight_sync_delay=1)
+    source = GatheredWorkers(pool, fleet, 2, CONFIG.num_shards, max_weight_sync_delay=1)
     for index in range(CONFIG.num_shards):
         source.set_shard(index, Actor(f"replay-{index}", Shelf()))
     return source
@@ -302,7 +303,7 @@ class Driver:
         self.changes = changes
         limits = FleetLimits(max_restarts=5, sample_timeout_s=60.0)
         fleet = Fleet(self.pool, self.place, 2, limits, lambda: self.now_s, name_of="gatherer {}".format)
-        self.source = GatheredWorkers(self.pool, fleet, 2, max_weight_sync_delay=1)
+        self.source = GatheredWorkers(self.pool, fleet, 2, 2, max_weight_sync_delay=1)
         self.shelves = [Shelf(), Shelf()]
         for index, shelf in enumerate(self.shelves):
             self.source.set_shard(index, Actor(f"replay-{index}", shelf))
@@ -333,13 +334,13 @@ def test_gatherer_that_dies_is_replaced_with_its_workers_and_what_it_held_is_cou
     driver = Driver()
     driver.infos(3)
     driver.pool.fails[1] = ActorLostError("its process died")
-    driver.infos(3)
+    infos = driver.infos(4)
     assert driver.pool.removed == ["gatherer-1"]
     assert driver.source.num_worker_restarts == 1
     events = driver.source.drain_events()
     assert len(events) == 1
     assert "gatherer 1 failed: its process died" in events[0]
-    assert driver.source.num_fragments_gathered_lost > 0
+    assert sum(info.num_fragments_lost for info in infos) > 0
     before = [len(shelf.batches) for shelf in driver.shelves]
     driver.infos(4)
     assert all(len(shelf.batches) > count for shelf, count in zip(driver.shelves, before, strict=True))
