@@ -28,7 +28,7 @@ class GatheredWorkers(RemoteWorkers):
     def __init__(
         self, pool: TaskPool, fleet: Fleet, num_gatherers: int, num_shards: int, max_weight_sync_delay: int
     ) -> None:
-        """``fleet`` has ``num_gatherers``. Each gets newer weights once it has reported so many env steps since its last.
+        """``fleet`` has ``num_gatherers``. Each gets newer weights after it has reported so many more env steps.
 
         Call ``set_shard`` for each of ``num_shards`` before the first poll.
         """

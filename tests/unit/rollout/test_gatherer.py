@@ -160,13 +160,13 @@ def test_the_choice_of_shards_is_seeded() -> None:
 
 
 def test_a_report_comes_after_its_time_with_what_there_is() -> None:
-    bench = Bench(longest_wait_s=0.5, joined_rows=10**6, reported_rows=10**6)
+    bench = Bench(longest_wait_s=10.0, joined_rows=10**6, reported_rows=10**6)
     info = bench.sample()
     assert 0 < info.num_rows == bench.num_stored() < 10**6
 
 
 def test_a_report_comes_although_no_worker_delivers() -> None:
-    bench = Bench(longest_wait_s=2.0)
+    bench = Bench(longest_wait_s=10.0)
     bench.pool.held |= {actor.handle for actor in bench.gatherer._source._fleet}
     info = bench.sample()
     assert (info.num_rows, info.num_env_steps, info.fed) == (0, 0, ())
@@ -193,7 +193,7 @@ def test_slow_shard_gets_no_more_than_its_depth_and_holds_no_other_up() -> None:
 
 
 def test_no_more_is_sampled_while_no_shard_has_room() -> None:
-    bench = Bench(longest_wait_s=3.0)
+    bench = Bench(longest_wait_s=10.0)
     bench.pool.held |= set(bench.shelves)
     reports = [bench.sample() for _ in range(8)]
     assert [info.num_env_steps for info in reports[-3:]] == [0, 0, 0]
