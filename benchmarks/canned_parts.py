@@ -26,6 +26,7 @@ from rlexp.sample_batch import (
     OBS,
     REWARDS,
     TD_ERRORS,
+    Array,
     FrameRows,
     SampleBatch,
     SentRows,
@@ -63,7 +64,7 @@ class Load:
 def canned_rows(load: Load, worker: int) -> SentRows:
     """Return a fragment; those of two workers have no frame in common."""
     count = load.num_rows
-    columns = {
+    columns: dict[str, Array] = {
         ACTIONS: np.zeros(count, np.int64),
         REWARDS: np.zeros(count, np.float32),
         DISCOUNTS: np.zeros(count, np.float32),

@@ -10,6 +10,7 @@ The bytes are those of this machine's network, so they are shown only with --add
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from benchmarks.canned_parts import (
     Load,
 )
 from benchmarks.comparison import Column, Line, Table, conditions, options
+from rlexp.agents.apex.gatherers import renewed
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
@@ -85,7 +87,9 @@ class CannedGatherer(Gatherer):
     """A gatherer of canned workers, which are there already."""
 
     def __init__(self, spec: GathererSpec, workers: Sequence[tuple[Any, int]]) -> None:
-        self._canned = [Actor(f"worker-{index}", WorkerHandle(process, index), False) for process, index in workers]
+        self._canned: list[Actor[Any]] = [
+            Actor(f"worker-{index}", WorkerHandle(process, index), is_here=False) for process, index in workers
+        ]
         super().__init__(spec)
 
     def _place_worker(self, place: int, attempt: int) -> Actor[Any]:
@@ -108,14 +112,14 @@ class Bench:
 
     def gatherer(self, pool: RayTaskPool, index: int, attempt: int) -> Actor[Any]:
         """Place a gatherer for each n-th worker."""
-        workers = [
-            (self._process(worker), worker) for worker in range(index, self.load.num_workers, self.num_gatherers)
-        ]
+        indices = range(index, self.load.num_workers, self.num_gatherers)
+        workers = [(self._process(worker), worker) for worker in indices]
         config = GathererConfig(
             NUM_SHARDS, LIMITS, QUEUE_DEPTH, SYNC_DELAY, 1000, 2000, longest_wait_s=1.0, store_depth=2
         )
-        spec: Any = partial(GathererSpec, index, attempt, index, renew=None, make_pool=RayTaskPool, config=config)
-        return pool.place(f"gatherer-{index}", self.elsewhere, CannedGatherer, spec(canned_specs(workers)), workers)
+        specs: Any = tuple((CannedSpec(worker), Resources(0, 0)) for worker in indices)
+        spec = GathererSpec(index, attempt, index, specs, renewed, RayTaskPool, config)
+        return pool.place(f"gatherer-{index}", self.elsewhere, CannedGatherer, spec, workers)
 
     def source(self, pool: RayTaskPool, shards: Sequence[Actor[Any]]) -> RemoteWorkers:
         """Return the source that the optimizer polls."""
@@ -139,11 +143,6 @@ class CannedSpec:
     index: int
 
 
-def canned_specs(workers: Sequence[tuple[Any, int]]) -> tuple[tuple[CannedSpec, Resources], ...]:
-    """Return specs of workers that are there."""
-    return tuple((CannedSpec(index), Resources(0, 0)) for _, index in workers)
-
-
 def bytes_of_network() -> np.ndarray | None:
     """Return the bytes that came in and went out over all cables of this machine; None without any."""
     lines = [line.split(":") for line in NETWORK.read_text(encoding="utf-8").splitlines() if ":" in line]
@@ -163,11 +162,11 @@ def step_for(seconds: float, optimizer: AsyncReplayOptimizer) -> int:
 def measure(bench: Bench, seconds: float, updates_per_s: float, shows_bytes: bool) -> Line:
     """Return what the driver did in ``seconds``."""
     pool = RayTaskPool()
-    shards = ReplayShards(
-        pool,
-        lambda index, attempt: pool.place(f"replay-{index}", Resources(0, 0), CannedShard, bench.load.kind),
-        NUM_SHARDS,
-    )
+
+    def place_shard(index: int, attempt: int) -> Actor[Any]:
+        return pool.place(f"replay-{index}", Resources(0, 0), CannedShard, bench.load.kind)
+
+    shards = ReplayShards(pool, place_shard, NUM_SHARDS)
     optimizer = AsyncReplayOptimizer(
         pool,
         bench.source(pool, tuple(shards)),
@@ -217,13 +216,14 @@ def main() -> None:
     parser.add_argument("--workers-on", metavar="RESOURCE", help="a resource that only the workers' nodes have")
     args = parser.parse_args()
     print(conditions(), file=sys.stderr)
-    own: dict[str, Any] = {"num_cpus": 2, "include_dashboard": False}
-    ray.init(logging_level="ERROR", log_to_driver=False, **({"address": args.address} if args.address else own))
+    where: dict[str, Any] = {"address": args.address} if args.address else {"num_cpus": 2, "include_dashboard": False}
+    ray.init(logging_level=logging.ERROR, log_to_driver=False, **where)
     elsewhere = Resources(0, 0, {args.workers_on: 0.001} if args.workers_on else {})
     table = Table(COLUMNS_SHOWN, args.json)
     for text in args.loads:
         load = Load.read(text)
-        remote = ray.remote(num_cpus=0, max_concurrency=1000, resources=dict(elsewhere.custom))(CannedWorkers)
+        options_of_ray: Any = {"num_cpus": 0, "resources": dict(elsewhere.custom), "max_concurrency": 1000}
+        remote = ray.remote(**options_of_ray)(CannedWorkers)
         bench = Bench(load, [remote.remote(load) for _ in range(args.processes)], args.gatherers, elsewhere)
         table.add({"load": text, **measure(bench, args.seconds, args.updates, args.address is not None)})
     ray.shutdown()

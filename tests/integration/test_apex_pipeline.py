@@ -215,7 +215,7 @@ class Pipeline:
         self.run_until(lambda: counters.num_steps_sampled >= num_steps and self.learner.num_updates >= num_updates)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 150
         while not is_done():
             self.optimizer.step()
             assert time.monotonic() < deadline, (self.optimizer.counters, self.learner.num_updates)
