@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--workers-on", metavar="RESOURCE", help="a resource that only the workers' nodes have")
     args = parser.parse_args()
     print(conditions(), file=sys.stderr)
-    where: dict[str, Any] = {"address": args.address} if args.address else {"num_cpus": 2, "include_dashboard": False}
+    where: dict[str, Any] = {"address": args.address} if args.address else {"address": "local", "num_cpus": 2}
     ray.init(logging_level=logging.ERROR, log_to_driver=False, **where)
     elsewhere = Resources(0, 0, {args.workers_on: 0.001} if args.workers_on else {})
     table = Table(COLUMNS_SHOWN, args.json)
