@@ -16,7 +16,7 @@ from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
-from rlexp.agents.workers import WorkerParts, place_workers, worker_spec
+from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
@@ -139,8 +139,12 @@ class Agent(ABC, Generic[ConfigT]):
 
     def place_workers(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
         """Place the rollout workers; the arguments are those of ``RemoteWorkers``."""
-        make_spec = partial(worker_spec, self.config, self.env_config, self.filters, self.worker_parts)
+        make_spec = self.spec_maker()
         return place_workers(self.pool, self.config, make_spec, self.stream_seed, queue_depth, max_weight_sync_delay)
+
+    def spec_maker(self) -> MakeSpec:
+        """Return what makes the specs of the workers."""
+        return partial(worker_spec, self.config, self.env_config, self.filters, self.worker_parts)
 
     def train(
         self,

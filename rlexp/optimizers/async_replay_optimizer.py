@@ -17,10 +17,12 @@ from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.optimizers.store_calls import StoreCalls
+from rlexp.optimizers.weight_publisher import WeightPublisher
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule
@@ -47,6 +49,10 @@ class DataPathConfig:
     """The importance-sampling exponent over trained steps."""
     reports_timing: bool = False
     """Whether the figures have the seconds of each phase."""
+    min_weight_publish_s: float | None = None
+    """Seconds between two versions of the weights that are published, at least; None: see ``WeightPublisher``."""
+    num_gatherers: int = 0
+    """Gatherers between workers and shards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +101,7 @@ class AsyncReplayOptimizer:
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
-        self._published_version = -1
+        self._publisher = WeightPublisher(source, learner_runner, config.min_weight_publish_s, config.num_gatherers)
         self._learner_time_seen_s = dict.fromkeys(LEARNER_PARTS, 0.0)
 
     def start(self) -> None:
@@ -184,7 +190,11 @@ class AsyncReplayOptimizer:
             self._infos.append(sample.info)
             self._weight_age.add(self._learner_runner.num_updates - sample.info.weights_version)
             self.counters.num_steps_sampled += sample.info.num_env_steps
-            if sample.info.num_rows:
+            if isinstance(sample.info, GatheredInfo):  # a gatherer has stored the rows
+                self._num_fragments_lost += sample.info.num_fragments_lost
+                for index in sample.info.fed:
+                    self._shards.feed(self._shards[index])
+            elif sample.info.num_rows:
                 self._store_calls.store(sample)
         self._learner_runner.observe_progress(self.counters.num_steps_sampled)
 
@@ -245,12 +255,7 @@ class AsyncReplayOptimizer:
                 self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, output.td_errors)
 
     def _publish_weights(self) -> None:
-        if self._source.weights_wanted():
-            self._learner_runner.request_weights()
-        snapshot = self._learner_runner.latest_weights()
-        if snapshot.version > self._published_version:
-            self._source.publish(snapshot.version, snapshot.weights)
-            self._published_version = snapshot.version
+        self._publisher.publish()
 
     def _learner_time_share(self, elapsed_s: float) -> dict[str, float]:
         now_s = dict(self._learner_runner.time_s)

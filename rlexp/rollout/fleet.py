@@ -55,14 +55,16 @@ class Fleet:
         num_workers: int,
         limits: FleetLimits,
         clock: Callable[[], float] = time.monotonic,
+        name_of: Callable[[int], str] = "worker {}".format,
     ) -> None:
-        """Place ``num_workers``; ``clock`` returns seconds that only grow."""
+        """Place ``num_workers``; ``clock`` returns seconds that only grow. Events call them by ``name_of`` an index."""
         self.num_restarts = 0
         self._pool = pool
         self._place = place
         self._limits = limits
         self._clock = clock
         self._events: list[str] = []
+        self._name_of = name_of
         self._node_losses = NodeLosses()
         self._state_of_nodes: ClusterState | None = None
         self._state_of_room: ClusterState | None = None
@@ -99,7 +101,7 @@ class Fleet:
         if member.lost:
             took_s = now - member.failed_at_s[-1]
             restart = f"restart {member.restart} of at most {self._limits.max_restarts}"
-            self._events.append(f"worker {member.index} {member.lost}; replaced in {took_s:.1f} s ({restart})")
+            self._events.append(f"{self._name_of(member.index)} {member.lost}; replaced in {took_s:.1f} s ({restart})")
             member.lost = ""
 
     def failed(self, worker: Worker, error: Exception) -> None:
@@ -251,7 +253,7 @@ class Fleet:
         if not num_left:
             raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
         self._events.append(
-            f"worker {member.index} {why}; removed {self._reached_limit(member)},"
+            f"{self._name_of(member.index)} {why}; removed {self._reached_limit(member)},"
             f" {num_left} of {len(self._members)} continue"
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,8 @@ class TrialGroup:
     num_bundles: int
     here: frozenset[int]
     """The numbers of the bundles on this process's node."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """The id of each bundle's node, by the bundle's number."""
 
     @property
     def is_all_here(self) -> bool:
@@ -33,4 +36,5 @@ def trial_group() -> TrialGroup | None:
         return None
     nodes = placement_group_table(group)["bundles_to_node_id"]
     own_node = ray.get_runtime_context().get_node_id()
-    return TrialGroup(len(nodes), frozenset(number for number, node in nodes.items() if node == own_node))
+    here = frozenset(number for number, node in nodes.items() if node == own_node)
+    return TrialGroup(len(nodes), here, dict(nodes))

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from rlexp.agents.apex.gatherers import renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
@@ -27,10 +28,13 @@ from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.gathered_workers import GatheredWorkers
+from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
@@ -47,12 +51,15 @@ SEED = 7
 N_STEP = 3
 GAMMA = 0.9
 EPISODE_LENGTHS = np.array([3, 7, 12])
-ACTORS, SHARED_MEMORY = "actors", "shared_memory"
-"""Ways to keep replay: rows are sent to shards in other processes, or written where those in this one sample them."""
+ACTORS, SHARED_MEMORY, GATHERED = "actors", "shared_memory", "gathered"
+"""Ways to keep replay: rows are sent to shards in other processes, or written where those in this one sample them.
+GATHERED is ACTORS with gatherers, which send them."""
 NUM_WORKERS = 3
 NUM_ENVS = 4
 QUEUE_DEPTH = 2
 FRAGMENT = 10
+MOST_WAITING = NUM_WORKERS * NUM_ENVS * (N_STEP - 1)
+"""At most n - 1 steps of each env still wait for their successors."""
 LEAST_ROWS = 1000
 """Of each worker, to tell its epsilon from the others'."""
 LEARNT = 1000.0
@@ -121,6 +128,11 @@ class CountedWorkers(RemoteWorkers):
         return min(self.num_steps_of[index] for index in range(NUM_WORKERS))
 
 
+LIMITS = FleetLimits(max_restarts=5, sample_timeout_s=60)
+GROUPS = ((0, 2), (1,))
+"""The workers of each gatherer."""
+
+
 class Pipeline:
     """Ape-X with a counting env and policy and a checking learner."""
 
@@ -133,8 +145,7 @@ class Pipeline:
             self.shared = SharedReplay(num_shards, sizes)
         self.shards = ReplayShards(pool, self.place_shard, num_shards)
         self.learner = CheckingLearner()
-        fleet = Fleet(pool, self.place_worker, NUM_WORKERS, FleetLimits(max_restarts=5, sample_timeout_s=60))
-        self.workers = CountedWorkers(pool, fleet)
+        self.workers: RemoteWorkers = self.make_workers() if storage != GATHERED else self.make_gatherers(num_shards)
         self.optimizer = AsyncReplayOptimizer(
             pool,
             self.workers,
@@ -146,28 +157,65 @@ class Pipeline:
         )
         self.optimizer.start()
 
+    def make_workers(self) -> RemoteWorkers:
+        return CountedWorkers(self.pool, Fleet(self.pool, self.place_worker, NUM_WORKERS, LIMITS))
+
+    def make_gatherers(self, num_shards: int) -> GatheredWorkers:
+        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, name_of="gatherer {}".format)
+        gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, max_weight_sync_delay=100)
+        for index in range(num_shards):
+            gathered.set_shard(index, self.shards[index])
+        return gathered
+
+    def place_gatherer(self, index: int, attempt: int) -> Actor[Any]:
+        config = GathererConfig(
+            num_shards=len(self.shards),
+            limits=LIMITS,
+            queue_depth=QUEUE_DEPTH,
+            max_weight_sync_delay=100,
+            joined_rows=2 * FRAGMENT * NUM_ENVS,
+            reported_rows=4 * FRAGMENT * NUM_ENVS,
+            longest_wait_s=0.5,
+            store_depth=2,
+        )
+        workers = tuple((self.worker_spec(worker, 10 * attempt), Resources(0, 0)) for worker in GROUPS[index])
+        spec = GathererSpec(index, attempt, SEED, workers, renewed, type(self.pool), config)
+        return self.pool.place(f"gatherer-{index}", Resources(0, 0), Gatherer, spec)
+
     def place_worker(self, index: int, attempt: int) -> Actor[RolloutWorker]:
+        return self.pool.place(f"worker-{index}", Resources(0, 0), RolloutWorker, self.worker_spec(index, attempt))
+
+    def worker_spec(self, index: int, attempt: int) -> WorkerSpec:
         epsilon = ConstantEpsilon((epsilon_ladder(NUM_WORKERS)[index],) * NUM_ENVS)
         make_policy = partial(CountingPolicy, PolicyExploration(epsilon, SEED + attempt, index))
-        spec = replace(
+        return replace(
             spec_of(COUNTING_ENV, make_policy, NUM_ENVS, NStep(N_STEP, GAMMA), fragment_length=FRAGMENT),
             index=index,
             seed=SEED + attempt,
             row_writer=self.shared.writer(index, seed=index) if self.shared else None,
         )
-        return self.pool.place(f"worker-{index}", Resources(0, 0), RolloutWorker, spec)
 
     def place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
         resources = None if self.shared else Resources(0, 0)
         rows = self.shared.rows(index) if self.shared else None
-        return self.pool.place(f"replay-{index}", resources, ReplayShard, self.replay, index, rows)
+        shard = self.pool.place(f"replay-{index}", resources, ReplayShard, self.replay, index, rows)
+        if generation and isinstance(self.workers, GatheredWorkers):
+            self.workers.set_shard(index, shard)
+        return shard
+
+    def least_steps(self) -> int:
+        """Return the env steps of the worker that has fewest; behind gatherers those that are rows already."""
+        if isinstance(self.workers, CountedWorkers):
+            return self.workers.least()
+        env_ids = np.concatenate([rows_of(in_memory(state))[OBS][:, 0] for state in self.shards.states()]).astype(int)
+        return min(int(np.isin(env_ids, env_ids_of(index)).sum()) for index in range(NUM_WORKERS))
 
     def run(self, num_steps: int, num_updates: int) -> None:
         counters = self.optimizer.counters
         self.run_until(lambda: counters.num_steps_sampled >= num_steps and self.learner.num_updates >= num_updates)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 150
         while not is_done():
             self.optimizer.step()
             assert time.monotonic() < deadline, (self.optimizer.counters, self.learner.num_updates)
@@ -175,23 +223,43 @@ class Pipeline:
     def stop(self) -> list[dict[str, Any]]:
         """Stop, and return what each shard holds."""
         self.optimizer.step()
+        if isinstance(self.workers, GatheredWorkers):
+            self.count_what_gatherers_store()
         self.optimizer.stop()
         states = [in_memory(state) for state in self.shards.states()]
         self.pool.stop()
         return states
+
+    def count_what_gatherers_store(self) -> None:
+        """Ask gatherers for nothing more, count what they still report, and wait until their rows are in the shards."""
+        counters, deadline = self.optimizer.counters, time.monotonic() + 60
+        while self.workers.num_in_flight:
+            self.workers.wait(0.1)
+            counters.num_steps_sampled += sum(sample.info.num_env_steps for sample in self.workers.poll(0, 0))
+            assert time.monotonic() < deadline
+        while sum(shard.num_added for shard in self.shards.stats()) < counters.num_steps_sampled - MOST_WAITING:
+            if time.monotonic() > deadline:
+                return  # the tests that count fail
 
 
 def rows_of(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
 
 
-@pytest.fixture(scope="module", params=[ACTORS, SHARED_MEMORY])
+def env_ids_of(worker: int) -> list[int]:
+    """Return the numbers that the envs of a worker have in their observations."""
+    seed = derive_seed(SEED, "worker", worker, "env")
+    return [(seed + env) % 2**20 for env in range(NUM_ENVS)]
+
+
+@pytest.fixture(scope="module", params=[ACTORS, SHARED_MEMORY, GATHERED])
 def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
     """A run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
     pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=request.param)
     pipeline.run(num_steps=12_000, num_updates=60)
     # On a busy machine one worker may begin when the others have done all that.
-    pipeline.run_until(lambda: pipeline.workers.least() > 2 * LEAST_ROWS)
+    while pipeline.least_steps() <= 2 * LEAST_ROWS:
+        pipeline.run(pipeline.optimizer.counters.num_steps_sampled + LEAST_ROWS, num_updates=0)
     return pipeline, pipeline.stop()
 
 
@@ -219,8 +287,7 @@ def test_rows_and_steps_are_counted_alike(held: tuple[Pipeline, list[dict[str, A
     pipeline, states = held
     stored = sum(state["num_added"] for state in states)
     waiting = pipeline.optimizer.counters.num_steps_sampled - stored
-    # At most n - 1 steps of each env still wait for their successors.
-    assert 0 <= waiting <= NUM_WORKERS * NUM_ENVS * (N_STEP - 1)
+    assert 0 <= waiting <= MOST_WAITING
 
 
 def test_each_worker_explores_with_its_own_epsilon(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
@@ -228,8 +295,7 @@ def test_each_worker_explores_with_its_own_epsilon(held: tuple[Pipeline, list[di
     env_ids = np.concatenate([row[OBS][:, 0] for row in rows]).astype(int)
     explored = np.concatenate([row[ACTIONS] for row in rows]) != 0
     for index, epsilon in enumerate(epsilon_ladder(NUM_WORKERS)):
-        seed = derive_seed(SEED, "worker", index, "env")
-        mine = np.isin(env_ids, [(seed + env) % 2**20 for env in range(NUM_ENVS)])
+        mine = np.isin(env_ids, env_ids_of(index))
         count, probability = np.count_nonzero(mine), epsilon * 999 / 1000
         assert count > LEAST_ROWS
         deviation = np.sqrt(count * probability * (1 - probability))
@@ -251,7 +317,8 @@ def test_workers_act_with_newer_and_newer_weights(held: tuple[Pipeline, list[dic
     pipeline, _ = held
     versions: dict[int, int] = {}
     for info in pipeline.optimizer.drain_infos():
-        assert info.weights_version >= versions.get(info.worker_index, 0)
+        if not isinstance(info, GatheredInfo):  # those are of several workers
+            assert info.weights_version >= versions.get(info.worker_index, 0)
         versions[info.worker_index] = info.weights_version
     assert all(version > 0 for version in versions.values()), versions
 
@@ -279,7 +346,12 @@ def kill_one(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "kinds"), [(ACTORS, ["RolloutWorker", "ReplayShard"]), (SHARED_MEMORY, ["RolloutWorker"])]
+    ("storage", "kinds"),
+    [
+        (ACTORS, ["RolloutWorker", "ReplayShard"]),
+        (SHARED_MEMORY, ["RolloutWorker"]),
+        (GATHERED, ["Gatherer", "ReplayShard"]),
+    ],
 )
 def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: list[str], ray_session: None) -> None:
     pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=storage)
@@ -302,13 +374,14 @@ def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: li
         own = own_number(rows_of(state)[OBS])
         deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
         np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
-    assert any("worker" in event and "its process died; replaced in" in event for event in events), events
+    noun = "gatherer" if storage == GATHERED else "worker"
+    assert any(noun in event and "its process died; replaced in" in event for event in events), events
     assert any("replay shard" in event for event in events) == ("ReplayShard" in kinds), events
     observations = np.concatenate([rows_of(state)[OBS] for state in states]).astype(int)
     assert len(np.unique(observations, axis=0)) == len(observations), "a transition is there twice"
 
 
-@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY])
+@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY, GATHERED])
 def test_the_same_pipeline_runs_without_ray(storage: str) -> None:
     pipeline = Pipeline(InlineTaskPool(), REPLAY, num_shards=2, storage=storage)
     pipeline.run(num_steps=2_000, num_updates=10)

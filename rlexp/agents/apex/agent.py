@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
@@ -21,6 +22,7 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.source import SampleSource
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources, trial_group
@@ -33,6 +35,9 @@ class ApexAgent(DQNAgent[ApexConfig]):
 
     def make_source(self) -> SampleSource:
         settings = self.config.optimizer
+        self._gathered = self._place_gatherers()
+        if self._gathered is not None:
+            return self._gathered
         return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
@@ -49,6 +54,8 @@ class ApexAgent(DQNAgent[ApexConfig]):
             store_depth=settings.sample_queue_depth * max(self.config.num_workers, 1),
             beta=self.beta_schedule(),
             reports_timing=settings.debug,
+            min_weight_publish_s=settings.min_weight_publish_s,
+            num_gatherers=0 if self._gathered is None else self._gathered.num_gatherers,
         )
         return AsyncReplayOptimizer(
             self.pool,
@@ -81,9 +88,18 @@ class ApexAgent(DQNAgent[ApexConfig]):
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
 
+    def _place_gatherers(self) -> GatheredWorkers | None:
+        """Return the workers behind gatherers; None where shards are in this process, which alone can add rows."""
+        if self._replays_here():
+            return None
+        groups = groups_of(self.config.optimizer.gatherers, *worker_nodes(self.config, trial_group()))
+        if not groups:
+            return None
+        return place_gatherers(self.pool, self.config, self.spec_maker(), self.stream_seed, groups)
+
     def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
         seed = derive_seed(self.stream_seed, "replay", index)
-        return self.pool.place(
+        shard = self.pool.place(
             f"replay-{index}",
             None if self._replays_here() else self._shard_resources(),
             ReplayShard,
@@ -91,6 +107,9 @@ class ApexAgent(DQNAgent[ApexConfig]):
             derive_seed(seed, "attempt", attempt) if attempt else seed,
             None if self._shared is None else self._shared.rows(index),
         )
+        if self._gathered is not None:
+            self._gathered.set_shard(index, shard)
+        return shard
 
     def _shard_resources(self) -> Resources:
         """Return the driver's bundle, so that batches are not sent from another machine to the learner.
@@ -105,6 +124,8 @@ class ApexAgent(DQNAgent[ApexConfig]):
             return self.config.replay_storage != "actors"
         if self.config.num_workers == 0:
             return True
+        if self.config.optimizer.gatherers not in ("auto", 0):
+            return False
         if self.config.cpus_of_shards:
             return False
         return available_cpus() < self._num_workers_here + self.config.optimizer.num_replay_buffer_shards + 1

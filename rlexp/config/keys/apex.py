@@ -10,7 +10,16 @@ from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.dqn_keys import OptimizerConfig
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, Count, CountOrZero, PositiveFraction, PositiveOrZero
+from rlexp.config.keys.fields import (
+    AUTO,
+    RLEXP_ONLY,
+    Conflict,
+    Count,
+    CountOrAuto,
+    CountOrZero,
+    PositiveFraction,
+    PositiveOrZero,
+)
 
 
 class AsyncReplayOptimizerConfig(OptimizerConfig):
@@ -48,6 +57,16 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     With ``num_workers: 0`` no batch waits: worker and learner take turns, with one update per fragment, or as many as
     ``training_intensity`` asks for.
     """
+
+    gatherers: Annotated[CountOrAuto, RLEXP_ONLY] = "auto"
+    """Processes that collect the fragments of several workers each, store them in replay and report them together, so
+    that the driver handles a report for about 2000 transitions instead of each fragment. They reserve no CPU. ``auto``:
+    one for each node with workers, if the trial has several nodes; on one machine none up to 128 workers, and one for
+    64 of them above that. 0: none. They need ``replay_storage: actors``."""
+
+    min_weight_publish_s: Annotated[PositiveOrZero | None, RLEXP_ONLY] = None
+    """Seconds between two versions of the weights that workers are sent, at least. Null: without ``gatherers`` 0, with
+    them the time that sending takes: the bytes of the weights for each of them at 250 MB/s."""
 
 
 class ApexConfig(DQNConfig):
@@ -122,6 +141,20 @@ class ApexConfig(DQNConfig):
                 f"optimizer.num_replay_buffer_shards is {self.optimizer.num_replay_buffer_shards}, "
                 f"more than buffer_size, which is {self.buffer_size}",
                 "lower num_replay_buffer_shards or raise buffer_size",
+            )
+        gatherers = self.optimizer.gatherers
+        if gatherers not in (AUTO, 0) and self.replay_storage in ("local", "shared_memory"):
+            yield Conflict(
+                ("optimizer.gatherers", "replay_storage"),
+                f"optimizer.gatherers is {gatherers}, but {self.stated('replay_storage')}: "
+                "gatherers can store only in shards that have processes of their own",
+                "use replay_storage: actors, or optimizer.gatherers: 0",
+            )
+        if gatherers not in (AUTO, 0) and self.num_workers == 0:
+            yield Conflict(
+                ("optimizer.gatherers", "num_workers"),
+                f"optimizer.gatherers is {gatherers}, but {self.stated('num_workers')}",
+                "use optimizer.gatherers: 0, or more workers",
             )
         if self.needs_one_node and self.num_reserved_workers < self.num_workers:
             yield Conflict(

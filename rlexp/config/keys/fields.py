@@ -129,6 +129,10 @@ def _read_fragment_length(value: Any) -> int | str:
     return AUTO if value == AUTO else _count(value)
 
 
+def _read_count_or_auto(value: Any) -> int | str:
+    return AUTO if value == AUTO else _count(value, at_least=0)
+
+
 def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
     return tuple(_read_conv_filter(*layer) for layer in value) if value else None
 
@@ -157,6 +161,10 @@ ClipRewards = Annotated[
 FragmentLength = Annotated[
     int | Literal["auto"],
     *_judged("a whole number >= 1 or auto", _read_fragment_length),
+]
+CountOrAuto = Annotated[
+    int | Literal["auto"],
+    *_judged("a whole number >= 0 or auto", _read_count_or_auto),
 ]
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,

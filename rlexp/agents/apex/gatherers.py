@@ -1,0 +1,126 @@
+"""Where Ape-X has gatherers, and which workers each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from math import ceil
+from typing import Any
+
+from rlexp.agents.dqn.exploration import PolicyExploration
+from rlexp.agents.workers import MakeSpec, worker_resources
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.bundles import bundles_of
+from rlexp.metrics.timers import RunningClock
+from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.gathered_workers import GatheredWorkers
+from rlexp.rollout.gatherer import Gatherer, GathererConfig, GathererSpec
+from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.seeding import derive_seed
+from rlexp.task_pool import Actor, TaskPool, TrialGroup
+
+MOST_WORKERS_WITHOUT = 128
+"""On one machine, the driver handles the fragments of so many workers itself."""
+WORKERS_OF_ONE = 64
+"""Workers per gatherer where one machine has more."""
+JOINED_ROWS = 1000
+"""Rows of a batch that a gatherer stores, at least: 20 fragments of 50 rows cost a shard one call."""
+REPORTED_ROWS = 2000
+"""Rows of a report, at least: reports of 3 kB are then less than 2 bytes a row."""
+LONGEST_WAIT_S = 1.0
+"""Bound of the time in which a gatherer gathers for one report, so that slow envs are counted, too."""
+STORE_DEPTH = 2
+"""Batches on their way from a gatherer to each shard: one is sent while one is added."""
+SYNC_SHARE = 4
+"""A gatherer gets newer weights at least so often within the time in which each of its workers becomes due."""
+
+
+def worker_nodes(config: ApexConfig, group: TrialGroup | None) -> tuple[list[str], str]:
+    """Return the node of each worker, and that of the driver; empty where it is not known, as of elastic workers."""
+    nodes = {} if group is None else group.nodes
+    bundles = bundles_of(config)
+    by_bundle = [bundles.of_worker(index) for index in range(config.num_workers)]
+    driver = bundles.of_driver
+    return ["" if bundle is None else nodes.get(bundle, "") for bundle in by_bundle], nodes.get(driver or 0, "")
+
+
+def groups_of(setting: int | str, worker_nodes: Sequence[str], driver_node: str) -> list[list[int]]:
+    """Return the indices of the workers of each gatherer; none where the driver calls the workers itself.
+
+    ``setting`` is the key ``optimizer.gatherers``. The workers of a gatherer are on one node, unless ``setting`` asks
+    for fewer gatherers than there are nodes.
+    """
+    by_node = sorted(range(len(worker_nodes)), key=lambda index: (worker_nodes[index], index))
+    if setting != "auto":
+        return _split(by_node, int(setting))
+    nodes = sorted(set(worker_nodes))
+    if {*nodes} - {"", driver_node}:
+        return [[index for index in by_node if worker_nodes[index] == node] for node in nodes]
+    if len(worker_nodes) <= MOST_WORKERS_WITHOUT:
+        return []
+    return _split(by_node, ceil(len(worker_nodes) / WORKERS_OF_ONE))
+
+
+def place_gatherers(
+    pool: TaskPool, config: ApexConfig, make_spec: MakeSpec, seed: int, groups: Sequence[Sequence[int]]
+) -> GatheredWorkers:
+    """Place a gatherer for each of ``groups``, indices of workers; each places its workers itself."""
+    bundles = bundles_of(config)
+
+    def place(index: int, attempt: int) -> Actor[Any]:  # of a Gatherer, which is called like a worker
+        own_seed = derive_seed(seed, "gatherer", index, attempt)
+        worker_seed = derive_seed(seed, "attempt", f"gatherer {attempt}") if attempt else seed
+        workers = tuple(
+            (
+                make_spec(worker, worker_seed, config.num_threads_per_worker or 1),
+                worker_resources(config, bundles, worker),
+            )
+            for worker in groups[index]
+        )
+        spec = GathererSpec(index, attempt, own_seed, workers, renewed, type(pool), gatherer_config(config, groups))
+        # It lies where its first worker does, and takes nothing of what is reserved there.
+        resources = replace(workers[0][1], cpus=0, gpus=0, custom={})
+        return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
+
+    limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
+    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), name_of="gatherer {}".format)
+    least = min(len(group) for group in groups)
+    delay = config.optimizer.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
+    return GatheredWorkers(pool, fleet, len(groups), config.optimizer.num_replay_buffer_shards, delay)
+
+
+def gatherer_config(config: ApexConfig, groups: Sequence[Sequence[int]]) -> GathererConfig:
+    """Return what all gatherers of ``config`` have in common."""
+    return GathererConfig(
+        num_shards=config.optimizer.num_replay_buffer_shards,
+        limits=FleetLimits(ceil(config.max_num_worker_restarts / len(groups)), config.sample_timeout_s),
+        queue_depth=config.optimizer.sample_queue_depth,
+        max_weight_sync_delay=config.optimizer.max_weight_sync_delay,
+        joined_rows=JOINED_ROWS,
+        reported_rows=REPORTED_ROWS,
+        longest_wait_s=LONGEST_WAIT_S,
+        store_depth=STORE_DEPTH,
+    )
+
+
+def renewed(spec: WorkerSpec, attempt: int) -> WorkerSpec:
+    """Return the spec of a worker's replacement, with random streams of its own, also that of its exploration."""
+    make = spec.make_policy
+    if isinstance(make, partial):
+        make = partial(make.func, *(_reseeded(each, attempt) for each in make.args), **make.keywords)
+    return replace(spec, seed=derive_seed(spec.seed, "attempt", attempt), make_policy=make)
+
+
+def _reseeded(argument: object, attempt: int) -> object:
+    if isinstance(argument, PolicyExploration):
+        return replace(argument, seed=derive_seed(argument.seed, "attempt", attempt))
+    return argument
+
+
+def _split(indices: Sequence[int], number: int) -> list[list[int]]:
+    """Return ``indices`` in ``number`` parts of about equal length, as many as there are indices at most."""
+    number = min(number, len(indices))
+    bounds = [round(part * len(indices) / number) for part in range(number + 1)] if number else []
+    return [list(indices[start:stop]) for start, stop in pairwise(bounds)]

@@ -1,0 +1,244 @@
+"""Gatherer: keeps the workers of one node busy and stores their rows, so that the driver handles few reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlexp.policy import Weights
+from rlexp.rollout.filters import Moments
+from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.joined_rows import join_infos, join_observed, join_rows
+from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.source import Sample
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.sample_batch import SentRows
+from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Lane, Resources, TaskPool
+
+IDLE_S = 0.05
+"""How long a gatherer sleeps where nothing is in progress that could end a wait: all workers are being replaced."""
+
+RenewSpec = Callable[[WorkerSpec, int], WorkerSpec]
+"""Returns the spec of a worker's replacement, given the first one's and the number of the attempt."""
+
+
+class RowStore(Protocol):
+    """What keeps rows: a replay shard."""
+
+    def add_batch(self, sent: SentRows) -> int:
+        """Add rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class GathererConfig:
+    """How a gatherer joins and stores rows, and how it treats its workers."""
+
+    num_shards: int
+    limits: FleetLimits
+    """For its own workers."""
+    queue_depth: int
+    """Sample calls in flight per worker."""
+    max_weight_sync_delay: int
+    """Env steps that a worker samples before it gets newer weights."""
+    joined_rows: int
+    """Rows of a batch that is stored, at least."""
+    reported_rows: int
+    """Rows of a report, at least, unless ``longest_wait_s`` passes."""
+    longest_wait_s: float
+    """A report comes after so many seconds, with what there is."""
+    store_depth: int
+    """Batches on their way into each shard."""
+
+
+@dataclass(frozen=True)
+class GathererSpec:
+    """One gatherer. It can be pickled, as its functions are those of modules."""
+
+    index: int
+    attempt: int
+    """How many gatherers of this index there were before."""
+    seed: int
+    """Seeds the choice of shards."""
+    workers: tuple[tuple[WorkerSpec, Resources], ...]
+    renew: RenewSpec
+    make_pool: Callable[[], TaskPool]
+    """Makes the pool that places the workers, in the gatherer's process."""
+    config: GathererConfig
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a gatherer reports beside the samples; all but what it holds is since its last report."""
+
+    gatherer: int
+    """Its index."""
+    attempt: int
+    """How many gatherers of this index there were before."""
+    num_worker_restarts: int
+    num_fragments_held: int
+    """Fragments that it holds, or has asked for, now: lost if it dies."""
+    events: tuple[str, ...]
+    observed: dict[int, Moments]
+    """What each worker observed, where there is a filter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatheredInfo(SampleInfo):
+    """A report about rows of several workers, which are stored."""
+
+    gathered: Gathered
+    fed: tuple[int, ...]
+    """The shards that were given rows."""
+    num_fragments_lost: int
+    """Fragments that a lost shard did not take, or that were lost with their node, since the last report."""
+
+
+class Gatherer:
+    """Owns the workers of one node and the rows that wait to be stored. ``GatheredWorkers`` calls it like a worker.
+
+    A plain class, placed as an actor; its workers are actors of its own pool, which end with its process.
+    """
+
+    def __init__(self, spec: GathererSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spec = spec
+        self._config = spec.config
+        self._clock = clock
+        self._pool = spec.make_pool()
+        names = [f"worker {worker.index}" for worker, _ in spec.workers]
+        fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, names.__getitem__)
+        self._source = RemoteWorkers(self._pool, fleet, spec.config.queue_depth, spec.config.max_weight_sync_delay)
+        self._rng = np.random.default_rng(spec.seed)
+        self._shards: list[Actor[Any] | None] = [None] * spec.config.num_shards
+        self._store_calls = Lane(self._pool)
+        self._stored_fragments: dict[Actor[Any], list[int]] = {}
+        self._waiting: list[Sample] = []
+        self._infos: list[SampleInfo] = []
+        self._fed: set[int] = set()
+        self._num_fragments_lost = 0
+        self._num_restarts_reported = 0
+
+    def set_shard(self, index: int, shard: Actor[Any]) -> None:
+        """Store in ``shard`` from now on, which may replace one that was lost."""
+        lost = self._shards[index]
+        if lost is not None:
+            self._forget(lost)
+        self._shards[index] = shard
+        self._stored_fragments[shard] = []
+
+    def set_weights(self, version: int, weights: Weights) -> None:
+        """Give each worker ``weights`` when it is due; they came to this node once."""
+        self._source.publish(version, weights)
+
+    def set_filter(self, moments: Moments) -> None:
+        """Let every worker standardise observations by ``moments``."""
+        self._source.set_filter(moments)
+
+    def sample(self, num_steps_sampled: int) -> tuple[int, GatheredInfo]:
+        """Store rows until there are enough for a report, or its time is over; return their number, and the report.
+
+        ``num_steps_sampled`` is the clock of the workers' schedules. Raises what ends a fleet of workers.
+        """
+        ends_s = self._clock() + self._config.longest_wait_s
+        while True:
+            self._check_stores()
+            if self._num_waiting_rows() < self._config.joined_rows:
+                self._waiting += self._source.poll(num_steps_sampled)
+            self._store(self._config.joined_rows)
+            if sum(info.num_rows for info in self._infos) >= self._config.reported_rows:
+                break
+            remaining_s = ends_s - self._clock()
+            if remaining_s <= 0:
+                self._store(least_rows=0)
+                break
+            if not self._source.wait(remaining_s):
+                time.sleep(min(remaining_s, IDLE_S))
+        info = self._report()
+        return info.num_rows, info
+
+    def _place_worker(self, place: int, attempt: int) -> Actor[RolloutWorker]:
+        spec, resources = self._spec.workers[place]
+        if attempt:
+            spec = self._spec.renew(spec, attempt)
+        return self._pool.place(f"worker-{spec.index}", resources, RolloutWorker, spec)
+
+    def _num_waiting_rows(self) -> int:
+        return sum(sample.info.num_rows for sample in self._waiting)
+
+    def _store(self, least_rows: int) -> None:
+        """Send what waits to a shard that has room, if it is at least so many rows."""
+        if not self._waiting or self._num_waiting_rows() < least_rows:
+            return
+        with_room = [index for index, shard in enumerate(self._shards) if shard is not None and self._has_room(shard)]
+        if not with_room:
+            return
+        samples, self._waiting = self._waiting, []
+        arrived = [(rows, sample.info) for sample in samples if (rows := self._rows_of(sample)) is not None]
+        self._infos += [info for _, info in arrived]
+        batches = [rows for rows, info in arrived if info.num_rows]
+        if batches:
+            index = int(self._rng.choice(with_room))
+            self._send(index, join_rows(batches), len(batches))
+
+    def _send(self, index: int, rows: SentRows, num_fragments: int) -> None:
+        shard = self._shards[index]
+        assert shard is not None
+        self._stored_fragments[shard].append(num_fragments)
+        self._fed.add(index)
+        self._store_calls.submit(shard, RowStore.add_batch, self._pool.put(rows))
+
+    def _rows_of(self, sample: Sample) -> SentRows | None:
+        """Return a fragment's rows; None, counted, if they are lost: their worker's process died meanwhile."""
+        try:
+            return self._pool.get(sample.batch, GET_TIMEOUT_S)
+        except (ActorLostError, ArgumentLostError):
+            self._num_fragments_lost += 1
+            return None
+
+    def _has_room(self, shard: Actor[Any]) -> bool:
+        return self._store_calls.in_flight(shard) < self._config.store_depth
+
+    def _check_stores(self) -> None:
+        """Count what shards did not take; one that is lost gets nothing until it is replaced."""
+        for call in self._store_calls.completed():
+            sent = self._stored_fragments.get(call.actor)
+            if sent is None:
+                continue
+            num_fragments = sent[0]
+            try:
+                self._pool.get(call.ref, GET_TIMEOUT_S)
+                del sent[0]
+            except ArgumentLostError:  # the shard lives
+                self._num_fragments_lost += num_fragments
+                del sent[0]
+            except ActorLostError:
+                self._forget(call.actor)
+
+    def _forget(self, shard: Actor[Any]) -> None:
+        """Send nothing more to a shard that was lost, and count what it had not taken."""
+        self._num_fragments_lost += sum(self._stored_fragments.pop(shard, []))
+        self._store_calls.forget(shard)
+        self._shards = [None if each is shard else each for each in self._shards]
+
+    def _report(self) -> GatheredInfo:
+        infos, self._infos = self._infos, []
+        fed, self._fed = self._fed, set()
+        num_lost, self._num_fragments_lost = self._num_fragments_lost, 0
+        num_restarts, self._num_restarts_reported = self._num_restarts_reported, self._source.num_worker_restarts
+        gathered = Gathered(
+            gatherer=self._spec.index,
+            attempt=self._spec.attempt,
+            num_worker_restarts=self._num_restarts_reported - num_restarts,
+            num_fragments_held=len(self._waiting) + self._source.num_in_flight,
+            events=tuple(self._source.drain_events()),
+            observed=join_observed(infos),
+        )
+        return GatheredInfo(
+            **vars(join_infos(infos)), gathered=gathered, fed=tuple(sorted(fed)), num_fragments_lost=num_lost
+        )
