@@ -35,6 +35,9 @@ class PendingUpdates(Generic[T]):
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
+        self._pipelined: PipelinedLearner | None = None
+        if isinstance(learner, PipelinedLearner) and learner.max_pending_updates:
+            self._pipelined = learner
         self._pending: deque[_Pending[T]] = deque()
 
     def __len__(self) -> int:
@@ -42,11 +45,10 @@ class PendingUpdates(Generic[T]):
 
     def learn(self, origin: T, batch: SampleBatch) -> list[LearnedBatch[T]]:
         """Begin an update; return the batches whose results are due by now, at most one."""
-        learner = self._learner
-        if not isinstance(learner, PipelinedLearner):
-            return [LearnedBatch(origin, batch.count, learner.learn_on_batch(batch))]
-        self._pending.append(_Pending(origin, batch.count, learner.submit(batch)))
-        return self.collect(learner.max_pending_updates)
+        if self._pipelined is None:
+            return [LearnedBatch(origin, batch.count, self._learner.learn_on_batch(batch))]
+        self._pending.append(_Pending(origin, batch.count, self._pipelined.submit(batch)))
+        return self.collect(self._pipelined.max_pending_updates)
 
     def collect(self, left: int = 0) -> list[LearnedBatch[T]]:
         """Wait for the oldest updates until ``left`` are pending; return their batches in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ REPLAY = ReplayConfig(CAPACITY, 16, BATCH_SIZE, prioritized=True, alpha=0.6, bet
 NETWORK = QNetworkConfig(IMAGE, num_actions=3, torso=torso_config_of(DQNConfig()), head=PLAIN_HEAD)
 
 
+@cache
 def played(first: int, count: int) -> FrameRows:
     """Return ``count`` transitions of one env from its step ``first`` on, as a worker sends them."""
     rng = np.random.default_rng(first)
@@ -52,6 +54,10 @@ def new_learner(device: str = "cpu") -> DQNLearner:
     lr = PiecewiseSchedule(((0, 1e-3),))
     config = DQNLearnerConfig(lr, 1e-8, 40.0, True, 20 * BATCH_SIZE, True, device)
     return DQNLearner(NETWORK, config, seed=0)
+
+
+def replay_shard(device: str) -> ReplayShard:
+    return ReplayShard(REPLAY, 0, device_rows(CAPACITY, device, CAPACITY))
 
 
 def observations(batch: SampleBatch) -> dict[str, Array]:
@@ -132,7 +138,7 @@ def assert_equal_learning(device: str) -> None:
     local, there = new_learner(), new_learner(device)
     there.load_state_dict(local.state_dict())
     expected = learned(ReplayShard(REPLAY, seed=0), local)
-    found = learned(ReplayShard(REPLAY, 0, device_rows(CAPACITY, device, CAPACITY)), there)
+    found = learned(replay_shard(device), there)
     assert np.abs(np.array(found) - np.array(expected)).max() <= 1e-4
     weights = there.get_weights()
     for name, array in local.get_weights().items():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rlexp.optimizers.learner_queue import PendingUpdates
-from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.learner_thread import LearnerOutput, LearnerThread
 from rlexp.policy import LearnResult, PipelinedLearner
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import OBS, SampleBatch
 from tests.doubles.scripted import TIMEOUT_S, ScriptedLearner, keyed_rows
 
@@ -36,6 +37,9 @@ class LateLearner(ScriptedLearner):
         self.max_pending_updates = max_pending_updates
         self.read: list[int] = []
         self.diverges_at: int | None = None
+
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
+        return self.submit(batch).result()
 
     def submit(self, batch: SampleBatch) -> LateUpdate:
         found = super().learn_on_batch(batch)
@@ -91,7 +95,7 @@ def test_any_other_learner_does_one_update_after_the_other() -> None:
 def test_an_empty_queue_lets_the_thread_read_all_results(thread: LearnerThread[str], learner: LateLearner) -> None:
     put(thread, 1.0, 2.0)
     thread.start()
-    outputs = []
+    outputs: list[LearnerOutput[str]] = []
     while len(outputs) < 2:
         thread.wait_for_output(TIMEOUT_S)
         found = thread.outputs()
@@ -153,4 +157,4 @@ def test_weights_are_those_after_all_updates_begun(thread: LearnerThread[str], l
 
 def test_batches_keep_their_rows(learner: LateLearner) -> None:
     batch = keyed_rows(3.0, count=2)
-    assert np.array_equal(learner.submit(batch).result().td_errors, batch[OBS])
+    assert np.array_equal(np.asarray(learner.submit(batch).result().td_errors), batch[OBS])
