@@ -4,14 +4,19 @@ The loop has its tensors ready and does what every torch program does: forward, 
 Adam over the single parameters. Both take turns, so that a busy machine slows them alike, in one process, so
 that both have the memory that the learner lets it keep. The ratio is the learner's speed over the loop's.
 
+With ``--device`` it is the Nature network at batch 512 on that device, in a LearnerThread whose queue is never empty,
+and the share of its time in which that thread had no batch.
+
     python benchmarks/learner.py [--repeats 7] [--threads 1] [--slow] [--json]
+    python benchmarks/learner.py --device cuda [--precision bfloat16] [--seconds 10]
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -22,10 +27,13 @@ import torch
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
 from rlexp.agents.dqn.learner import COLUMNS, DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.loss import row_losses
+from rlexp.agents.torch.device import Precision
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.models.q_network import QNetwork
+from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
@@ -61,10 +69,18 @@ class Case:
     num_atoms: int = 1
     noisy: bool = False
     slow: bool = False
+    conv_filters: tuple[ConvFilter, ...] | None = None
+    post_fcnet_hiddens: tuple[int, ...] = ()
 
     def network(self) -> QNetworkConfig:
         head = HeadConfig((), True, self.noisy, sigma0=0.5, num_atoms=self.num_atoms, v_min=-10.0, v_max=10.0)
-        model = ModelConfig(fcnet_hiddens=self.hiddens, fcnet_activation="relu")
+        model = ModelConfig(
+            fcnet_hiddens=self.hiddens,
+            fcnet_activation="relu",
+            conv_filters=self.conv_filters,
+            post_fcnet_hiddens=self.post_fcnet_hiddens,
+            post_fcnet_activation="relu",
+        )
         return QNetworkConfig(self.observation_shape, self.num_actions, torso_config_of(DQNConfig(model=model)), head)
 
 
@@ -80,6 +96,22 @@ CASES = (
     Case("mlp 256-256, noisy", *CARTPOLE, 512, noisy=True),
     Case("images 84x84x4", *ATARI, 32),
     Case("images 84x84x4", *ATARI, 512, slow=True),
+)
+
+NATURE = Case(
+    "Nature",
+    *ATARI,
+    512,
+    conv_filters=((32, (8, 8), 4), (64, (4, 4), 2), (64, (3, 3), 1)),
+    post_fcnet_hiddens=(512,),
+)
+"""The network of Mnih et al. 2015."""
+COLUMNS_OF_DEVICES = (
+    Column("device", "device", 6),
+    Column("precision", "precision", 9),
+    Column("updates_per_s", "updates/s", 9, ",.1f"),
+    Column("rows_per_s", "rows/s", 8, ",.0f"),
+    Column("wait_share", "waiting", 7, ".1%"),
 )
 
 
@@ -103,11 +135,15 @@ def make_batch(case: Case, rng: np.random.Generator) -> SampleBatch:
     return SampleBatch(columns)
 
 
-def learner_update(case: Case, batches: list[SampleBatch]) -> Update:
+def make_learner(case: Case, device: str = "cpu", precision: Precision = "float32") -> DQNLearner:
     schedule = PiecewiseSchedule(((0, LR),))
     target_period = 100 * case.batch_size
-    config = DQNLearnerConfig(schedule, ADAM_EPSILON, MAX_NORM, True, target_period, True, "cpu")
-    learner = DQNLearner(case.network(), config, seed=0)
+    config = DQNLearnerConfig(schedule, ADAM_EPSILON, MAX_NORM, True, target_period, True, device, precision)
+    return DQNLearner(case.network(), config, seed=0)
+
+
+def learner_update(case: Case, batches: list[SampleBatch]) -> Update:
+    learner = make_learner(case)
     return lambda number: learner.learn_on_batch(batches[number])
 
 
@@ -161,13 +197,53 @@ def compare(case: Case, repeats: int) -> Line:
     }
 
 
+def measure_thread(device: str, precision: Precision, seconds: float) -> Line:
+    """Return how a LearnerThread with a full queue did for ``seconds``, after a fifth of it to warm up."""
+    rng = np.random.default_rng(0)
+    batches = cycle([make_batch(NATURE, rng) for _ in range(NUM_BATCHES)])
+    thread: LearnerThread[None] = LearnerThread(make_learner(NATURE, device, precision), queue_capacity=16)
+    thread.start()
+    try:
+        _feed(thread, batches, seconds / 5)
+        waited_s, started = thread.time_s["wait"], time.perf_counter()
+        num_rows = _feed(thread, batches, seconds)
+        elapsed_s = time.perf_counter() - started
+        wait_share = (thread.time_s["wait"] - waited_s) / elapsed_s
+    finally:
+        thread.stop()
+    return {
+        "device": device,
+        "precision": precision,
+        "updates_per_s": num_rows / NATURE.batch_size / elapsed_s,
+        "rows_per_s": num_rows / elapsed_s,
+        "wait_share": wait_share,
+    }
+
+
+def _feed(thread: LearnerThread[None], batches: Iterator[SampleBatch], seconds: float) -> int:
+    """Keep the queue full for ``seconds``; return how many rows were learned from."""
+    num_rows, until = 0, time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        while thread.queue_size < thread.queue_capacity:
+            thread.put(None, next(batches))
+        thread.wait_for_output(0.05)
+        num_rows += sum(output.num_rows for output in thread.outputs())
+    return num_rows
+
+
 def main() -> None:
     parser = options(__doc__, repeats=7)
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="measure the Nature network on it instead")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="with --device, how long")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads that torch may use")
     parser.add_argument("--slow", action="store_true", help="images at batch 512 as well, for a minute")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(conditions(), file=sys.stderr)
+    if args.device:
+        Table(COLUMNS_OF_DEVICES, args.json).add(measure_thread(args.device, args.precision, args.seconds))
+        return
     table = Table(COLUMNS_SHOWN, args.json)
     for case in CASES:
         if args.slow or not case.slow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rlexp.sample_batch import Array, SampleBatch
 
@@ -101,4 +101,30 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Continue from what ``state_dict`` returned."""
+        ...
+
+
+class PendingUpdate(Protocol):
+    """An update that a learner has begun."""
+
+    def result(self) -> LearnResult:
+        """Wait for its end and return what it reports; raises what ``learn_on_batch`` raises. To be called once."""
+        ...
+
+
+@runtime_checkable
+class PipelinedLearner(Learner, Protocol):
+    """A learner that can begin an update before the results of earlier ones were read.
+
+    ``learn_on_batch(batch)`` is ``submit(batch).result()``. The weights and the state that it returns are those
+    after all updates begun.
+    """
+
+    @property
+    def max_pending_updates(self) -> int:
+        """Updates whose results may wait while the next one is begun; 0: each is read before."""
+        ...
+
+    def submit(self, batch: SampleBatch) -> PendingUpdate:
+        """Begin the update of ``learn_on_batch``; the caller reads the results in the order of the updates."""
         ...

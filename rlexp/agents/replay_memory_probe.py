@@ -13,7 +13,7 @@ from gymnasium import Space
 from rlexp.config.keys.capabilities import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env, spaces_of
-from rlexp.errors import ResourceError
+from rlexp.errors import ResourceError, UsageError
 from rlexp.machine import Machine
 from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Outputs, Weights
@@ -21,7 +21,7 @@ from rlexp.replay.storage import STORAGES
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
-from rlexp.sample_batch import FRAME_IDS, Array, FrameRows, SampleBatch, WrittenRows
+from rlexp.sample_batch import FRAME_IDS, MIN_FRAMED_BYTES, Array, FrameRows, SampleBatch, WrittenRows
 
 NUM_STEPS = 256
 """Steps of the batch: a third of a second of an Atari game."""
@@ -66,9 +66,16 @@ def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation
     """Raise ResourceError where an experiment's replay, once it is full, takes more memory than the machine has.
 
     The env is only played where whole observations, of ``observation_bytes`` each, would not fit.
-    Raises UsageError where it cannot be made.
+    Raises UsageError where it cannot be made, or where replay on the learner's device would hold no frames. What
+    replay takes of a GPU is checked where the GPU is, by the trial.
     """
     replay, memory = experiment.config.replay, machine.memory_total
+    if replay is not None and replay.on_device:
+        if observation_bytes < MIN_FRAMED_BYTES:
+            message = f"replay_storage: device keeps frames, but an observation is only {observation_bytes:,} bytes"
+            raise UsageError(message, "-o config.replay_storage=local, which is as fast for small observations")
+        if experiment.config.num_gpus:
+            return
     each = bytes_per_transition_above(memory, experiment, env_config, observation_bytes)
     if replay is None or each is None:
         return

@@ -33,6 +33,8 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
     if replay is None or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
         return None
     frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
+    if replay.on_device and config.num_gpus:
+        return _BESIDE_OBSERVATIONS
     if replay.keeps_whole_observations:
         return _BESIDE_OBSERVATIONS + 2 * stacked * frame
     packed = _PACKED_SHARE if replay.storage == "compressed_frames" else 1.0

@@ -75,7 +75,11 @@ class QNetwork(nn.Module):
 
     def outputs(self, obs: Tensor) -> Tensor:
         """Return the outputs of the heads ``[B, num_actions, num_atoms]``: values if there is one atom, else logits."""
-        features = self.torso(obs)
+        return self.outputs_of(self.torso.seen(obs))
+
+    def outputs_of(self, seen: Tensor) -> Tensor:
+        """Return the ``outputs`` of observations as the torso's ``seen`` returned them; equal torsos see alike."""
+        features = self.torso.features(seen)
         advantages: Tensor = self.advantage_head(features).unflatten(1, (self.num_actions, self.num_atoms))
         if self.value_head is None:
             return advantages

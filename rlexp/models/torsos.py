@@ -38,7 +38,11 @@ class VectorTorso(nn.Sequential):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``[B, num_features]``."""
-        features: Tensor = super().forward(self.seen(obs))  # type: ignore[no-untyped-call]
+        return self.features(self.seen(obs))
+
+    def features(self, seen: Tensor) -> Tensor:
+        """Return features ``[B, num_features]`` of what ``seen`` returned."""
+        features: Tensor = super().forward(seen)  # type: ignore[no-untyped-call]
         return features
 
     def seen(self, obs: Tensor) -> Tensor:
@@ -68,14 +72,19 @@ class ImageTorso(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``[B, num_features]``."""
-        features: Tensor = self.behind(self.convolutions(self._scaled(obs).permute(0, 3, 1, 2)))
+        return self.features(self.seen(obs))
+
+    def features(self, seen: Tensor) -> Tensor:
+        """Return features ``[B, num_features]`` of what ``seen`` returned."""
+        features: Tensor = self.behind(self.convolutions(seen))
         return features
 
-    def _scaled(self, obs: Tensor) -> Tensor:
+    def seen(self, obs: Tensor) -> Tensor:
+        """Return images as the first convolution sees them: float32 ``[B, C, H, W]``, laid out as its weights."""
+        pixels = obs.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
         if obs.dtype != torch.uint8:
-            return obs.to(torch.float32)
-        pixels = obs.to(torch.float32)
-        return (pixels - BYTE_CENTER) / BYTE_CENTER if self._zero_mean else pixels / 255
+            return pixels
+        return pixels.sub_(BYTE_CENTER).div_(BYTE_CENTER) if self._zero_mean else pixels.div_(255)
 
 
 def make_torso(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from rlexp.optimizers.learner_queue import LearnedBatch, PendingUpdates
 from rlexp.policy import Learner, Weights
 from rlexp.sample_batch import Array, SampleBatch
 
@@ -131,12 +132,14 @@ class LearnerThread(Generic[OriginT]):
 
     Batches wait in a bounded in-queue; TD errors come back through an out-queue. Weights are copied
     on this thread, between two updates, when they were requested: nobody reads a network that
-    is being written, and no update waits for a reader.
+    is being written, and no update waits for a reader. Updates whose results a PipelinedLearner has not
+    delivered yet are neither waiting nor reported; before a pause and at the end all results are read.
     """
 
     def __init__(self, learner: Learner, queue_capacity: int) -> None:
         """Let ``queue_capacity`` batches wait; they hide the latency of replay calls."""
         self._learner = learner
+        self._pending: PendingUpdates[OriginT] = PendingUpdates(learner)
         self.queue_capacity = queue_capacity
         self.last_stats: Mapping[str, float] = {}
         self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
@@ -218,6 +221,7 @@ class LearnerThread(Generic[OriginT]):
             while not self._stopping.is_set():
                 self._park_when_paused()
                 self._learn_once()
+            self._report(self._pending.collect())
         except BaseException as error:  # handed to the owner's thread by outputs()
             self._error = error
             self._has_output.set()
@@ -229,6 +233,7 @@ class LearnerThread(Generic[OriginT]):
     def _park_when_paused(self) -> None:
         with self._turnstile:
             if self._pausing:
+                self._report(self._pending.collect())
                 self._parked = True
                 self._turnstile.notify_all()
                 self._turnstile.wait_for(lambda: not self._pausing)
@@ -237,19 +242,31 @@ class LearnerThread(Generic[OriginT]):
     def _learn_once(self) -> None:
         waited_from = time.perf_counter()
         try:
-            origin, batch = self._in_queue.get(timeout=IDLE_WAIT_S)
+            origin, batch = self._in_queue.get(timeout=0.0 if self._pending else IDLE_WAIT_S)
         except queue.Empty:
+            self._read_oldest_result()
             return
         finally:
             learned_from = time.perf_counter()
             self.time_s["wait"] += learned_from - waited_from
-        result = self._learner.learn_on_batch(batch)
+        learned = self._pending.learn(origin, batch)
         self._last_update_s = time.perf_counter() - learned_from
         self.time_s["learning"] += self._last_update_s
-        self.last_stats = result.stats
-        self._out_queue.put(LearnerOutput(origin, batch.count, result.td_errors))
-        self._has_output.set()
+        self._report(learned)
         self._copy_weights_if_requested()
+
+    def _read_oldest_result(self) -> None:
+        """Wait for one update, if any is pending: meanwhile a batch may come, which the next one hides."""
+        if self._pending:
+            read_from = time.perf_counter()
+            self._report(self._pending.collect(len(self._pending) - 1))
+            self.time_s["learning"] += time.perf_counter() - read_from
+
+    def _report(self, learned: Iterable[LearnedBatch[OriginT]]) -> None:
+        for origin, num_rows, result in learned:
+            self.last_stats = result.stats
+            self._out_queue.put(LearnerOutput(origin, num_rows, result.td_errors))
+            self._has_output.set()
 
     def _copy_weights_if_requested(self) -> None:
         if self._weights_requested.is_set():

@@ -251,3 +251,13 @@ def test_the_learner_learns_on_a_gpu_or_says_that_there_is_none(run: str) -> Non
     agent = MAKERS[run](num_gpus=1)
     assert torch.cuda.memory_allocated() > before
     assert len(updates_of(agent, 2)) == 2
+
+
+@pytest.mark.key("learner_precision")
+@both_agents
+def test_the_learner_computes_in_its_precision_and_keeps_its_weights_in_float32(run: str) -> None:
+    exact, rounded = (updates_of(MAKERS[run](learner_precision=name), 5) for name in ("float32", "bfloat16"))
+    assert {array.dtype for name, array in rounded[-1].after.items() if "." in name} == {np.dtype(np.float32)}
+    errors = [np.asarray(updates[0].result.td_errors) for updates in (exact, rounded)]
+    assert (errors[0] != errors[1]).any()
+    np.testing.assert_allclose(errors[1], errors[0], rtol=0.05, atol=0.05)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.checkpoint import read_checkpoint
+from rlexp.agents.torch.device_batch import DeviceBatch
+from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
+from rlexp.policy import LearnResult
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
 from rlexp.task_pool import InlineTaskPool, Resources, TrialGroup
-from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll_sent
+from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll_sent, weights_of
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 from tests.replay_states import in_memory
 
@@ -61,7 +64,14 @@ def test_small_vectors_are_kept_as_they_are() -> None:
 @pytest.mark.key("replay_storage")
 @pytest.mark.parametrize(
     ("replay_storage", "cpus", "own_processes"),
-    [("actors", 1, True), ("local", 64, False), ("shared_memory", 64, False), ("auto", 5, True), ("auto", 4, False)],
+    [
+        ("actors", 1, True),
+        ("local", 64, False),
+        ("shared_memory", 64, False),
+        ("device", 64, False),
+        ("auto", 5, True),
+        ("auto", 4, False),
+    ],
 )
 def test_replay_shards_have_processes_of_their_own_or_the_learners(
     replay_storage: str, cpus: int, own_processes: bool, monkeypatch: pytest.MonkeyPatch
@@ -180,3 +190,63 @@ def test_whole_episodes_fit_into_no_ring() -> None:
     (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
     assert conflict.keys == ("replay_storage", "batch_mode")
     assert "fragments of fixed length" in conflict.message
+
+
+def device_agent(env: str = PIXEL_ENV, checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
+    image = {"preprocessor_pref": None, "env_config": {"size": 32}}
+    keys = {**SMALL, **image, "num_workers": 0, "train_batch_size": 32, "optimizer": {"num_replay_buffer_shards": 2}}
+    config = ApexConfig(**{**keys, "replay_storage": "device", **changes})
+    return ApexAgent(env, config, PlacementPool(), 0, checkpoint)
+
+
+def weights_after_training(agent: ApexAgent) -> dict[str, Any]:
+    agent.train()
+    weights = dict(weights_of(agent))
+    agent.stop()
+    assert agent.optimizer.counters.num_steps_trained > 0
+    return weights
+
+
+@pytest.mark.key("replay_storage", "compress_observations")
+def test_on_the_learners_device_batches_have_their_observations_there() -> None:
+    agent = device_agent(compress_observations=True)
+    batches = []
+    with agent.optimizer.paused() as learner:
+        learn_on_batch = learner.learn_on_batch
+
+        def learn(batch: SampleBatch) -> LearnResult:
+            batches.append(batch)
+            return learn_on_batch(batch)
+
+        learner.learn_on_batch = learn  # type: ignore[method-assign]
+    agent.train()
+    assert batches
+    for batch in batches:
+        assert isinstance(batch, DeviceBatch)
+        assert tuple(batch.tensors[OBS].shape) == (32, 32, 32, 3)
+    assert agent.optimizer.replay_bytes() > agent.config.buffer_size * 32 * 32 * 3
+    agent.stop()
+
+
+@pytest.mark.key("replay_storage")
+def test_on_the_learners_device_the_same_is_learned() -> None:
+    local, there = (weights_after_training(device_agent(replay_storage=where)) for where in ("local", "device"))
+    for name, weights in local.items():
+        np.testing.assert_allclose(there[name], weights, atol=1e-4)
+
+
+@pytest.mark.key("replay_storage", "checkpoint_replay")
+@pytest.mark.parametrize("resumed_in", ["device", "local"])
+def test_frames_on_the_learners_device_are_in_checkpoints_and_come_back(resumed_in: str, tmp_path: Path) -> None:
+    agent = device_agent(checkpoint_replay=True, compress_observations=False)
+    agent.train()
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    saved = [in_memory(state) for state in agent.optimizer.replay_states()]
+    agent.stop()
+    changes: dict[str, Any] = {"replay_storage": resumed_in, "checkpoint_replay": True, "compress_observations": False}
+    resumed = device_agent(checkpoint=read_checkpoint(path), **changes)
+    found = [in_memory(state) for state in resumed.optimizer.replay_states()]
+    resumed.stop()
+    assert sum(state["num_added"] for state in saved) > 0
+    for before, after in zip(saved, found, strict=True):
+        np.testing.assert_equal(after, before)

@@ -72,6 +72,7 @@ OTHERS: dict[str, Any] = {
     "compress_observations": False,
     "checkpoint_replay": False,
     "training_intensity": 2.0,
+    "learner_precision": "bfloat16",
     "double_q": False,
     "dueling": False,
     "hiddens": [16],

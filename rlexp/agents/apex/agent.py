@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property
 
@@ -9,10 +10,13 @@ import numpy as np
 
 from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.torch.device import free_device_bytes, learner_device
+from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.machine import available_cpus
+from rlexp.machine.fit import frames_per_transition
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
 from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
@@ -21,9 +25,11 @@ from rlexp.optimizers.policy_optimizer import ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
+from rlexp.replay.rows import Rows
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.source import SampleSource
+from rlexp.sample_batch import num_frames
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources, trial_group
 
@@ -32,6 +38,16 @@ class ApexAgent(DQNAgent[ApexConfig]):
     """Distributed prioritized experience replay (Horgan et al. 2018)."""
 
     target_counts_trained = True
+
+    def make_learner(self) -> Learner:
+        learner, config, space = super().make_learner(), self.config, self.observation_space
+        if config.replay.on_device:
+            assert space.shape is not None
+            assert space.dtype is not None
+            frame_bytes = math.prod(space.shape) * space.dtype.itemsize / num_frames(space.shape)
+            needed = config.buffer_size * self._frames_per_row() * frame_bytes
+            check_frames_fit(needed, free_device_bytes(config.num_gpus), config.buffer_size)
+        return learner
 
     def make_source(self) -> SampleSource:
         settings = self.config.optimizer
@@ -105,7 +121,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
             ReplayShard,
             self.replay_config(self.config.optimizer.num_replay_buffer_shards),
             derive_seed(seed, "attempt", attempt) if attempt else seed,
-            None if self._shared is None else self._shared.rows(index),
+            self._rows_of(index),
         )
         if self._gathered is not None:
             self._gathered.set_shard(index, shard)
@@ -117,6 +133,20 @@ class ApexAgent(DQNAgent[ApexConfig]):
         A shard asks for no CPUs of it: Tune gives all of that bundle, those for shards included, to this process.
         """
         return Resources(cpus=0, gpus=0, bundle=bundles_of(self.config).of_driver)
+
+    def _rows_of(self, index: int) -> Rows | None:
+        """Return where shard ``index`` keeps its rows; None: in memory of its own."""
+        if self._shared is not None:
+            return self._shared.rows(index)
+        if not self.config.replay.on_device:
+            return None
+        capacity = self.replay_config(self.config.replay.num_shards).capacity
+        return device_rows(capacity, learner_device(self.config.num_gpus), math.ceil(capacity * self._frames_per_row()))
+
+    def _frames_per_row(self) -> float:
+        space = self.observation_space
+        assert space.shape is not None
+        return frames_per_transition(self.config.replay, self.config.fragment_length, num_frames(space.shape))
 
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""

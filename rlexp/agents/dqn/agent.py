@@ -73,6 +73,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             target_network_update_freq=config.target_network_update_freq,
             target_counts_trained=self.target_counts_trained,
             device=learner_device(config.num_gpus),
+            precision=config.learner_precision,
         )
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
         return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"))

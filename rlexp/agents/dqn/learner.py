@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.loss import row_losses
+from rlexp.agents.torch.device import Precision, forward_passes, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.agents.torch.memory import BatchStaging, keep_freed_memory
+from rlexp.agents.torch.memory import keep_freed_memory
+from rlexp.agents.torch.staging import BatchStaging, LateNumbers
 from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
@@ -20,7 +22,10 @@ from rlexp.policy import LearnResult, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
+NUM_PENDING_ON_GPU = 2
+"""Updates that are begun before the result of an earlier one is read: the GPU has work while its thread copies."""
 COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, IMPORTANCE_WEIGHTS)
+FIGURES = ("loss", "mean_q", "mean_td_error", "grad_norm")
 
 
 @dataclass(frozen=True)
@@ -38,16 +43,40 @@ class DQNLearnerConfig:
     target_counts_trained: bool
     """Whether those are trained steps (APEX) or sampled ones (DQN)."""
     device: str
+    precision: Precision = "float32"
+
+
+class DQNUpdate:
+    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
+
+    def __init__(self, number: int, lr: float, figures: Tensor, td_errors: Tensor) -> None:
+        """Take FIGURES ``[4]`` and ``td_errors [B]`` of update ``number``."""
+        self._number = number
+        self._lr = lr
+        self._numbers = LateNumbers(figures, td_errors)
+
+    def result(self) -> LearnResult:
+        figures, td_errors = self._numbers.read()
+        stats = dict(zip(FIGURES, figures.tolist(), strict=True))
+        if not (math.isfinite(stats["loss"]) and math.isfinite(stats["grad_norm"])):
+            raise TrialError(
+                f"the loss is {stats['loss']:g} and its gradient {stats['grad_norm']:g} at update {self._number:,}",
+                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
+            )
+        return LearnResult(stats | {"lr": self._lr}, td_errors)
 
 
 class DQNLearner:
-    """Owns the online network, the target network and Adam; used by one thread at a time."""
+    """A PipelinedLearner; owns the online network, the target network and Adam; used by one thread at a time."""
 
     def __init__(self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int) -> None:
         self._config = config
         device = torch.device(config.device)
+        use_precision(config.precision, device)
         if device.type == "cpu":
             keep_freed_memory()
+        self._device = device
+        self.max_pending_updates = 0 if device.type == "cpu" else NUM_PENDING_ON_GPU
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._network = QNetwork(network).to(device)
@@ -72,10 +101,15 @@ class DQNLearner:
 
         Raises TrialError where the loss or its gradient is not finite: nothing can be learned from there on.
         """
+        return self.submit(batch).result()
+
+    def submit(self, batch: SampleBatch) -> DQNUpdate:
+        """Begin what ``learn_on_batch`` does; on a CPU it is done when this returns."""
         rows = self._staging.load(batch)
         for network in self._noisy_networks:
             network.resample_noise(self._noise)
-        result = row_losses(self._network, self._target, rows, self._config.double_q)
+        passes = forward_passes(self._config.precision, self._device)
+        result = row_losses(self._network, self._target, rows, self._config.double_q, passes)
         loss = (rows[IMPORTANCE_WEIGHTS] * result.losses).mean()
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -84,14 +118,8 @@ class DQNLearner:
         self.num_updates += 1
         self._num_steps_trained += batch.count
         self._update_target_when_due()
-        figures = [loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm]
-        stats = dict(zip(("loss", "mean_q", "mean_td_error", "grad_norm"), torch.stack(figures).tolist(), strict=True))
-        if not (math.isfinite(stats["loss"]) and math.isfinite(stats["grad_norm"])):
-            raise TrialError(
-                f"the loss is {stats['loss']:g} and its gradient {stats['grad_norm']:g} at update {self.num_updates:,}",
-                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
-            )
-        return LearnResult(stats | {"lr": lr}, result.td_errors.cpu().numpy())
+        figures = torch.stack([loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm])
+        return DQNUpdate(self.num_updates, lr, figures, result.td_errors)
 
     def stats(self) -> Mapping[str, int]:
         return {"num_target_updates": self.num_target_updates}

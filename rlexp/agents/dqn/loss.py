@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,12 +82,25 @@ class RowLosses:
     """Action values ``[B, A]`` of the rows' observations, without gradient."""
 
 
-def row_losses(online: QNetwork, target: QNetwork, rows: Mapping[str, Tensor], double_q: bool) -> RowLosses:
-    """Return the losses of rows with OBS, ACTIONS, REWARDS, DISCOUNTS and NEW_OBS; only OBS carries a gradient."""
-    outputs_tm1 = online.outputs(rows[OBS])
+def row_losses(
+    online: QNetwork,
+    target: QNetwork,
+    rows: Mapping[str, Tensor],
+    double_q: bool,
+    forward_passes: AbstractContextManager[Any] | None = None,
+) -> RowLosses:
+    """Return the losses of rows with OBS, ACTIONS, REWARDS, DISCOUNTS and NEW_OBS; only OBS carries a gradient.
+
+    The networks compute within ``forward_passes``; the losses are of their outputs as float32.
+    """
+    with nullcontext() if forward_passes is None else forward_passes:
+        outputs_tm1 = online.outputs(rows[OBS]).float()
+        with torch.no_grad():
+            seen_t = target.torso.seen(rows[NEW_OBS])
+            outputs_t = target.outputs_of(seen_t).float()
+            selector_t = online.outputs_of(seen_t).float() if double_q else outputs_t
     with torch.no_grad():
-        outputs_t = target.outputs(rows[NEW_OBS])
-        q_t_selector = online(rows[NEW_OBS]) if double_q else target.values(outputs_t)
+        q_t_selector = online.values(selector_t)
     taken = rows[ACTIONS], rows[REWARDS], rows[DISCOUNTS]
     if online.num_atoms == 1:
         q_tm1 = online.values(outputs_tm1)

@@ -12,7 +12,7 @@ from rlexp.agents.dqn.acting_network import NEW_Q_VALUES, Q_VALUES, absolute_td_
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.dqn.loss import cross_entropies
 from rlexp.agents.dqn.parameter_noise import ParameterNoise
-from rlexp.agents.torch.memory import as_tensor
+from rlexp.agents.torch.staging import as_tensor
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import Weights

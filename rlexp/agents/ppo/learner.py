@@ -14,7 +14,8 @@ from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TAR
 from rlexp.agents.ppo.differentiable import differentiable
 from rlexp.agents.ppo.loss import adapted_kl_coeff, explained_variance, surrogate_losses, value_losses
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.agents.torch.memory import BatchStaging, keep_freed_memory
+from rlexp.agents.torch.memory import keep_freed_memory
+from rlexp.agents.torch.staging import BatchStaging
 from rlexp.errors import TrialError
 from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import Actions
@@ -121,7 +122,7 @@ class PPOLearner:
         self._parameters = FlatParameters(self._module)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
         self._network = differentiable(self._module)
-        self._staging = BatchStaging(COLUMNS, self._device)
+        self._staging = BatchStaging(COLUMNS, self._device, num_slots=1)
         self._order = torch.Generator().manual_seed(seed)
         """Draws the minibatches."""
         self._kl_coeff = config.kl_coeff

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlexp.agents.torch.memory import as_tensor
+from rlexp.agents.torch.staging import as_tensor
 from rlexp.models import ActorCriticConfig
 from rlexp.models.actor_critic import ActorCritic
 from rlexp.policy import Weights

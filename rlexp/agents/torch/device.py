@@ -1,16 +1,51 @@
-"""The device that a learner computes on."""
+"""The device that a learner computes on, how much of it, and in which precision."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 import torch
 
 from rlexp.errors import ResourceError
 
+Precision = Literal["float32", "tf32", "bfloat16"]
+
 
 def learner_device(num_gpus: float) -> str:
-    """Return ``cuda`` where GPUs are reserved, else ``cpu``; raises ResourceError where torch sees no GPU."""
+    """Return ``cuda`` where GPUs are reserved, else ``cpu``; raises ResourceError where torch sees no GPU.
+
+    This process gets at most the part ``num_gpus`` of the GPU's memory, since others have the rest.
+    """
     if num_gpus == 0:
         return "cpu"
     if not torch.cuda.is_available():
         raise ResourceError(f"num_gpus is {num_gpus:g}, but this torch sees no GPU", "-o config.num_gpus=0")
+    torch.cuda.set_per_process_memory_fraction(min(num_gpus, 1.0))
     return "cuda"
+
+
+def free_device_bytes(num_gpus: float) -> int | None:
+    """Return the bytes that this process may still get of its GPU's memory; None on a CPU."""
+    if num_gpus == 0:
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return min(free, int(total * min(num_gpus, 1.0)) - torch.cuda.memory_reserved())
+
+
+def use_precision(precision: Precision, device: torch.device) -> None:
+    """Let matrix products and convolutions on a GPU use TF32 only where ``precision`` is ``tf32``.
+
+    The setting is the process's, so each learner sets it. By itself torch uses TF32 in convolutions.
+    """
+    if device.type == "cuda":
+        chosen = "tf32" if precision == "tf32" else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = chosen
+        torch.backends.cudnn.conv.fp32_precision = chosen  # type: ignore[attr-defined]
+
+
+def forward_passes(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context of a learner's forward passes: with ``bfloat16`` their products are computed in it."""
+    if precision != "bfloat16":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)

@@ -48,8 +48,8 @@ class FlatParameters:
         return gradient
 
     def arrays(self) -> dict[str, Array]:
-        """Return a copy of every parameter by its name."""
-        views = self.views(self.values.to("cpu", copy=True))
+        """Return a copy of every parameter by its name, as all updates begun leave it."""
+        views = self.views(_host_copy(self.values))
         return {name: np.ascontiguousarray(view.numpy()) for name, view in zip(self._names, views, strict=True)}
 
 
@@ -114,3 +114,16 @@ class FlatAdam:
         fresh = {name: torch.zeros_like(tensor) for name, tensor in self.state_dict().items()}
         for name, tensor in self.state_dict().items():
             tensor.copy_((state or fresh)[name])
+
+
+def _host_copy(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU; from a GPU into pinned memory, in a stream of its own, with one wait."""
+    if tensor.device.type == "cpu":
+        return tensor.clone()
+    stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(tensor.device))
+    with torch.cuda.stream(stream):
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copy.copy_(tensor, non_blocking=True)
+    stream.synchronize()
+    return copy

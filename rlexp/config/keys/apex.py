@@ -85,7 +85,7 @@ class ApexConfig(DQNConfig):
     n_step: Count = 3
     target_network_update_freq: Count = 500_000
 
-    replay_storage: Annotated[Literal["auto", "actors", "local", "shared_memory"], RLEXP_ONLY] = "auto"
+    replay_storage: Annotated[Literal["auto", "actors", "local", "shared_memory", "device"], RLEXP_ONLY] = "auto"
     """Where the replay shards are. ``actors``: each in a process of its own. ``local``: in the learner's process, so
     that nothing is sent, but its CPU core does the work. ``shared_memory``: in the learner's process too, but workers
     write their transitions directly into its memory. ``auto``: ``actors`` if this machine has a core for each of them
@@ -94,17 +94,34 @@ class ApexConfig(DQNConfig):
 
     ``shared_memory`` needs Linux, and all workers on the learner's machine. Each worker keeps its own newest
     transitions, an equal share of ``buffer_size``, with whole uncompressed observations: for stacked frames this is
-    eight times the memory. With ``num_workers: 0`` it is the same as ``local``."""
+    eight times the memory. With ``num_workers: 0`` it is the same as ``local``.
+
+    ``device``: as ``local``, but the frames of observations are in the memory of the learner's GPU, uncompressed and
+    each of them once, and batches are gathered there. Needs observations of 1 kB or more. Without a GPU the frames are
+    in the learner's process."""
 
     optimizer: AsyncReplayOptimizerConfig = AsyncReplayOptimizerConfig()
     """How experience moves."""
 
     @property
     def replay(self) -> ReplayNeeds:
-        """Split over shards, or in memory that workers share with the learner."""
+        """Split over shards, in memory that workers share with the learner, or with its frames on a GPU."""
         is_shared = self.replay_storage == "shared_memory" and self.num_workers > 0
-        shards = self.optimizer.num_replay_buffer_shards
-        return replace(super().replay, num_shards=shards, keeps_whole_observations=is_shared)
+        own = super().replay
+        on_device = self.replay_storage == "device"
+        return replace(
+            own,
+            num_shards=self.optimizer.num_replay_buffer_shards,
+            storage="frames" if on_device else own.storage,
+            keeps_whole_observations=is_shared,
+            on_device=on_device,
+        )
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's, then that frames on the learner's device are not compressed."""
+        yield from super().ineffective_keys()
+        if self.replay_storage == "device":
+            yield "compress_observations", "replay_storage is device, which keeps frames as they are"
 
     @property
     def cpus_of_shards(self) -> float:

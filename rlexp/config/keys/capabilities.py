@@ -42,6 +42,8 @@ class ReplayNeeds:
     """Whether each transition has observations of its own, instead of frames that transitions share."""
     in_checkpoints: bool | None
     """Whether checkpoints contain it; None: where it has MOST_CHECKPOINTED_BYTES at most."""
+    on_device: bool = False
+    """Whether its frames are in the memory of the learner's device."""
 
 
 @dataclass(frozen=True)

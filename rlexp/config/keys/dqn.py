@@ -159,6 +159,11 @@ def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
         (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
         (not config.soft_q, ("softmax_temp",), "soft_q is false"),
         (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
+        (
+            config.learner_precision == "tf32" and config.num_gpus == 0,
+            ("learner_precision",),
+            "num_gpus is 0, and only GPUs have tf32",
+        ),
     ):
         if is_ineffective:
             yield from ((key, reason) for key in keys)

@@ -120,6 +120,11 @@ class DQNKeys(CommonConfig):
     """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
     DQN trains one batch after each round of fragments."""
 
+    learner_precision: Annotated[Literal["float32", "tf32", "bfloat16"], RLEXP_ONLY] = "float32"
+    """Precision in which the learner computes products of matrices and convolutions; weights, losses and Adam stay in
+    float32, and so do the workers. ``tf32``: on a GPU, factors rounded to 10 bits. ``bfloat16``: factors and outputs
+    rounded to 7 bits."""
+
     double_q: bool = True
     """Double Q-learning: the online network chooses the next action, the target network gives its value (van Hasselt et
     al. 2016)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,10 @@ LOADED_ROWS = 1024
 """Rows of a state of stacks that are taken apart at a time."""
 
 
+MakeMemory = Callable[[tuple[int, ...], np.dtype[Any]], FrameMemory]
+"""Makes an empty memory for frames of a shape and a dtype."""
+
+
 class FrameStorage:
     """A :class:`~rlexp.replay.storage.Storage` that keeps each frame once.
 
@@ -38,7 +43,7 @@ class FrameStorage:
 
     def __init__(self, capacity: int, compress: bool) -> None:
         """Hold ``capacity`` rows, with their frames compressed or not; no memory is taken yet."""
-        self._make_memory = PackedFrames if compress else PlainFrames
+        self._make_memory: MakeMemory = PackedFrames if compress else PlainFrames
         self._plain = ArrayStorage(capacity)
         self._written: Array = np.zeros(capacity, bool)
         self._next_number = NO_FRAME - 1  # of frames that bring none: no sender's are below 0
@@ -70,11 +75,7 @@ class FrameStorage:
         rows = self._plain.read(slots)
         if self._pool is None:
             return rows
-        ids = np.stack([rows[FRAME_IDS], rows[NEW_FRAME_IDS]])
-        frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
-        self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
-        observations = zip(FRAME_IDS_OF.items(), frames, strict=True)
-        return rows.exchange({name: (obs, side_by_side(stacks)) for (obs, name), stacks in observations})
+        return self._with_observations(rows, np.stack([rows[FRAME_IDS], rows[NEW_FRAME_IDS]]))
 
     def state(self, count: int) -> dict[str, AnyArray]:
         """Return what the first ``count`` slots hold, which are all that were written."""
@@ -116,6 +117,14 @@ class FrameStorage:
         self._form: Array = np.empty(0)
         self._written[:] = False
 
+    def _with_observations(self, rows: SampleBatch, ids: Array) -> SampleBatch:
+        """Return ``rows [B]`` with the observations that are made of the frames ``ids [2, B, K]``."""
+        assert self._pool is not None
+        frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
+        self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
+        observations = zip(FRAME_IDS_OF.items(), frames, strict=True)
+        return rows.exchange({name: (obs, side_by_side(stacks)) for (obs, name), stacks in observations})
+
     def _write_frames(self, start: int, sent: FrameRows) -> None:
         indices = np.stack([sent.rows[FRAME_IDS], sent.rows[NEW_FRAME_IDS]]).astype(np.int32)
         self._check(sent, indices)
@@ -141,8 +150,7 @@ class FrameStorage:
     def _make_pool(self, frames: Array) -> FramePool:
         """Return a new pool for frames of the form of ``frames [F, ...]``."""
         self._form = frames[:0].copy()
-        memory: FrameMemory = self._make_memory(frames.shape[1:], frames.dtype)
-        self._pool = FramePool(memory)
+        self._pool = FramePool(self._make_memory(frames.shape[1:], frames.dtype))
         return self._pool
 
 

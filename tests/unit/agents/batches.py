@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.torch.device import Precision
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
@@ -31,6 +32,7 @@ def make_learner(
     target_network_update_freq: int = 10**9,
     target_counts_trained: bool = True,
     device: str = "cpu",
+    precision: Precision = "float32",
 ) -> DQNLearner:
     config = DQNLearnerConfig(
         PiecewiseSchedule(((0, lr),)),
@@ -40,6 +42,7 @@ def make_learner(
         target_network_update_freq,
         target_counts_trained,
         device,
+        precision,
     )
     return DQNLearner(NETWORK, config, seed)
 

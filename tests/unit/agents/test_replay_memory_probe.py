@@ -10,7 +10,7 @@ from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_p
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig
-from rlexp.errors import ResourceError
+from rlexp.errors import ResourceError, UsageError
 from rlexp.machine import Machine
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 
@@ -82,3 +82,18 @@ def test_replay_that_no_memory_could_hold_is_refused_with_what_it_could() -> Non
 def test_an_env_is_not_played_for_replay_that_fits_in_any_case() -> None:
     not_there = EnvConfig("NoSuchEnv-v0", {}, None)
     check_replay_fits(experiment(buffer_size=100_000), not_there, IMAGE, Machine(2, 0, MEMORY, MEMORY))
+
+
+def test_frames_on_a_gpu_take_none_of_this_machines_memory() -> None:
+    keys = {"buffer_size": 1_000_000, "replay_storage": "device"}
+    not_there, machine = EnvConfig("NoSuchEnv-v0", {}, None), Machine(2, 1, MEMORY, MEMORY)
+    check_replay_fits(experiment("APEX", num_gpus=1, **keys), not_there, IMAGE, machine)
+    with pytest.raises(ResourceError, match="for replay"):
+        check_replay_fits(experiment("APEX", **keys), PIXELS, IMAGE, machine)
+
+
+def test_replay_on_the_learners_device_needs_frames() -> None:
+    with pytest.raises(UsageError, match="an observation is only 16 bytes") as caught:
+        check_replay_fits(experiment("APEX", replay_storage="device"), PIXELS, 16, Machine(2, 0, MEMORY, MEMORY))
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("-o config.replay_storage=local")

@@ -568,6 +568,7 @@ class TestIdleKeys:
             ("parameter_noise_initial_stddev: 0.3", "parameter_noise is false"),
             ("v_min: -5", "num_atoms is 1"),
             ("softmax_temp: 3", "soft_q is false"),
+            ("learner_precision: tf32", "num_gpus is 0, and only GPUs have tf32"),
             ("prioritized_replay: false, prioritized_replay_alpha: 0.3", "prioritized_replay is false"),
             ("epsilon_timesteps: 10, exploration_fraction: 0.5", "epsilon_timesteps is given"),
         ],

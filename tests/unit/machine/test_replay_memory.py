@@ -98,6 +98,14 @@ def test_bytes_per_transition_shared_memory_holds_two_stacks() -> None:
     assert 0 < said - 2 * STACKED * DIM * DIM < 200
 
 
+def test_bytes_per_transition_leaves_out_frames_on_a_gpu() -> None:
+    on_gpu = bytes_per_transition(pong(replay_storage="device", num_gpus=1))
+    assert on_gpu is not None
+    assert on_gpu < 200
+    without_gpu = bytes_per_transition(pong(replay_storage="device"))
+    assert without_gpu == bytes_per_transition(pong(replay_storage="local", compress_observations=False))
+
+
 @pytest.mark.parametrize(
     "model", [{"dim": 42}, {"framestack": False}, {"dim": 42, "framestack": False}], ids=["small", "single", "both"]
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -120,3 +121,14 @@ def test_channels_rows_and_columns_are_not_mixed_up() -> None:
         convolution.bias.zero_()
     image = torch.arange(12, dtype=torch.float32).reshape(1, 2, 3, 2)
     assert torso(image).tolist() == [image[0, :, :, 1].reshape(-1).tolist()]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("zero_mean", [False, True])
+def test_images_kept_by_frames_are_seen_in_the_layout_of_the_weights(dtype: Any, zero_mean: bool) -> None:
+    torso = make_torso((84, 84, 4), torso_of("rllib", zero_mean=zero_mean))
+    frames = torch.from_numpy(np.random.default_rng(0).integers(256, size=(2, 4, 84, 84)).astype(dtype))
+    seen = torso.seen(frames.permute(0, 2, 3, 1))
+    assert seen.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(seen, torso.seen(frames.permute(0, 2, 3, 1).contiguous()))
+    assert torch.equal(torso.features(seen), torso(frames.permute(0, 2, 3, 1)))

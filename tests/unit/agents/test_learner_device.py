@@ -1,0 +1,80 @@
+"""How much of a GPU a learner takes, and in which precision it computes; without a GPU, by what torch is asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rlexp.agents.torch.device import Precision, free_device_bytes, learner_device, use_precision
+from rlexp.agents.torch.staging import LateNumbers, on_device
+from tests.unit.agents.batches import make_batch, make_learner
+
+GIB = 2**30
+
+
+@pytest.fixture
+def fractions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let torch see a GPU of 10 GiB, of which 8 are free and 1 is reserved; return the fractions that it is given."""
+    given: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (8 * GIB, 10 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: GIB)
+    return given
+
+
+def test_a_learner_takes_its_fraction_of_the_memory_of_a_gpu(fractions: list[float]) -> None:
+    assert [learner_device(num_gpus) for num_gpus in (0.25, 1.0, 0.0, 2.0)] == ["cuda", "cuda", "cpu", "cuda"]
+    assert fractions == [0.25, 1.0, 1.0]
+
+
+@pytest.mark.usefixtures("fractions")
+@pytest.mark.parametrize(("num_gpus", "free"), [(0.0, None), (0.5, 4 * GIB), (1.0, 8 * GIB)])
+def test_free_bytes_are_those_of_the_fraction(num_gpus: float, free: int | None) -> None:
+    assert free_device_bytes(num_gpus) == free
+
+
+def test_on_a_cpu_no_setting_of_the_process_changes() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    use_precision("tf32", torch.device("cpu"))
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize(("precision", "chosen"), [("tf32", "tf32"), ("float32", "ieee"), ("bfloat16", "ieee")])
+def test_on_a_gpu_tf32_is_used_only_where_it_is_asked_for(
+    precision: Precision, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products, convolutions = SimpleNamespace(), SimpleNamespace()
+    monkeypatch.setattr(torch.backends.cuda, "matmul", products)
+    monkeypatch.setattr(torch.backends.cudnn, "conv", convolutions)
+    use_precision(precision, torch.device("cuda"))
+    assert (products.fp32_precision, convolutions.fp32_precision) == (chosen, chosen)
+
+
+def test_bfloat16_stays_near_float32_and_lowers_the_loss() -> None:
+    exact, rounded = make_learner(lr=1e-2), make_learner(lr=1e-2, precision="bfloat16")
+    losses = []
+    for _ in range(50):
+        expected, found = (learner.learn_on_batch(make_batch()) for learner in (exact, rounded))
+        assert np.abs(np.asarray(found.td_errors) - np.asarray(expected.td_errors)).mean() < 0.2
+        losses.append(found.stats["loss"])
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(array.dtype == np.float32 for array in rounded.get_weights().values())
+
+
+def test_late_numbers_come_in_order() -> None:
+    first, second = LateNumbers(torch.tensor([1.0, 2.0]), torch.tensor([3.0])).read()
+    assert (first.tolist(), second.tolist()) == ([1.0, 2.0], [3.0])
+
+
+@pytest.mark.usefixtures("warnings_each_time")
+def test_an_array_on_a_device_is_a_copy() -> None:
+    array = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    array.flags.writeable = False
+    there = on_device(array, torch.device("cpu"))
+    there += 1
+    assert there.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
