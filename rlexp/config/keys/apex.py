@@ -117,12 +117,6 @@ class ApexConfig(DQNConfig):
             on_device=on_device,
         )
 
-    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then that frames on the learner's device are not compressed."""
-        yield from super().ineffective_keys()
-        if self.replay_storage == "device":
-            yield "compress_observations", "replay_storage is device, which keeps frames as they are"
-
     @property
     def cpus_of_shards(self) -> float:
         """Those of all shards, where they have processes of their own."""
@@ -135,8 +129,10 @@ class ApexConfig(DQNConfig):
         return self.replay_storage == "shared_memory" and self.num_workers > 0
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then CPUs of shards without a process, and placement where one machine is needed."""
+        """Yield the parent's, then those that a kind of ``replay_storage`` has no use for."""
         yield from super().ineffective_keys()
+        if self.replay_storage == "device":
+            yield "compress_observations", "replay_storage is device, which keeps frames as they are"
         if self.num_workers == 0:
             yield "optimizer.num_cpus_per_shard", "num_workers is 0, so the shards are in the learner's process"
         elif self.replay_storage not in ("auto", "actors"):
@@ -160,7 +156,7 @@ class ApexConfig(DQNConfig):
                 "lower num_replay_buffer_shards or raise buffer_size",
             )
         gatherers = self.optimizer.gatherers
-        if gatherers not in (AUTO, 0) and self.replay_storage in ("local", "shared_memory"):
+        if gatherers not in (AUTO, 0) and self.replay_storage in ("local", "shared_memory", "device"):
             yield Conflict(
                 ("optimizer.gatherers", "replay_storage"),
                 f"optimizer.gatherers is {gatherers}, but {self.stated('replay_storage')}: "
