@@ -13,28 +13,26 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import rlexp
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
+from rlexp.sessions.child_process import OutputTail
 from rlexp.sessions.processes import SESSION, family_of, kill
 
 START_TIMEOUT_S: Final = 60.0
 """How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""
 END_TIMEOUT_S: Final = 5.0
 """How long the process may take to vanish after it was killed."""
-OUTPUT_BYTES: Final = 2000
-"""How much of the last output of the process is kept: it may say why the process died."""
 
 Message = Mapping[str, Any]
 Places = Mapping[tuple[str, str], str]
@@ -164,37 +162,11 @@ class PreflightProcess:
     def _death(self, stage: Message) -> Message:
         code = self._process.wait(END_TIMEOUT_S)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        last = self._tail.last_line()
+        lines = self._tail.text().strip().splitlines()
         return _error(
             f"env {stage['env']}: its process {how} in {stage['stage']}",
-            f"it printed last: {last}" if last else "an env must not end its process: raise an exception instead",
+            f"it printed last: {lines[-1]}" if lines else "an env must not end its process: raise an exception instead",
         )
-
-
-class OutputTail:
-    """Reads a stream to its end, in its own thread, and keeps the last bytes."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._kept = b""
-        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
-        self._thread.start()
-
-    def last_line(self) -> str:
-        """Return the last line that is not empty, once the stream has ended."""
-        self._thread.join(END_TIMEOUT_S)
-        lines = self._kept.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
-    def close(self) -> None:
-        """Stop reading; the other end is closed by now, or held by a process that has left the process group."""
-        self._thread.join(END_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._stream.close()
-
-    def _read(self) -> None:
-        while data := os.read(self._stream.fileno(), 65536):
-            self._kept = (self._kept + data)[-OUTPUT_BYTES:]
 
 
 def _timeout(stage: Message, timeout_s: float) -> Message:
