@@ -37,6 +37,19 @@ class FleetLimits:
     """A worker that needs longer for a fragment hangs."""
 
 
+@dataclass(frozen=True)
+class FleetWords:
+    """How events call the members of a fleet."""
+
+    name_of: Callable[[int], str]
+    """Returns the name of the member of an index."""
+    num_workers_of: Callable[[int], int] = lambda index: 1
+    """Returns how many rollout workers are lost with the member of an index."""
+
+
+OF_WORKERS = FleetWords("worker {}".format)
+
+
 @dataclass
 class Member:
     """One worker's place in the fleet."""

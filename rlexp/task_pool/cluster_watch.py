@@ -172,5 +172,9 @@ class ClusterWatch:
         return ClusterState(
             placed=frozenset(actor for actor, node in known.items() if node in states.alive),
             lost={actor: states.dead[node] for actor, node in known.items() if node in states.dead},
-            draining={actor: states.alive[node] for actor, node in known.items() if node in states.draining},
+            draining={
+                actor: states.alive[node]
+                for actor, node in known.items()
+                if node in states.draining and node in states.alive
+            },
         )

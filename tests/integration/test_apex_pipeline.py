@@ -27,7 +27,7 @@ from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.n_step import NStep
@@ -161,7 +161,7 @@ class Pipeline:
         return CountedWorkers(self.pool, Fleet(self.pool, self.place_worker, NUM_WORKERS, LIMITS))
 
     def make_gatherers(self, num_shards: int) -> GatheredWorkers:
-        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, name_of="gatherer {}".format)
+        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, words=FleetWords("gatherer {}".format))
         gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, max_weight_sync_delay=100)
         for index in range(num_shards):
             gathered.set_shard(index, self.shards[index])
