@@ -24,7 +24,7 @@ STEADY_S = 10.0
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 """Before the replacement of one that was lost sooner, as its predecessor was, doubled each time."""
 SUSPECTED_S = 90.0
-"""How long a lost process may turn out to have been lost with its node, which Ray notices half a minute late."""
+"""How long a lost process may turn out to have been lost with its node, which Ray notices up to a minute late."""
 
 
 @dataclass(frozen=True)
