@@ -76,7 +76,7 @@ def make_optimizer(load: Load) -> AsyncReplayOptimizer:
 def us_per_step(num_workers: int, seconds: float) -> float:
     """Return the CPU time of a step in microseconds, over ``seconds`` of CPU time."""
     optimizer = make_optimizer(Load(num_workers, 0.0, 50, "small"))
-    optimizer._publish_weights()
+    optimizer._publisher.publish()
     optimizer._source.poll(0)
     for _ in range(2 * num_workers):  # each worker is asked, and delivers
         optimizer.step()

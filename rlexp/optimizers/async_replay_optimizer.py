@@ -23,7 +23,7 @@ from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import GatheredInfo
-from rlexp.rollout.source import SampleSource
+from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
@@ -32,7 +32,6 @@ STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""
 QUEUE_SHARE_WAITED = 0.5
 """A step waits at most this share of the learner's queued work, since replay in this process ends no wait."""
-
 BUSY_WAIT_SHARE = 0.2
 """A learner that waits for data less than this is busy."""
 
@@ -98,6 +97,7 @@ class AsyncReplayOptimizer:
         self._priority_calls = Lane(pool)
         self._replayed: deque[Completed[ReplayShard, SampleBatch | None]] = deque()
         self._num_fragments_lost = 0
+        self._arrived: deque[Sample] = deque()  # reports of gatherers that do not count yet
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -106,7 +106,7 @@ class AsyncReplayOptimizer:
 
     def start(self) -> None:
         """Publish the first weights and start the learner."""
-        self._publish_weights()
+        self._publisher.publish()
         self._learner_runner.start()
 
     def step(self, should_stop: ShouldStop = never) -> None:
@@ -122,7 +122,7 @@ class AsyncReplayOptimizer:
         with self._stopwatch.lap("return_priorities"):
             self._return_priorities()
         with self._stopwatch.lap("publish_weights"):
-            self._publish_weights()
+            self._publisher.publish()
 
     def drain_infos(self) -> list[SampleInfo]:
         infos, self._infos = self._infos, []
@@ -182,21 +182,30 @@ class AsyncReplayOptimizer:
     def _store_samples(self) -> None:
         self._num_fragments_lost += self._check(self._store_calls.lane)
         self._shards.place_replacements()
-        if not self._store_calls.has_room:
+        if not self._may_store():
             return
-        if not self._pacing.may_sample(self.counters.num_steps_sampled, self.counters.num_steps_trained):
-            return
-        for sample in self._source.poll(self.counters.num_steps_sampled):
-            self._infos.append(sample.info)
-            self._weight_age.add(self._learner_runner.num_updates - sample.info.weights_version)
-            self.counters.num_steps_sampled += sample.info.num_env_steps
-            if isinstance(sample.info, GatheredInfo):  # a gatherer has stored the rows
-                self._num_fragments_lost += sample.info.num_fragments_lost
-                for index in sample.info.fed:
-                    self._shards.feed(self._shards[index])
-            elif sample.info.num_rows:
-                self._store_calls.store(sample)
+        self._arrived = self._arrived or deque(self._source.poll(self.counters.num_steps_sampled))
+        while self._arrived:
+            sample = self._arrived.popleft()
+            self._store(sample)
+            if isinstance(sample.info, GatheredInfo) and not self._may_store():
+                break  # each report is about thousands of rows: the others count when training has come so far
         self._learner_runner.observe_progress(self.counters.num_steps_sampled)
+
+    def _may_store(self) -> bool:
+        sampled, trained = self.counters.num_steps_sampled, self.counters.num_steps_trained
+        return self._store_calls.has_room and self._pacing.may_sample(sampled, trained)
+
+    def _store(self, sample: Sample) -> None:
+        self._infos.append(sample.info)
+        self._weight_age.add(self._learner_runner.num_updates - sample.info.weights_version)
+        self.counters.num_steps_sampled += sample.info.num_env_steps
+        if isinstance(sample.info, GatheredInfo):  # a gatherer has stored the rows
+            self._num_fragments_lost += sample.info.num_fragments_lost
+            for index in sample.info.fed:
+                self._shards.feed(self._shards[index])
+        elif sample.info.num_rows:
+            self._store_calls.store(sample)
 
     def _longest_wait_s(self) -> float:
         queued_s = self._learner_runner.queue_time_s
@@ -225,11 +234,9 @@ class AsyncReplayOptimizer:
                 self._learner_runner.put(RowsOfShard(call.actor, batch[KEYS]), batch)
 
     def _ask_for_batches(self) -> None:
-        beta = self._config.beta.value(self.counters.num_steps_trained)
+        beta, depth = self._config.beta.value(self.counters.num_steps_trained), self._config.replay_depth
         while self._batches_on_their_way() < self._learner_runner.queue_capacity and self._may_train():
-            shard = self._shards.take_turn(
-                lambda shard: self._replay_calls.in_flight(shard) < self._config.replay_depth
-            )
+            shard = self._shards.take_turn(lambda shard: self._replay_calls.in_flight(shard) < depth)
             if shard is None:
                 return
             self._shards.asked(shard)
@@ -241,10 +248,8 @@ class AsyncReplayOptimizer:
         return self._learner_runner.queue_size + len(self._replayed) + sum(asked)
 
     def _may_train(self) -> bool:
-        counters = self.counters
-        return self._pacing.may_train(
-            counters.num_steps_sampled, counters.num_steps_trained, self._batches_on_their_way()
-        )
+        sampled, trained = self.counters.num_steps_sampled, self.counters.num_steps_trained
+        return self._pacing.may_train(sampled, trained, self._batches_on_their_way())
 
     def _return_priorities(self) -> None:
         self._check(self._priority_calls)
@@ -253,9 +258,6 @@ class AsyncReplayOptimizer:
             shard, keys = output.origin.shard, output.origin.keys
             if output.td_errors is not None and shard in self._shards:
                 self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, output.td_errors)
-
-    def _publish_weights(self) -> None:
-        self._publisher.publish()
 
     def _learner_time_share(self, elapsed_s: float) -> dict[str, float]:
         now_s = dict(self._learner_runner.time_s)

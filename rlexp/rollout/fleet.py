@@ -11,18 +11,20 @@ from rlexp.errors import TrialError
 from rlexp.rollout.fleet_member import (
     FAILURES_IN_A_ROW,
     FAILURES_IN_WINDOW,
+    OF_WORKERS,
     SUSPECTED_S,
     WINDOW_S,
     FleetLimits,
+    FleetWords,
     Member,
     PlaceWorker,
     last_line,
 )
 from rlexp.rollout.node_losses import NodeLosses
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, ActorLostError, ClusterState, TaskPool
+from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
 
-__all__ = ["Fleet", "FleetLimits", "PlaceWorker"]
+__all__ = ["Fleet", "FleetLimits", "FleetWords", "PlaceWorker"]
 
 Worker = Actor[RolloutWorker]
 RECHECK_S = 1.0
@@ -55,17 +57,17 @@ class Fleet:
         num_workers: int,
         limits: FleetLimits,
         clock: Callable[[], float] = time.monotonic,
-        name_of: Callable[[int], str] = "worker {}".format,
+        words: FleetWords = OF_WORKERS,
     ) -> None:
-        """Place ``num_workers``; ``clock`` returns seconds that only grow. Events call them by ``name_of`` an index."""
+        """Place ``num_workers``; ``clock`` returns seconds that only grow."""
         self.num_restarts = 0
         self._pool = pool
         self._place = place
         self._limits = limits
         self._clock = clock
         self._events: list[str] = []
-        self._name_of = name_of
-        self._node_losses = NodeLosses()
+        self._name_of = words.name_of
+        self._node_losses = NodeLosses(words.num_workers_of)
         self._state_of_nodes: ClusterState | None = None
         self._state_of_room: ClusterState | None = None
         self._members = [Member(index) for index in range(num_workers)]
@@ -107,12 +109,9 @@ class Fleet:
     def failed(self, worker: Worker, error: Exception) -> None:
         """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row."""
         member = self._with_room[worker]
-        if isinstance(error, ActorLostError):
-            node = self._pool.cluster_state().lost.get(worker)
-            if node is not None:
-                self._lose_with_node([(node, member)], ends_soon=False)
-                return
-            self._suspect(member, f"failed: {error.message}", self._clock())
+        if isinstance(error, (ActorLostError, ArgumentLostError)):
+            if worker not in self._pool.cluster_state().lost:  # else remove_lost_workers handles all of its node
+                self._suspect(member, f"failed: {error.message}", self._clock())
             return
         member.failures += 1
         if member.failures >= FAILURES_IN_A_ROW:
@@ -121,7 +120,7 @@ class Fleet:
 
     def remove_lost_workers(self, is_asked: Callable[[Worker], bool]) -> list[Worker]:
         """Remove workers that were asked for a fragment too long ago or whose node ends, and return them."""
-        return self._remove_hung_workers(is_asked) + self._remove_workers_of_nodes()
+        return self._remove_workers_of_nodes() + self._remove_hung_workers(is_asked)
 
     def take_new_workers(self) -> list[Worker]:
         """Place anew the workers whose delay is over; return those that have room since the last call."""
@@ -187,6 +186,8 @@ class Fleet:
         lost = [(node, there[worker]) for worker, node in state.lost.items() if worker in there]
         draining = [(node, there[worker]) for worker, node in state.draining.items() if worker in there]
         workers = [member.actor for _, member in lost + draining if member.actor is not None]
+        for _, member in lost + draining:
+            self._take_away(member)
         self._lose_with_node(lost + self._forgive_suspects(state), ends_soon=False)
         self._lose_with_node(draining, ends_soon=True)
         return workers
@@ -211,9 +212,7 @@ class Fleet:
         now = self._clock()
         for node, member in lost:
             member.lost, member.lost_node, member.short_lives = "", node, 0
-            if member.actor is not None and (ends_soon or member.actor in self._pool.cluster_state().lost):
-                self._take_away(member)
-            if member.actor is None:
+            if member.actor is None:  # else its replacement runs or waits already
                 self._replace_at(member, now)
         workers = [(node, member.index) for node, member in lost]
         self._events += self._node_losses.lost(workers, ends_soon, now)

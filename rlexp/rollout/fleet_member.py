@@ -24,7 +24,7 @@ STEADY_S = 10.0
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 """Before the replacement of one that was lost sooner, as its predecessor was, doubled each time."""
 SUSPECTED_S = 90.0
-"""How long a lost process may turn out to have been lost with its node, which Ray notices half a minute late."""
+"""How long a lost process may turn out to have been lost with its node, which Ray notices up to a minute late."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,19 @@ class FleetLimits:
     """Of all workers together, by one process of the trial."""
     sample_timeout_s: float
     """A worker that needs longer for a fragment hangs."""
+
+
+@dataclass(frozen=True)
+class FleetWords:
+    """How events call the members of a fleet."""
+
+    name_of: Callable[[int], str]
+    """Returns the name of the member of an index."""
+    num_workers_of: Callable[[int], int] = lambda index: 1
+    """Returns how many rollout workers are lost with the member of an index."""
+
+
+OF_WORKERS = FleetWords("worker {}".format)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from rlexp.rollout.gatherer import Gathered, GatheredInfo, Gatherer
 from rlexp.rollout.joined_rows import join_infos
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import Sample
-from rlexp.task_pool import Actor, ActorLostError, TaskPool
+from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, TaskPool
 
 QUEUE_DEPTH = 2
 """Calls in flight per gatherer: with 2, its workers are kept busy while the driver does something else."""
@@ -58,16 +58,16 @@ class GatheredWorkers(RemoteWorkers):
         events, self._gathered_events = self._gathered_events, []
         return super().drain_events() + events
 
-    def _send_filter(self, worker: Actor[Any]) -> None:
-        """Tell a new gatherer also where to store, before its first call."""
-        super()._send_filter(worker)
+    def _prepare(self, worker: Actor[Any]) -> None:
+        """Tell a new gatherer also where to store."""
+        super()._prepare(worker)
         for index, shard in enumerate(self._shards):
             if shard is not None:
                 self._send_shard(worker, index)
 
     def _replace(self, worker: Actor[Any], error: Exception) -> None:
-        """Replace a gatherer whose process died; what else ends one has ended its fleet of workers, and is raised."""
-        if not isinstance(error, ActorLostError):
+        """Replace a gatherer that died, maybe with a report; another error has ended its fleet, and is raised."""
+        if not isinstance(error, (ActorLostError, ArgumentLostError)):
             raise error
         super()._replace(worker, error)
 

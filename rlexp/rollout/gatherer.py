@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.joined_rows import join_infos, join_observed, join_rows
 from rlexp.rollout.remote_workers import RemoteWorkers
@@ -112,7 +112,8 @@ class Gatherer:
         self._clock = clock
         self._pool = spec.make_pool()
         names = [f"worker {worker.index}" for worker, _ in spec.workers]
-        fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, names.__getitem__)
+        words = FleetWords(names.__getitem__)
+        fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, words)
         self._source = RemoteWorkers(self._pool, fleet, spec.config.queue_depth, spec.config.max_weight_sync_delay)
         self._rng = np.random.default_rng(spec.seed)
         self._shards: list[Actor[Any] | None] = [None] * spec.config.num_shards

@@ -119,11 +119,15 @@ class RemoteWorkers:
         self._fleet.failed(worker, error)
 
     def _take_new_workers(self) -> None:
-        """Ask new workers from now on; each gets its filter and its weights before its first call."""
+        """Ask new workers from now on."""
         for worker in self._fleet.take_new_workers():
             self._turns.add(worker)
             self._syncs.add(worker)
-            self._send_filter(worker)
+            self._prepare(worker)
+
+    def _prepare(self, worker: Actor[RolloutWorker]) -> None:
+        """Send a new worker what it needs before its first call, beside weights."""
+        self._send_filter(worker)
 
     def _send_filter(self, worker: Actor[RolloutWorker]) -> None:
         if self._filter is not None:

@@ -14,7 +14,7 @@ from rlexp.task_pool.pool import ONE_NODE, Actor, ClusterState
 LOOK_S, LOOK_SOON_S = 2.0, 1.0
 """Between two looks at the nodes; the shorter one while an actor has no known node."""
 KEPT_S = 120.0
-"""How long the node of a removed actor is remembered: a cluster notices half a minute late that a node is dead."""
+"""How long the node of a removed actor is remembered: Ray notices up to a minute late that a node is dead."""
 FEW_ACTORS = 20
 """So many are asked for one by one; the table of all would take longer."""
 STOP_TIMEOUT_S = 5.0
@@ -172,5 +172,9 @@ class ClusterWatch:
         return ClusterState(
             placed=frozenset(actor for actor, node in known.items() if node in states.alive),
             lost={actor: states.dead[node] for actor, node in known.items() if node in states.dead},
-            draining={actor: states.alive[node] for actor, node in known.items() if node in states.draining},
+            draining={
+                actor: states.alive[node]
+                for actor, node in known.items()
+                if node in states.draining and node in states.alive
+            },
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,14 @@ from tests.cluster.waiting import wait_until
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 
 WORKER = "ray::RolloutWorker"
-ROWS_WITHOUT = 30
-"""Rows, each of at least a second, that are written while the node is away."""
+TRIAL, GATHERER = "Trainable", "ray::Gatherer"
+ROWS_WITHOUT = 8
+"""Rows, each of at least a second, that are written before Ray knows that the node is dead, and as many afterwards."""
+ALIVE = """
+import ray
+ray.init(address="{address}", log_to_driver=False, logging_level="ERROR")
+print(sum(node["Alive"] for node in ray.nodes()))
+"""
 
 
 @pytest.mark.parametrize("storage", ["local", "actors"])
@@ -29,25 +36,39 @@ def test_workers_come_back_with_a_node(storage: str, tmp_path: Path) -> None:
         run = tmp_path / "small"
         wait_for_rows(command, run, 3)
         lost = node_of_workers_only(cluster)
+        with_workers = [node for node in (1, 2, 3) if count_processes(cluster, node, WORKER)]
+        gatherers = [count_processes(cluster, node, GATHERER) for node in with_workers]
+        assert gatherers == [int(storage == "actors")] * len(with_workers)
         fill = rows(run)[-1]["info"]["replay_fill"]
         cluster.kill_node(lost)
-        before = len(rows(run))
-        wait_for_rows(command, run, before + ROWS_WITHOUT, "without the node")
+        wait_for_rows(command, run, len(rows(run)) + ROWS_WITHOUT, "without the node")
+        known_s = wait_until(lambda: num_alive(cluster, tmp_path) == 2, BOUND_S, "Ray to declare the node dead")
+        wait_for_rows(command, run, len(rows(run)) + ROWS_WITHOUT, "without the node, which is known to be dead")
         assert rows(run)[-1]["info"]["replay_fill"] >= fill, "rows of replay are lost"
         added = cluster.add_node()
         took_s = wait_until(lambda: count_processes(cluster, added, WORKER), BOUND_S, "workers in the new node")
         wait_for_rows(command, run, len(rows(run)) + 3, "with the new node")
-        print(f"bar 8, {storage}: workers back after {took_s:.1f} s, longest gap {longest_gap(rows(run)):.1f} s")
+        gap_s = longest_gap(rows(run))
+        print(f"bar 8, {storage}: dead {known_s:.0f} s later, back after {took_s:.1f} s, longest gap {gap_s:.1f} s")
         command.signal(signal.SIGINT)
         done = command.wait()
         assert done.returncode == 130, done.stderr
         assert rows(run)[-1]["info"]["num_worker_restarts"] == 0
-        assert cluster.ip(lost) in done.stdout + done.stderr, "a note names the node"
+        notes = [line for line in done.stderr.splitlines() if cluster.ip(lost) in line]
+        print(*notes, sep="\n")
+        assert len(notes) == 2, "one when it is lost, and one when its workers are back"
+
+
+def num_alive(cluster: TestCluster, folder: Path) -> int:
+    """Return how many nodes Ray believes to be alive."""
+    done = cluster.run(1, [sys.executable, "-c", ALIVE.format(address=cluster.address)], folder)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
 
 
 def node_of_workers_only(cluster: TestCluster) -> int:
     """Return a node that has workers and neither the trial nor the head."""
-    trial = node_with(cluster, 3, "ray::ExperimentTrainable")
+    trial = node_with(cluster, 3, TRIAL)
     return next(node for node in (3, 2) if node != trial and count_processes(cluster, node, WORKER))
 
 

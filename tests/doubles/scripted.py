@@ -14,6 +14,8 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.rollout.gatherer import Gathered, GatheredInfo
+from rlexp.rollout.joined_rows import join_infos
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
@@ -88,6 +90,14 @@ class ScriptedSource:
         steps = batch.count if num_env_steps is None else num_env_steps
         info = SampleInfo(0, batch.count, steps, nothing, weights_version, SampleTime(0.001), shard=shard)
         self._samples.append(Sample(Ref(batch), info))
+
+    def give_report(self, num_rows: int) -> None:
+        """Let the next poll deliver the report of a gatherer about rows that are stored."""
+        gathered = Gathered(0, 0, num_worker_restarts=0, num_fragments_held=0, events=(), observed={})
+        about = {**vars(join_infos([])), "num_rows": num_rows, "num_env_steps": num_rows}
+        self._samples.append(
+            Sample(Ref(None), GatheredInfo(**about, gathered=gathered, fed=(0,), num_fragments_lost=0))
+        )
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         self.clocks.append(num_steps_sampled)

@@ -27,7 +27,7 @@ from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.n_step import NStep
@@ -54,6 +54,8 @@ EPISODE_LENGTHS = np.array([3, 7, 12])
 ACTORS, SHARED_MEMORY, GATHERED = "actors", "shared_memory", "gathered"
 """Ways to keep replay: rows are sent to shards in other processes, or written where those in this one sample them.
 GATHERED is ACTORS with gatherers, which send them."""
+SLOW_GATHERED = pytest.param(GATHERED, marks=pytest.mark.cluster_slow)
+"""Gatherers start a second layer of processes, which takes long on two slow cores."""
 NUM_WORKERS = 3
 NUM_ENVS = 4
 QUEUE_DEPTH = 2
@@ -161,7 +163,7 @@ class Pipeline:
         return CountedWorkers(self.pool, Fleet(self.pool, self.place_worker, NUM_WORKERS, LIMITS))
 
     def make_gatherers(self, num_shards: int) -> GatheredWorkers:
-        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, name_of="gatherer {}".format)
+        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, words=FleetWords("gatherer {}".format))
         gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, max_weight_sync_delay=100)
         for index in range(num_shards):
             gathered.set_shard(index, self.shards[index])
@@ -252,7 +254,7 @@ def env_ids_of(worker: int) -> list[int]:
     return [(seed + env) % 2**20 for env in range(NUM_ENVS)]
 
 
-@pytest.fixture(scope="module", params=[ACTORS, SHARED_MEMORY, GATHERED])
+@pytest.fixture(scope="module", params=[ACTORS, SHARED_MEMORY, SLOW_GATHERED])
 def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
     """A run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
     pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=request.param)
@@ -350,7 +352,7 @@ def kill_one(kind: str) -> None:
     [
         (ACTORS, ["RolloutWorker", "ReplayShard"]),
         (SHARED_MEMORY, ["RolloutWorker"]),
-        (GATHERED, ["Gatherer", "ReplayShard"]),
+        pytest.param(GATHERED, ["Gatherer", "ReplayShard"], marks=pytest.mark.cluster_slow),
     ],
 )
 def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: list[str], ray_session: None) -> None:
@@ -381,7 +383,7 @@ def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: li
     assert len(np.unique(observations, axis=0)) == len(observations), "a transition is there twice"
 
 
-@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY, GATHERED])
+@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY, SLOW_GATHERED])
 def test_the_same_pipeline_runs_without_ray(storage: str) -> None:
     pipeline = Pipeline(InlineTaskPool(), REPLAY, num_shards=2, storage=storage)
     pipeline.run(num_steps=2_000, num_updates=10)

@@ -14,7 +14,7 @@ from rlexp.agents.workers import MakeSpec, worker_resources
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.metrics.timers import RunningClock
-from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.gatherer import Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.worker_spec import WorkerSpec
@@ -85,7 +85,8 @@ def place_gatherers(
         return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
-    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), name_of="gatherer {}".format)
+    words = FleetWords("gatherer {}".format, lambda index: len(groups[index]))
+    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), words)
     least = min(len(group) for group in groups)
     delay = config.optimizer.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
     return GatheredWorkers(pool, fleet, len(groups), config.optimizer.num_replay_buffer_shards, delay)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.pacing import Pacing
 from rlexp.sample_batch import OBS
 from rlexp.schedules import LinearSchedule
 from tests.doubles.scripted import TIMEOUT_S, HeldPool, ScriptedLearner, prioritized_rows, rows
@@ -27,6 +28,21 @@ def test_samples_are_counted_stored_and_told() -> None:
     assert sum(shard.handle.stats().num_added for shard in bench.shards) == 8
     assert bench.source.clocks == [0, 11]
     assert bench.learner.progress == [11, 11]
+
+
+def test_reports_of_gatherers_count_one_by_one_as_training_goes_on() -> None:
+    pacing = Pacing(1.0, BATCH_SIZE)
+    pacing.begin(0, 0)
+    bench = Bench(make_shards(1), pacing=pacing)
+    for _ in range(3):
+        bench.source.give_report(num_rows=2 * BATCH_SIZE)
+    bench.round()
+    assert bench.optimizer.counters.num_steps_sampled == 2 * BATCH_SIZE
+    for _ in range(12):
+        bench.round()
+        bench.thread.learn(bench.thread.queue_size)
+    assert bench.optimizer.counters.num_steps_sampled == 6 * BATCH_SIZE
+    assert len(bench.optimizer.drain_infos()) == 3
 
 
 def test_samples_are_dealt_to_all_shards_about_evenly() -> None:

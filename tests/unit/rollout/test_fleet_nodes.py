@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from rlexp.errors import TrialError
 from rlexp.rollout.fleet_member import FAILURES_IN_WINDOW, START_S
-from rlexp.task_pool import Actor, ActorLostError, ClusterState
+from rlexp.rollout.node_losses import NodeLosses
+from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState
 from tests.unit.rollout.test_fleet import DIES, TIMEOUT_S, Bench, FakeWorker, FragilePool
 
 NODES = ("10.0.0.2", "10.0.0.3")
@@ -184,10 +188,20 @@ def test_wanted_calls_of_a_lost_node_are_asked_of_the_others() -> None:
     assert set(collected) == {0, 2}
 
 
-def test_error_of_a_call_of_a_worker_on_a_dead_node_is_not_counted() -> None:
+@pytest.mark.parametrize("error", [ActorLostError("its process died"), ArgumentLostError("its result is lost")])
+def test_failed_calls_of_a_dead_node_make_one_event_and_are_not_counted(error: TrialError) -> None:
     bench = ClusterBench()
     bench.cluster.end("10.0.0.3")
-    (worker,) = [actor for actor in bench.fleet if actor.handle.index == 1]
-    bench.fleet.failed(worker, ActorLostError("its process died"))
+    for worker in [actor for actor in bench.fleet if actor.handle.index % 2]:
+        bench.fleet.failed(worker, error)
+    bench.poll()
     assert bench.source.num_worker_restarts == 0
-    assert worker not in list(bench.fleet)
+    assert len(bench.source.drain_events()) == 1
+    assert {actor.handle.index for actor in bench.fleet} == {0, 2}
+
+
+def test_events_of_nodes_count_the_workers_of_each_gatherer() -> None:
+    losses = NodeLosses(lambda index: 3)
+    assert "with 6 workers" in losses.lost([("10.0.0.3", 0), ("10.0.0.3", 1)], False, 0.0)[0]
+    assert losses.back("10.0.0.3", 0, 1.0) == []
+    assert losses.back("10.0.0.3", 1, 2.0) == ["6 workers of node 10.0.0.3 came back after 2.0 s"]

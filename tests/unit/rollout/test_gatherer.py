@@ -14,7 +14,7 @@ from rlexp.agents.apex.gatherers import groups_of, renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.errors import TrialError
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.joined_rows import join_rows
@@ -279,7 +279,9 @@ def gathered(pool: InlineTaskPool) -> GatheredWorkers:
         spec = spec_for(pool, indices=(index,), attempt=attempt, joined_rows=1, reported_rows=1)
         return Actor(f"gatherer-{index}", Gatherer(replace(spec, index=index)))
 
-    fleet = Fleet(pool, place, 2, FleetLimits(max_restarts=0, sample_timeout_s=60.0), name_of="gatherer {}".format)
+    fleet = Fleet(
+        pool, place, 2, FleetLimits(max_restarts=0, sample_timeout_s=60.0), words=FleetWords("gatherer {}".format)
+    )
     source = GatheredWorkers(pool, fleet, 2, CONFIG.num_shards, max_weight_sync_delay=1)
     for index in range(CONFIG.num_shards):
         source.set_shard(index, Actor(f"replay-{index}", Shelf()))
@@ -302,7 +304,7 @@ class Driver:
         self.inner_pools: list[StorePool] = []
         self.changes = changes
         limits = FleetLimits(max_restarts=5, sample_timeout_s=60.0)
-        fleet = Fleet(self.pool, self.place, 2, limits, lambda: self.now_s, name_of="gatherer {}".format)
+        fleet = Fleet(self.pool, self.place, 2, limits, lambda: self.now_s, words=FleetWords("gatherer {}".format))
         self.source = GatheredWorkers(self.pool, fleet, 2, 2, max_weight_sync_delay=1)
         self.shelves = [Shelf(), Shelf()]
         for index, shelf in enumerate(self.shelves):
