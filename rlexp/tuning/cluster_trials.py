@@ -75,15 +75,14 @@ class ClusterTrials:
         It may where Ray does not answer either: then the head is lost, which the session reports.
         """
         again = f"it starts again from {self._newest(ours)} {_UNCOUNTED}"
-        if ours.name in self._moving:
-            self._display.on_note(ours, f"it has left its node; {again}")
-            return True
-        allowed = ours.experiment.max_failures
+        allowed, has_left = ours.experiment.max_failures, ours.name in self._moving
+        self._moving.discard(ours.name)
         with suppress(RayError):
             lost = self._losses.lost_node(ours.name)
-            if lost is None:
+            if lost is None and not has_left:
                 return self._losses.count(ours.name) <= allowed or allowed < 0
-            self._display.on_note(ours, f"its node {lost.address} is lost; {again}")
+            why = "it has left its node" if lost is None or has_left else f"its node {lost.address} is lost"
+            self._display.on_note(ours, f"{why}; {again}")
         return True
 
     def leaves(self, ours: Trial, has_saved: bool) -> bool:

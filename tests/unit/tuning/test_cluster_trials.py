@@ -86,6 +86,14 @@ def test_lost_node_does_not_count(scene: Scene) -> None:
         assert expected in scene.said()
 
 
+def test_process_that_dies_before_it_begins_counts_where_no_other_node_is_lost(scene: Scene) -> None:
+    scene.nodes.silent.add("a")
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == [scene.trial]
+
+
 def test_process_that_died_alone_counts_and_its_node_is_named(scene: Scene) -> None:
     scene.fail()
     assert scene.events.to_end([scene.trial]) == [scene.trial]
