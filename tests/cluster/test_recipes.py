@@ -134,11 +134,12 @@ def test_spot_notice_of_a_workers_node(tmp_path: Path) -> None:
         trial = node_with(cluster, 4, TRIAL)
         workers = [node for node in (2, 3, 4) if node != trial and count_processes(cluster, node, WORKER)]
         (free,) = {2, 3, 4} - {trial, *workers}
-        notice = recipe("notice").replace("seconds 120", "seconds 20")
-        run_recipe(cluster, workers[0], notice, tmp_path)
+        run_recipe(cluster, workers[0], recipe("notice"), tmp_path)
+        wait_until(lambda: not count_processes(cluster, workers[0], WORKER), BOUND_S, "workers that have ended")
+        cluster.kill_node(workers[0])
         moved_s = wait_until(lambda: count_processes(cluster, free, WORKER), BOUND_S, "workers that have moved")
         wait_for_rows(command, run, len(rows(run)) + 3, "after the notice")
-        print(f"spot notice of 20 s: workers moved after {moved_s:.1f} s, gap {longest_gap(rows(run)):.1f} s")
+        print(f"notice to workers: back {moved_s:.1f} s after the node's end, gap {longest_gap(rows(run)):.1f} s")
         command.signal(signal.SIGINT)
         done = command.wait()
         assert done.returncode == 130, done.stderr
