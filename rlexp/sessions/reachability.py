@@ -20,14 +20,18 @@ LEAST_FAILURES = 4
 class Reachability:
     """Owns the socket of the try in progress, until ``close``."""
 
-    def __init__(self, host: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, host: str, port: int, clock: Callable[[], float] = time.monotonic, interval_s: float = INTERVAL_S
+    ) -> None:
         """Look up ``host``, which may take a while; nothing else here does."""
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._family = family
         self._address = address
         self._clock = clock
+        self._interval_s = interval_s
+        self._was_reached = False
         self._socket: socket.socket | None = None
-        self._next_s = clock() + INTERVAL_S
+        self._next_s = clock() + interval_s
         self._began_s = 0.0
         self._failures = 0
         self._failing_since_s = 0.0
@@ -38,6 +42,27 @@ class Reachability:
         It is to be called a few times a second.
         """
         now = self._clock()
+        self._try(now)
+        return self._failures >= LEAST_FAILURES and now >= self._failing_since_s + LOST_AFTER_S
+
+    def silent_s(self) -> float:
+        """Try further; return for how long the server has not answered, 0 where it never did.
+
+        It is to be called a few times a second.
+        """
+        now = self._clock()
+        self._try(now)
+        if not self._was_reached or (self._socket is None and self._failures == 0):
+            return 0.0
+        return now - (self._failing_since_s if self._failures else self._began_s)
+
+    def close(self) -> None:
+        """Give up the try in progress."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _try(self, now: float) -> None:
         if self._socket is None:
             if now >= self._next_s:
                 self._begin(now)
@@ -45,13 +70,6 @@ class Reachability:
             self._end(now, self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
         elif now > self._began_s + TIMEOUT_S:
             self._end(now, False)
-        return self._failures >= LEAST_FAILURES and now >= self._failing_since_s + LOST_AFTER_S
-
-    def close(self) -> None:
-        """Give up the try in progress."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     def _begin(self, now: float) -> None:
         self._began_s = now
@@ -61,7 +79,7 @@ class Reachability:
             code = self._socket.connect_ex(self._address)
         except OSError:  # too many open files say nothing about the server
             self.close()
-            self._next_s = now + INTERVAL_S
+            self._next_s = now + self._interval_s
             return
         if code not in (0, errno.EINPROGRESS):
             self._end(now, False)
@@ -73,8 +91,9 @@ class Reachability:
 
     def _end(self, now: float, is_reached: bool) -> None:
         self.close()
-        self._next_s = now + INTERVAL_S
+        self._next_s = now + self._interval_s
         if is_reached:
+            self._was_reached = True
             self._failures = 0
         else:
             self._failing_since_s = self._began_s if self._failures == 0 else self._failing_since_s

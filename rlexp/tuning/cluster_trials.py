@@ -19,7 +19,8 @@ from rlexp.tuning.draining import DrainWatch
 from rlexp.tuning.node_losses import NodeLosses
 from rlexp.tuning.ray_nodes import ClusterNodes
 from rlexp.tuning.room_watch import RoomWatch
-from rlexp.tuning.trial_watch import deadline_s_of, our_trial
+from rlexp.tuning.silent_nodes import LOST_AFTER_S, NOTED_AFTER_S, SilentNodes
+from rlexp.tuning.trial_watch import deadline_s_of, kill_process, our_trial
 
 _UNCOUNTED = "(not counted as a failure)"
 
@@ -38,12 +39,17 @@ class ClusterTrials:
         display: Display,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
+        silent: SilentNodes | None = None,
     ) -> None:
         self._directory = directory
         self._display = display
         self._losses = NodeLosses(nodes, wait)
         self._draining = DrainWatch(nodes, self._losses, clock)
         self._room = RoomWatch(nodes, clock)
+        self._silent = silent or SilentNodes()
+        self._silent_noted: set[str] = set()
+        self._given_up: set[str] = set()
+        """Trials whose process was ended as its node does not answer."""
         self._moving: set[str] = set()
         """Trials whose process was ended after its checkpoint, to start elsewhere."""
         self._ran: set[str] = set()
@@ -56,7 +62,13 @@ class ClusterTrials:
         self._losses.begin(ours.name, trial.temporary_state.ray_actor)
         self._ran.add(ours.name)
         self._forget_move(ours)
+        self._silent_noted.discard(ours.name)
+        self._given_up.discard(ours.name)
         self._room.forget(ours.name)
+
+    def close(self) -> None:
+        """Give up the tries to reach nodes; idempotent."""
+        self._silent.close()
 
     def end(self, ours: Trial) -> None:
         """Record that a trial has ended."""
@@ -75,15 +87,14 @@ class ClusterTrials:
         It may where Ray does not answer either: then the head is lost, which the session reports.
         """
         again = f"it starts again from {self._newest(ours)} {_UNCOUNTED}"
-        if ours.name in self._moving:
-            self._display.on_note(ours, f"it has left its node; {again}")
-            return True
-        allowed = ours.experiment.max_failures
+        allowed, has_left = ours.experiment.max_failures, ours.name in self._moving
+        self._moving.discard(ours.name)
         with suppress(RayError):
             lost = self._losses.lost_node(ours.name)
-            if lost is None:
+            if lost is None and not has_left:
                 return self._losses.count(ours.name) <= allowed or allowed < 0
-            self._display.on_note(ours, f"its node {lost.address} is lost; {again}")
+            why = "it has left its node" if lost is None or has_left else f"its node {lost.address} is lost"
+            self._display.on_note(ours, f"{why}; {again}")
         return True
 
     def leaves(self, ours: Trial, has_saved: bool) -> bool:
@@ -94,9 +105,31 @@ class ClusterTrials:
         return True
 
     def look(self, alive: Iterable[TuneTrial]) -> None:
-        """Ask trials on drained nodes to move, and show what waits for room; neither where Ray does not answer."""
+        """Give up trials on silent nodes, ask those on drained ones to move, and show what waits for room.
+
+        Nothing of it where Ray does not answer.
+        """
+        trials = list(alive)
         with suppress(RayError):
-            self._look(list(alive))
+            self._give_up_silent([trial for trial in trials if trial.status == TuneTrial.RUNNING])
+            self._look(trials)
+
+    def _give_up_silent(self, running: Iterable[TuneTrial]) -> None:
+        """Show which trials are on a node that does not answer, and end their processes after a while.
+
+        Ray ends a process that it cannot reach at once, as far as Tune is concerned.
+        """
+        trials = {our_trial(trial).name: trial for trial in running}
+        nodes = {name: node for name in trials if (node := self._losses.node_of(name)) is not None}
+        for name, seconds in self._silent.look(nodes).items():
+            if seconds < NOTED_AFTER_S:
+                self._silent_noted.discard(name)
+            elif name not in self._silent_noted:
+                self._silent_noted.add(name)
+                self._display.on_note(our_trial(trials[name]), f"its node {nodes[name].address} does not answer")
+            if seconds >= LOST_AFTER_S and name not in self._given_up:
+                self._given_up.add(name)
+                kill_process(trials[name])
 
     def _look(self, trials: Sequence[TuneTrial]) -> None:
         running = {our_trial(trial).name: our_trial(trial) for trial in trials if trial.status == TuneTrial.RUNNING}

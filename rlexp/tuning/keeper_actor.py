@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rlexp.errors import ResourceError
 from rlexp.runs.files import Answer, Keeper, KeeperLostError, SentFiles, SharedFiles, TrialFiles
 from rlexp.runs.run_record import RecordedError
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
@@ -69,11 +70,23 @@ def started_keeper(run: Path) -> Iterator[str]:
         .remote(run.absolute())
     )
     try:
-        ray.get(actor.stop_requested.remote(), timeout=START_TIMEOUT_S)
+        _wait_for(actor)
         yield name
     finally:
         with suppress(RayError):
             ray.kill(actor, no_restart=True)
+
+
+def _wait_for(keeper: Any) -> None:
+    try:
+        ray.get(keeper.stop_requested.remote(), timeout=START_TIMEOUT_S)
+    except GetTimeoutError:
+        what = f"the Keeper, which writes the trials' files at this node, has not started within {START_TIMEOUT_S:g} s"
+        raise ResourceError(
+            what, "other work may use the whole machine; --out on a shared disk needs no Keeper"
+        ) from None
+    except RayActorError as error:
+        raise _lost(f"it could not be started ({str(error).partition(chr(10))[0]})") from None
 
 
 def keeper_error(trial: TuneTrial) -> RecordedError | None:

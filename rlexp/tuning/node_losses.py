@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,12 +23,15 @@ class NodeLosses:
         self._nodes = nodes
         self._wait = wait
         self._node_of: dict[str, RayNode] = {}
+        self._may_be_on: dict[str, Sequence[RayNode]] = {}
+        """Where a process may be that starts after a loss, until it begins its trial."""
         self._failed_at: dict[str, list[RayNode | None]] = {}
         """The node of each failure that counted when it came."""
 
     def begin(self, name: str, actor: Any) -> None:
         """Remember where the process of a trial is, an actor that has started."""
         self._node_of.pop(name, None)
+        self._may_be_on.pop(name, None)
         with suppress(RayError):  # the head is lost, which the session reports
             node = self._nodes.of_actor(actor)
             if node is not None:
@@ -43,15 +46,19 @@ class NodeLosses:
 
         Ray declares a node dead after up to half a minute, so that a node is also lost that accepts no connection; and
         one that is drained ends its processes by itself. Takes about a second where the node lives.
+
+        The next process may die before it begins the trial. Then any node is returned that was lost meanwhile.
         """
         node = self._node_of.get(name)
-        if node is None:
-            return None
-        for look in range(_LOOKS):
+        nodes = self._may_be_on.get(name, [] if node is None else [node])
+        for look in range(_LOOKS if nodes else 0):
             if look:
                 self._wait(_BETWEEN_LOOKS_S)
-            if self._is_lost(node):
-                return node
+            lost = next((node for node in nodes if self._is_lost(node)), None)
+            if lost is not None:
+                self._node_of[name] = lost
+                self._may_be_on[name] = [node for node in self._nodes.nodes() if node.is_alive and node.id != lost.id]
+                return lost
         return None
 
     def count(self, name: str) -> int:

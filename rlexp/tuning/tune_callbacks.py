@@ -229,6 +229,8 @@ class TrialEvents(tune.Callback):
         for recorder in self._recorders.values():
             recorder.close()
         self._watch.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     def _end(self, trial: Trial, finished: bool, error: RecordedError | None) -> None:
         for names in (self.training, self._given, self._paused, self._leaving, self._failed):

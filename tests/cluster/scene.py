@@ -110,7 +110,7 @@ def cpus_free(cluster: TestCluster, folder: Path, node: int = 1) -> tuple[float,
     script = _FREE.format(address=cluster.address, bound=60)
     done = cluster.run(node, [sys.executable, "-c", script], folder)
     assert done.returncode == 0, done.stderr
-    free, all_of_them = map(float, done.stdout.split())
+    free, all_of_them = map(float, done.stdout.splitlines()[-1].split())
     return free, all_of_them
 
 

@@ -10,8 +10,10 @@ import pytest
 
 from tests.cluster.nodes import REPOSITORY, Command, TestCluster, nodes
 from tests.cluster.scene import (
+    BOUND_S,
     apex,
     checkpoints,
+    count_processes,
     cpus_free,
     node_with,
     open_rlexp,
@@ -20,11 +22,15 @@ from tests.cluster.scene import (
     wait_for_checkpoint,
     wait_for_rows,
 )
+from tests.cluster.test_lost_workers import longest_gap
+from tests.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 
 PAGE = REPOSITORY / "docs" / "clusters.md"
-TRIAL = "ray::ExperimentTrainable"
+TRIAL = "Trainable"
+"""In the title of its process: of our class between calls, of the one that Tune makes of it during one."""
+WORKER = "ray::RolloutWorker"
 
 
 def recipe(name: str) -> str:
@@ -116,3 +122,26 @@ def test_spot_notice_of_the_trials_node(tmp_path: Path) -> None:
         command.signal(signal.SIGINT)
         done = command.wait()
         assert done.returncode == 130, done.stderr
+
+
+def test_spot_notice_of_a_workers_node(tmp_path: Path) -> None:
+    file = apex(tmp_path, "timesteps_total: 100000000", workers=3, iteration_s=0.5, checkpoint_freq=0)
+    with nodes(4, tmp_path, cpus=2, head_cpus=0, own_disks=True) as cluster:
+        words = ["run", file, "--address", cluster.address, "--out", tmp_path / "results"]
+        command = open_rlexp(cluster, 1, *words, folder=tmp_path)
+        run = tmp_path / "results" / "small"
+        wait_for_rows(command, run, 2)
+        trial = node_with(cluster, 4, TRIAL)
+        workers = [node for node in (2, 3, 4) if node != trial and count_processes(cluster, node, WORKER)]
+        (free,) = {2, 3, 4} - {trial, *workers}
+        run_recipe(cluster, workers[0], recipe("notice"), tmp_path)
+        wait_until(lambda: not count_processes(cluster, workers[0], WORKER), BOUND_S, "workers that have ended")
+        cluster.kill_node(workers[0])
+        moved_s = wait_until(lambda: count_processes(cluster, free, WORKER), BOUND_S, "workers that have moved")
+        wait_for_rows(command, run, len(rows(run)) + 3, "after the notice")
+        print(f"notice to workers: back {moved_s:.1f} s after the node's end, gap {longest_gap(rows(run)):.1f} s")
+        command.signal(signal.SIGINT)
+        done = command.wait()
+        assert done.returncode == 130, done.stderr
+        assert rows(run)[-1]["info"]["num_worker_restarts"] == 0
+        assert f"node {cluster.ip(workers[0])} ends soon" in done.stdout + done.stderr

@@ -22,7 +22,8 @@ from tests.cluster.scene import (
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 
-TRIAL = "ray::ExperimentTrainable"
+TRIAL = "Trainable"
+"""In the title of its process: of our class between calls, of the one that Tune makes of it during one."""
 FAILING = """
 import gymnasium
 class Failing(gymnasium.Wrapper):

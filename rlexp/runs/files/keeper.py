@@ -7,6 +7,8 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -76,6 +78,16 @@ class Keeper:
             remove_leftovers(directory)
         return begun.token
 
+    def end(self, trial: str, token: str) -> None:
+        """Close the descriptor of a trial whose process ends, unless another process has begun the trial."""
+        with self._lock:
+            begun = self._trials.get(trial)
+            if begun is None or begun.token != token:
+                return
+            del self._trials[trial]
+        with begun.lock:
+            begun.folder.close()
+
     def close(self) -> None:
         """Close the descriptors; idempotent."""
         with self._lock:
@@ -105,16 +117,17 @@ class Keeper:
 
     def check(self, trial: str, token: str) -> None:
         """Raise TrialError where the process may not write, or the trial's directory was deleted or moved."""
-        self._writer(trial, token)
+        with self._writing(trial, token):
+            pass
 
     def write_error(self, trial: str, token: str, text: str) -> None:
         """Keep the error of a trial."""
-        (self._writer(trial, token).directory / ERROR_FILE).write_text(text[:_MOST_TEXT], encoding="utf-8")
+        with self._writing(trial, token) as writer:
+            (writer.directory / ERROR_FILE).write_text(text[:_MOST_TEXT], encoding="utf-8")
 
     def newest(self, trial: str, token: str) -> tuple[Path | None, list[str]]:
         """Return the newest good checkpoint of a trial and what ``newest_with_damaged_aside`` says of others."""
-        writer = self._writer(trial, token)
-        with writer.lock:
+        with self._writing(trial, token) as writer:
             return newest_with_damaged_aside(writer.directory)
 
     def files_of(self, checkpoint: Path) -> list[StoredFile]:
@@ -139,8 +152,7 @@ class Keeper:
         """
         if not is_file_of_checkpoint(file):
             raise TrialError(f"{file!r} is not a file of a checkpoint")
-        writer = self._writer(trial, token)
-        with writer.lock:
+        with self._writing(trial, token) as writer:
             hidden = _hidden(writer, name)
             hidden.mkdir(exist_ok=True)
             _append(hidden / file, offset, piece)
@@ -150,8 +162,7 @@ class Keeper:
 
         Raises DamagedCheckpointError, with nothing left, where a hash differs.
         """
-        writer = self._writer(trial, token)
-        with writer.lock:
+        with self._writing(trial, token) as writer:
             hidden = _hidden(writer, name)
             try:
                 verify_checkpoint(hidden)
@@ -163,40 +174,51 @@ class Keeper:
 
     def drop_checkpoint(self, trial: str, token: str, name: str) -> None:
         """Delete what was sent of a checkpoint that will not be committed."""
-        writer = self._writer(trial, token)
-        with writer.lock:
+        with self._writing(trial, token) as writer:
             _hidden(writer, name)
             remove_leftovers(writer.directory)
 
     def keep_best(self, trial: str, token: str, count: int, score_attribute: str) -> None:
         """Delete all but the best checkpoints of a trial."""
-        writer = self._writer(trial, token)
-        with writer.lock:
+        with self._writing(trial, token) as writer:
             if list_checkpoints(writer.directory):
                 keep_best(writer.directory, count, score_attribute)
 
     def put_video_piece(self, trial: str, token: str, name: str, offset: int, piece: bytes) -> None:
         """Add a piece to a video, which is hidden until it is committed; raises as ``put_checkpoint_piece``."""
-        hidden = _hidden_video(self._writer(trial, token), name)
-        hidden.parent.mkdir(exist_ok=True)
-        _append(hidden, offset, piece)
+        with self._writing(trial, token) as writer:
+            hidden = _hidden_video(writer, name)
+            hidden.parent.mkdir(exist_ok=True)
+            _append(hidden, offset, piece)
 
     def commit_video(self, trial: str, token: str, name: str, sha256: str) -> None:
         """Give a video its name; raises TrialError, with nothing left, where its hash differs."""
-        hidden = _hidden_video(self._writer(trial, token), name)
-        if sha256_of(hidden) != sha256:
-            hidden.unlink()
-            raise TrialError(f"the video {name} was damaged when it was sent")
-        hidden.replace(hidden.with_name(name))
+        with self._writing(trial, token) as writer:
+            hidden = _hidden_video(writer, name)
+            if sha256_of(hidden) != sha256:
+                hidden.unlink()
+                raise TrialError(f"the video {name} was damaged when it was sent")
+            hidden.replace(hidden.with_name(name))
 
-    def _writer(self, trial: str, token: str) -> _Trial:
-        """Return a trial that the process with ``token`` writes; raises TrialError."""
+    @contextmanager
+    def _writing(self, trial: str, token: str) -> Iterator[_Trial]:
+        """Provide a trial that the process with ``token`` writes; no other one begins it meanwhile.
+
+        Raises TrialError where that process may not write, or the trial's directory is missing.
+        """
         writer = self._trials.get(trial)
         if writer is None or not secrets.compare_digest(writer.token, token):
-            raise TrialError(f"another process has begun the trial {trial}")
-        if not writer.folder.is_in_place:
-            raise TrialError(f"{writer.directory} was deleted or moved while the trial ran")
-        return writer
+            raise _begun_by_another(trial)
+        with writer.lock:
+            if self._trials.get(trial) is not writer:
+                raise _begun_by_another(trial)
+            if not writer.folder.is_in_place:
+                raise TrialError(f"{writer.directory} was deleted or moved while the trial ran")
+            yield writer
+
+
+def _begun_by_another(trial: str) -> TrialError:
+    return TrialError(f"another process has begun the trial {trial}")
 
 
 def sha256_of(path: Path) -> str:

@@ -15,8 +15,10 @@ from rlexp.errors import RlexpError
 from rlexp.runs.files.keeper import PIECE_BYTES, Keeper, sha256_of
 from rlexp.runs.files.keeper_link import Answer, KeeperLink, KeeperLostError
 from rlexp.runs.files.trial_files import STOP_POLL_S, Poll, Requests
+from rlexp.runs.run_lock import RunLock
 
 _PREFIX = "rlexp-trial-"
+"""Of the folder; with its lock ``rlexp doctor --clean`` finds those of processes that were killed."""
 
 
 class SentFiles:
@@ -28,6 +30,7 @@ class SentFiles:
         self._trial = directory.name
         self._token = link.call(Keeper.begin, self._trial).get()
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = RunLock(self._folder)
         self._stop_poll = Poll(STOP_POLL_S)
         self._requests = Requests()
         self._requests_answer: Answer[Requests] | None = None
@@ -35,6 +38,7 @@ class SentFiles:
         """What is still to be shown."""
         self._phase_answer: Answer[None] | None = None
         self._shows_phase = False
+        self._is_closed = False
 
     @property
     def folder(self) -> Path:
@@ -63,8 +67,8 @@ class SentFiles:
     def write_error(self, text: str) -> None:
         try:
             self._link.call(Keeper.write_error, self._trial, self._token, text).get()
-        except RlexpError as error:  # the error itself is more important
-            print(f"the error of {self._trial} cannot be kept: {error.message}", file=sys.stderr)
+        except (RlexpError, OSError) as error:  # the error itself is more important
+            print(f"the error of {self._trial} cannot be kept: {error}", file=sys.stderr)
 
     def stop_requested(self) -> bool:
         return self._look().stop
@@ -111,8 +115,8 @@ class SentFiles:
             return str(self._link.call(Keeper.commit_checkpoint, self._trial, self._token, name).get())
         except KeeperLostError:
             raise
-        except RlexpError:
-            with suppress(RlexpError):
+        except Exception:  # also of the driver's disk
+            with suppress(RlexpError, OSError):
                 self._link.call(Keeper.drop_checkpoint, self._trial, self._token, name).get()
             raise
         finally:  # arrays that are still read stay until they are not mapped any more
@@ -133,7 +137,11 @@ class SentFiles:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._is_closed:
+            self._is_closed = True
+            self._link.watch(Keeper.end, self._trial, self._token)  # not waited for: it may have ended
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._lock.release()
 
 
 def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:

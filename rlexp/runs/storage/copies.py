@@ -59,10 +59,7 @@ class CheckpointCopies:
             return notes
 
     def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> list[str]:
-        """Wait for the copies that are not made yet, but not longer than that; return the notes, also of missing ones.
-
-        Ends before that where the storage cannot be reached after another try.
-        """
+        """Wait for the copies that are not made yet, but no longer; return the notes, also of missing ones."""
         deadline_s = time.monotonic() + timeout_s
         with self._state:
             while (self._changed or self._is_busy) and (remaining_s := deadline_s - time.monotonic()) > 0:

@@ -110,11 +110,6 @@ def check_storage(url: str) -> None:
         raise _unreachable(masked(url), error, url) from None
 
 
-def open_place(url: str) -> StoragePlace:
-    """Return an opened storage for reading; raises as ``check_storage`` does."""
-    return bounded(lambda progress: StoragePlace.at(url), CHECK_TIMEOUT_S, f"storage {masked(url)}")
-
-
 def said(error: Exception, url: str) -> str:
     """Return an error of a file system in one line, without secrets."""
     return error.message if isinstance(error, RlexpError) else _first_line(error, url)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ from rlexp.runs.files import (
 from rlexp.runs.files import keeper as keeper_module
 from rlexp.runs.files import sent as sent_module
 from rlexp.runs.phase_file import read_phase
+from rlexp.sessions.leftovers import find_leftovers
 from tests.unit.runs.inline_keeper import InlineLink
 
 TRIAL = "00000-DQN"
@@ -230,6 +233,51 @@ def test_process_before_can_write_no_more(link: InlineLink, directory: Path) -> 
     assert newest_checkpoint(directory) is not None
     before.close()
     now.close()
+
+
+def test_process_that_waited_while_another_began_can_write_no_more(
+    link: InlineLink, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = SentFiles(link, directory)
+    path = written(before.folder)
+    compared = secrets.compare_digest
+
+    def begun_meanwhile(own: str, token: str) -> bool:
+        monkeypatch.setattr(secrets, "compare_digest", compared)
+        SentFiles(link, directory).close()
+        return bool(compared(own, token))
+
+    monkeypatch.setattr(secrets, "compare_digest", begun_meanwhile)
+    with pytest.raises(TrialError, match="another process has begun the trial"):
+        before.put_checkpoint(path)
+    before.close()
+    assert not list_checkpoints(directory)
+
+
+def test_keeper_has_descriptors_of_trials_that_run_only(link: InlineLink, directory: Path) -> None:
+    def num_open() -> int:
+        return sum(os.path.realpath(path) == str(directory) for path in Path("/proc/self/fd").iterdir())
+
+    for _ in range(3):
+        files = SentFiles(link, directory)
+        files.close()
+        files.close()
+    assert num_open() == 0
+    killed, now = SentFiles(link, directory), SentFiles(link, directory)
+    killed.close()
+    now.put_checkpoint(written(now.folder))
+    assert num_open() == 1
+    now.close()
+    assert num_open() == 0
+
+
+def test_folder_of_a_killed_process_is_found(link: InlineLink, directory: Path) -> None:
+    files = SentFiles(link, directory)
+    assert not find_leftovers()
+    files._lock.release()
+    assert [each.folder for each in find_leftovers()] == [files.folder]
+    files.close()
+    assert not find_leftovers()
 
 
 @pytest.mark.parametrize("trial", ["..", "", "../other", "/etc", "a/b"])

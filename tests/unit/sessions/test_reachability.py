@@ -69,3 +69,25 @@ def test_one_success_forgets_the_failures(server: socket.socket, monkeypatch: py
     monkeypatch.setattr(Reachability, "_is_writable", lambda self: clock.now_s % 20 > 18)
     assert not look(watched, clock, 4 * LOST_AFTER_S)
     watched.close()
+
+
+def test_silence_is_counted_from_the_first_try_that_failed(server: socket.socket) -> None:
+    clock = Clock()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock, interval_s=1.0)
+    while clock.now_s < 10:
+        assert watched.silent_s() <= 1
+    server.close()
+    since_s = clock.now_s
+    while clock.now_s < 20:
+        assert watched.silent_s() <= clock.now_s - since_s + 1
+    assert watched.silent_s() >= clock.now_s - since_s - 3
+    watched.close()
+
+
+def test_server_that_never_answered_is_not_silent(server: socket.socket) -> None:
+    clock = Clock()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+    server.close()
+    while clock.now_s < 20:
+        assert watched.silent_s() == 0
+    watched.close()

@@ -57,6 +57,22 @@ class FakeNodes:
         self.rows = [replace(node, is_alive=node.is_alive and node.id != node_id) for node in self.rows]
 
 
+@dataclass
+class FakeServer:
+    """A node's manager, which has not answered for as long as the test says."""
+
+    silences_s: dict[str, float]
+    node: RayNode
+    is_closed: bool = False
+
+    def silent_s(self) -> float:
+        assert not self.is_closed
+        return self.silences_s.get(self.node.id, 0.0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 def make_trial(**keys: Any) -> Trial:
     data = {"name": "small", "run": "APEX", "env": "CartPole-v1", "config": {}, **keys}
     return Trial(0, "00000-small", AGENTS["APEX"].model_validate(data), {}, 0)

@@ -18,9 +18,10 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.cluster_trials import ClusterTrials
+from rlexp.tuning.silent_nodes import SilentNodes
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.tune_callbacks import TrialEvents
-from tests.unit.tuning.cluster_doubles import FakeNodes, make_trial, tune_trial
+from tests.unit.tuning.cluster_doubles import FakeNodes, FakeServer, make_trial, tune_trial
 
 
 class Scene:
@@ -34,7 +35,9 @@ class Scene:
         self.directory = RunDirectory.create(out, "small", None, ["run"], overwrite=False)
         self.directory.start([self.ours], UserModules())
         display = PlainDisplay(io.StringIO(), self._lines)
-        cluster = ClusterTrials(self.nodes, self.directory, display, lambda: self.now_s, lambda seconds: None)
+        self.silences_s: dict[str, float] = {}
+        silent = SilentNodes(lambda node: FakeServer(self.silences_s, node))
+        cluster = ClusterTrials(self.nodes, self.directory, display, lambda: self.now_s, lambda seconds: None, silent)
         source = FixedTrials([])
         self.events = TrialEvents(source, self.directory, display, StopRequest(lambda: None), cluster)
         self.trial: Any = tune_trial(self.ours, "a")
@@ -84,6 +87,33 @@ def test_lost_node_does_not_count(scene: Scene) -> None:
         address, checkpoint = ("10.0.0.1", "1") if node == "a" else ("10.0.0.2", "2")
         expected = f"its node {address} is lost; it starts again from checkpoint_00000{checkpoint} (not counted"
         assert expected in scene.said()
+
+
+def test_trial_whose_node_is_silent_is_given_up_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[Any] = []
+    monkeypatch.setattr("rlexp.tuning.trial_watch.ray.kill", lambda actor, no_restart: killed.append(actor))
+    scene.silences_s["a"] = 3.0
+    scene.look()
+    assert scene.said().count("its node 10.0.0.1 does not answer") == 1
+    scene.silences_s["a"] = 9.0
+    scene.look()
+    scene.look()
+    assert killed == ["a"]
+    assert scene.said().count("does not answer") == 1
+    scene.nodes.silent.add("a")
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.start("b")
+    scene.look()
+    assert killed == ["a"]
+
+
+def test_process_that_dies_before_it_begins_counts_where_no_other_node_is_lost(scene: Scene) -> None:
+    scene.nodes.silent.add("a")
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == [scene.trial]
 
 
 def test_process_that_died_alone_counts_and_its_node_is_named(scene: Scene) -> None:

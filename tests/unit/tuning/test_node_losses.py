@@ -29,14 +29,12 @@ def test_node_that_lives_is_not_lost(losses: NodeLosses) -> None:
     assert node.address == "10.0.0.1"
 
 
-def test_dead_silent_and_drained_nodes_are_lost(losses: NodeLosses, nodes: FakeNodes) -> None:
-    nodes.silent.add("a")
-    assert losses.lost_node(NAME) is not None
-    nodes.silent.clear()
-    nodes.drained.add("a")
-    assert losses.lost_node(NAME) is not None
-    nodes.drained.clear()
-    nodes.declare_dead("a")
+@pytest.mark.parametrize("how", ["silent", "drained", "dead"])
+def test_dead_silent_and_drained_nodes_are_lost(how: str, losses: NodeLosses, nodes: FakeNodes) -> None:
+    if how == "dead":
+        nodes.declare_dead("a")
+    else:
+        (nodes.silent if how == "silent" else nodes.drained).add("a")
     assert losses.lost_node(NAME) is not None
 
 
@@ -66,3 +64,20 @@ def test_failure_counts_no_longer_when_its_node_is_declared_dead(losses: NodeLos
     nodes.declare_dead("a")
     assert losses.count(NAME) == 1
     assert losses.count(NAME) == 2
+
+
+def test_process_that_dies_before_it_begins_is_lost_with_a_node_that_was_lost_since(
+    losses: NodeLosses, nodes: FakeNodes
+) -> None:
+    nodes.silent.add("a")
+    assert losses.lost_node(NAME) is not None
+    nodes.silent.add("b")
+    lost = losses.lost_node(NAME)
+    assert lost is not None
+    assert lost.address == "10.0.0.2"
+
+
+def test_one_lost_node_excuses_one_process(losses: NodeLosses, nodes: FakeNodes) -> None:
+    nodes.silent.add("a")
+    assert losses.lost_node(NAME) is not None
+    assert losses.lost_node(NAME) is None
