@@ -32,6 +32,8 @@ NODES_TIMEOUT_S: Final = 60.0
 _MARGIN_S: Final = 10.0
 _LOOK_INTERVAL_S: Final = 1.0
 _MODULE: Final = "rlexp.sessions.probe_process"
+_VARIABLES: Final = {"RAY_gcs_server_request_timeout_seconds": "8"}
+"""How long Ray looks for its own node on this machine; its 60 s are longer than connecting may take."""
 _REFUSED_TOKEN: Final = re.compile(r"Unauthenticated|InvalidAuthToken")
 """What Ray prints, again and again, where the head does not accept the token."""
 _NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", re.IGNORECASE)
@@ -99,7 +101,7 @@ def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
 
 def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
     try:
-        with ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode}) as process:
+        with ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode, **_VARIABLES}) as process:
             _message(process, LOAD_TIMEOUT_S, "Ray was not imported here")
             connected = _connected(process)
             answered = _message(process, NODES_TIMEOUT_S + _MARGIN_S, "its nodes did not report")
@@ -161,7 +163,7 @@ def _error(address: str, error: str, output: str) -> ResourceError:
         )
     if _REFUSED_TOKEN.search(error + output) or _NO_TOKEN.search(error):
         return _token_error(address)
-    if "expects this IP address" in error or "node to connect" in error or "No node" in error:
+    if "resolve node to connect to" in error:
         return ResourceError(f"this machine is no node of the cluster at {address}", _NODE_HINT.format(address))
     if address == AUTO and "find any running Ray" in error:
         return ResourceError(

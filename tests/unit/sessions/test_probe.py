@@ -19,6 +19,7 @@ HAS_OTHER_VERSION = (
     'send("failed", error="Version mismatch: The cluster was started with:\\n    Ray: 2.1.0\\n    Python: 3.9.1\\n'
     'This process was started with:\\n    Ray: 2.60.0\\n    Python: 3.11.7")'
 )
+IS_NO_NODE = 'send("failed", error="Failed to connect\\nNo node info found when trying to resolve node to connect to.")'
 
 
 @pytest.fixture
@@ -35,8 +36,9 @@ def address() -> Iterator[str]:
         (CONNECTING + DIES, "the process that asks it ended with exit code 1: libray.so is missing"),
         (CONNECTING + IS_REFUSED, "the cluster at {0} does not accept the token that was found here"),
         (CONNECTING + HAS_OTHER_VERSION, "the cluster at {0} has Ray 2.1.0 with Python 3.9.1, this machine has Ray "),
+        (CONNECTING + IS_NO_NODE, "this machine is no node of the cluster at {0}"),
     ],
-    ids=["dies at once", "dies while connecting", "is refused", "another version"],
+    ids=["dies at once", "dies while connecting", "is refused", "another version", "is no node"],
 )
 def test_error_names_the_cause(
     behaviour: str, message: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
