@@ -93,7 +93,7 @@ def check_files(
         print_notices(plan)
         print_plan(plan)
         if not error:
-            print_checked(plan, envs)
+            print_checked(plan, envs, joining.address is not None)
     if error:
         raise error
 
