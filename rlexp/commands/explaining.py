@@ -77,7 +77,7 @@ def check_files(
     make_envs: bool = False,
 ) -> None:
     """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
-    plan, error, envs = None, None, None
+    plan, error, envs, is_joined = None, None, None, joining.address is not None
     try:
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)
@@ -88,12 +88,12 @@ def check_files(
     except RlexpError as caught:
         error = caught
     if as_json:
-        print(json.dumps(plan_as_json(plan, error, envs)))
+        print(json.dumps(plan_as_json(plan, error, envs, is_joined)))
     elif plan:
         print_notices(plan)
         print_plan(plan)
         if not error:
-            print_checked(plan, envs, joining.address is not None)
+            print_checked(plan, envs, is_joined)
     if error:
         raise error
 

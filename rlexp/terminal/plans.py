@@ -74,7 +74,9 @@ def _checked(plan: Plan, made_envs: bool, is_joined: bool) -> tuple[list[str], l
     return [*checked, "env ids, modules and classes exist"], ["whether the envs work (rlexp check --env makes them)"]
 
 
-def plan_as_json(plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None) -> dict[str, Any]:
+def plan_as_json(
+    plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None, is_joined: bool = False
+) -> dict[str, Any]:
     """Return what ``--json`` prints: ``notices``, ``sweeps``, ``trials``, ``envs`` and ``problems``, each a list."""
     checked, unchecked = _checked(plan, envs is not None, is_joined) if plan and not error else ([], [])
     return {
