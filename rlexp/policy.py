@@ -25,7 +25,7 @@ class LearnResult:
 
 
 class InterruptedLearningError(Exception):
-    """A learner was asked to stop amid a batch: it is as it was before, and nothing of the batch is learned."""
+    """A learner was asked to stop within a batch: it is as it was before, and nothing of the batch is learned."""
 
 
 class Policy(Protocol):

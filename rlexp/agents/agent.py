@@ -139,8 +139,8 @@ class Agent(ABC, Generic[ConfigT]):
 
     def place_workers(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
         """Place the rollout workers; the arguments are those of ``RemoteWorkers``."""
-        make_spec = self.spec_maker()
-        return place_workers(self.pool, self.config, make_spec, self.stream_seed, queue_depth, max_weight_sync_delay)
+        workers = self.pool, self.config, self.spec_maker(), self.stream_seed
+        return place_workers(*workers, queue_depth, max_weight_sync_delay)
 
     def spec_maker(self) -> MakeSpec:
         """Return what makes the specs of the workers."""

@@ -37,7 +37,7 @@ def prepare_imports(env: str, modules: UserModules) -> None:
 def find_class(name: str) -> type[Env] | None:
     """Return the class that ``package.module:Class`` names, or None where the name is a Gymnasium id.
 
-    Its module is imported. Raises UsageError for anything there that is no class of envs: what is in a file's
+    Its module is imported. Raises UsageError for anything there that is not a class of envs: what is in a file's
     ``env_config`` is for envs only, and ``os:system`` would run it.
     """
     module_name, colon, class_name = name.partition(":")

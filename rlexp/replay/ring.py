@@ -50,7 +50,7 @@ class RowRing:
         return []
 
     def write(self, batch: SentRows, /) -> list[SlotRange]:
-        """Add the rows of ``batch [B]``; return the one or two runs of slots that they went to.
+        """Add the rows of ``batch [B]``; return the runs of slots, at most two, that they went to.
 
         Of a batch larger than the capacity only the last rows are written, though all are counted.
         Raises ValueError, with nothing written, for columns that are not those of the first batch.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.cluster.nodes import nodes
 from tests.cluster.waiting import wait_until
+
+pytestmark = pytest.mark.cluster_slow
 
 
 def test_nodes_have_their_own_disk_host_name_and_processes(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def check_batches(scene: Scene, command: Command, batches: int) -> None:
     check(trained == steps, f"trained {trained}")
 
 
-@drill(78, "kill-learner", pace="fast")
+@drill(78, "kill-learner")
 def kill_learner(scene: Scene) -> str:
     """One of several learners is killed with -9 while it learns; ``max_failures`` lets the trial begin again."""
     batches = 3

@@ -106,7 +106,7 @@ class SyncSamplesOptimizer:
     def step(self, should_stop: ShouldStop = never) -> None:
         """Take the samples that have arrived; if they complete a train batch, learn on it and publish the weights.
 
-        Once ``should_stop`` says so amid learning, the batch is as it was before, complete and not learned.
+        Once ``should_stop`` says so while it learns, the batch is as it was before, complete and not learned.
         """
         with self._stopwatch.lap("workers"):
             samples = self._source.poll(self.counters.num_steps_sampled, self._num_wanted())

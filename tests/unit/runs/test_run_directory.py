@@ -297,6 +297,7 @@ class Interrupted:
     """A Ray during whose start Ctrl-C comes."""
 
     is_abandoned = False
+    is_joined = False
 
     def __enter__(self) -> None:
         raise KeyboardInterrupt
