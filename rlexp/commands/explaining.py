@@ -25,10 +25,10 @@ from rlexp.commands.options import (
 )
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
-from rlexp.errors import RlexpError
+from rlexp.errors import RlexpError, UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.search.optuna_sampler import require_sampler
-from rlexp.sessions.choose import Joining, choose
+from rlexp.sessions.choose import ADDRESS_OPTION, Joining, choose
 from rlexp.terminal import (
     plan_as_json,
     print_checked,
@@ -77,7 +77,7 @@ def check_files(
     make_envs: bool = False,
 ) -> None:
     """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
-    plan, error, envs = None, None, None
+    plan, error, envs, is_joined = None, None, None, joining.address is not None
     try:
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)
@@ -88,12 +88,12 @@ def check_files(
     except RlexpError as caught:
         error = caught
     if as_json:
-        print(json.dumps(plan_as_json(plan, error, envs)))
+        print(json.dumps(plan_as_json(plan, error, envs, is_joined)))
     elif plan:
         print_notices(plan)
         print_plan(plan)
         if not error:
-            print_checked(plan, envs)
+            print_checked(plan, envs, is_joined)
     if error:
         raise error
 
@@ -143,7 +143,15 @@ def convert(
 
 def doctor(
     clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
-    address: Address = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            ADDRESS_OPTION,
+            "--ray-address",
+            metavar="HOST:PORT",
+            help="The Ray cluster with this head (auto: this machine's); without it, this machine.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -152,6 +160,8 @@ def doctor(
     With --address it prints the same of all nodes of a Ray cluster, and what keeps experiments from running there.
     """
     if address is not None and (joining := choose(address, os.environ)).address is not None:
+        if clean:
+            raise UsageError("--clean is for this machine, not for a cluster", "leave --address out")
         return _examine(joining.address, as_json)
     from rlexp.sessions.leftovers import find_leftovers
 

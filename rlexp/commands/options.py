@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -91,8 +91,12 @@ def load_options(
 
 def room_of(joining: Joining) -> Cluster:
     """Return this machine, or the nodes of the cluster that is joined; raises ResourceError where there is none."""
-    if joining.address is None:
-        return Cluster.of(this_machine())
+    return Cluster.of(this_machine()) if joining.address is None else _nodes_at(joining.address)
+
+
+@cache
+def _nodes_at(address: str) -> Cluster:
+    """Return the nodes of a cluster as they were when they were first asked, which takes seconds."""
     from rlexp.sessions.probe import probe_cluster
 
-    return probe_cluster(joining.address).cluster
+    return probe_cluster(address).cluster

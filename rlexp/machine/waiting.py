@@ -52,7 +52,7 @@ def wait_for_room(
             if missing != shown:
                 shown = missing
                 report(missing)
-            pause(min(PAUSE_S, timeout_s - waited_s))
+            pause(max(min(PAUSE_S, begun + timeout_s - clock()), 0))
     finally:
         if shown:
             ask([])  # else the autoscaler would keep the nodes after the run

@@ -37,7 +37,7 @@ class ChildProcess:
     """Owns the process from construction to ``close``."""
 
     def __init__(self, module: str, request: Message, variables: Mapping[str, str]) -> None:
-        """Start it with ``variables`` beside those of this process."""
+        """Start it in a process group of its own, with ``variables`` beside those of this process."""
         self._receiver, sender = os.pipe()
         paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
         self._process = subprocess.Popen(
@@ -78,9 +78,15 @@ class ChildProcess:
         """What it printed last, so far."""
         return self._tail.kept
 
-    def output(self) -> str:
-        """Return the last that it printed; it has been closed."""
-        return self._tail.text()
+    def how_it_ended(self) -> str:
+        """Return how it ended, for the end of a sentence; it has no messages any more."""
+        code = self._process.wait(END_TIMEOUT_S)
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def last_line(self) -> str:
+        """Return the last line that it printed and that is not empty, once its output has ended."""
+        lines = self._tail.text().strip().splitlines()
+        return lines[-1] if lines else ""
 
     def close(self) -> None:
         """End it, and what it has started in its process group."""

@@ -32,6 +32,8 @@ NODES_TIMEOUT_S: Final = 60.0
 _MARGIN_S: Final = 10.0
 _LOOK_INTERVAL_S: Final = 1.0
 _MODULE: Final = "rlexp.sessions.probe_process"
+_VARIABLES: Final = {"RAY_gcs_server_request_timeout_seconds": "8"}
+"""How long Ray looks for its own node on this machine; its 60 s are longer than connecting may take."""
 _REFUSED_TOKEN: Final = re.compile(r"Unauthenticated|InvalidAuthToken")
 """What Ray prints, again and again, where the head does not accept the token."""
 _NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", re.IGNORECASE)
@@ -98,33 +100,46 @@ def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
 
 
 def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
-    process = ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode})
     try:
-        process.message(LOAD_TIMEOUT_S)
-        connected = _connected(process)
-        answered = process.message(NODES_TIMEOUT_S + _MARGIN_S) if _is(connected, "connected") else None
-    except TimeoutError:
-        process.close()
-        raise _error(address, "", process.output()) from None
-    process.close()
-    if connected is None or answered is None:
-        raise _error(address, "" if connected is None else connected.get("error", ""), process.output())
+        with ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode, **_VARIABLES}) as process:
+            _message(process, LOAD_TIMEOUT_S, "Ray was not imported here")
+            connected = _connected(process)
+            answered = _message(process, NODES_TIMEOUT_S + _MARGIN_S, "its nodes did not report")
+    except _FailedError as error:
+        raise _error(address, str(error), process.printed) from None
     return {**connected, "auth_mode": mode}, answered
 
 
-def _connected(process: ChildProcess) -> Message | None:
-    """Return the message after connecting; raises TimeoutError where there is none in time, or Ray prints why not."""
+class _FailedError(Exception):
+    """The process has not said what it was to say; the text is why."""
+
+
+def _connected(process: ChildProcess) -> Message:
+    """Return the message after connecting; raises _FailedError after a time, or as soon as Ray prints why it waits."""
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
-            return process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0)))
+            return _checked(process, process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0))))
         except TimeoutError:
             if time.monotonic() >= deadline_s or _REFUSED_TOKEN.search(process.printed):
-                raise
+                what = f"it accepts connections, but did not answer as Ray does within {CONNECT_TIMEOUT_S:g} s"
+                raise _FailedError(what) from None
 
 
-def _is(message: Message | None, kind: str) -> bool:
-    return message is not None and message["kind"] == kind
+def _message(process: ChildProcess, timeout_s: float, otherwise: str) -> Message:
+    """Return the next message; ``otherwise`` says that there is none in time."""
+    try:
+        return _checked(process, process.message(timeout_s))
+    except TimeoutError:
+        raise _FailedError(f"{otherwise} within {timeout_s:g} s") from None
+
+
+def _checked(process: ChildProcess, message: Message | None) -> Message:
+    if message is None:
+        raise _FailedError(f"the process that asks it {process.how_it_ended()}: {process.last_line()}")
+    if message["kind"] == "failed":
+        raise _FailedError(message["error"])
+    return message
 
 
 def _refuse_unreachable(address: str) -> None:
@@ -148,7 +163,7 @@ def _error(address: str, error: str, output: str) -> ResourceError:
         )
     if _REFUSED_TOKEN.search(error + output) or _NO_TOKEN.search(error):
         return _token_error(address)
-    if "expects this IP address" in error or "node to connect" in error or "No node" in error:
+    if "resolve node to connect to" in error:
         return ResourceError(f"this machine is no node of the cluster at {address}", _NODE_HINT.format(address))
     if address == AUTO and "find any running Ray" in error:
         return ResourceError(
@@ -164,6 +179,8 @@ class _TokenError(ResourceError):
 
 
 def _token_error(address: str) -> _TokenError:
+    if os.environ.get(AUTH_MODE) == "disabled":
+        return _TokenError(f"the cluster at {address} wants a token", f"{AUTH_MODE}=disabled sends none: unset it")
     hint = "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH for a file, gives the one that the cluster was started with"
     if has_token(os.environ, Path.home()):
         return _TokenError(f"the cluster at {address} does not accept the token that was found here", hint)

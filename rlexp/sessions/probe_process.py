@@ -29,7 +29,8 @@ def serve(request: Message, send: Send) -> None:
             job_config=job_without_folders(),
         )
     except Exception as error:
-        send("failed", error=str(error))
+        causes = [error, error.__cause__] if error.__cause__ else [error]
+        send("failed", error="\n".join(map(str, causes)))
         return
     send("connected", address=ray.get_runtime_context().gcs_address)
     if request["bundles"] is not None:

@@ -12,7 +12,7 @@ from typing import Final
 from rlexp.errors import ResourceError
 from rlexp.sessions.processes import SESSION
 
-AUTH_MODE: Final = "RAYAUTH_MODE"
+AUTH_MODE: Final = "RAY_AUTH_MODE"
 LEAST_FREE_BYTES = 64 * 2**20
 """What a session of some hours writes in the folder for temporary files, and a little more."""
 ENVIRONMENT = {
@@ -77,7 +77,7 @@ def has_token(environment: Mapping[str, str], home: Path) -> bool:
 
 
 def auth_modes(environment: Mapping[str, str], home: Path) -> list[str]:
-    """Return the values of RAYAUTH_MODE to try with a cluster: the user's, or without a token and then with one.
+    """Return the values of RAY_AUTH_MODE to try with a cluster: the user's, or without a token and then with one.
 
     A token that an open cluster did not ask for lets trials die: the cluster calls back without it.
     """

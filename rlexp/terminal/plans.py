@@ -44,8 +44,11 @@ def print_plan(plan: Plan) -> None:
         print(*_table(plan.trials, columns_of(sys.stdout)), sep="\n")
 
 
-def print_checked(plan: Plan, envs: Sequence[EnvReport] | None) -> None:
-    """Print the spaces of envs that were made, None where none was, then what was checked and what was not."""
+def print_checked(plan: Plan, envs: Sequence[EnvReport] | None, is_joined: bool = False) -> None:
+    """Print the spaces of envs that were made, None where none was, then what was checked and what was not.
+
+    ``is_joined``: the resources are those of a cluster, not of this machine.
+    """
     columns = columns_of(sys.stdout)
     for report in envs or ():
         shape = "x".join(map(str, report.observation_shape))
@@ -54,16 +57,16 @@ def print_checked(plan: Plan, envs: Sequence[EnvReport] | None) -> None:
         print(wrapped(f"env {report.env}: {observations}", columns, "  "))
         for line in (f"  actions {visible(report.action_space)}", *(f"  {notice}" for notice in report.notices)):
             print(wrapped(line, columns, "    "))
-    checked, unchecked = _checked(plan, envs is not None)
+    checked, unchecked = _checked(plan, envs is not None, is_joined)
     print()
     print(wrapped(f"checked: {', '.join(checked)}", columns, "  "))
     if unchecked:
         print(wrapped(f"not checked: {', '.join(unchecked)}", columns, "  "))
 
 
-def _checked(plan: Plan, made_envs: bool) -> tuple[list[str], list[str]]:
+def _checked(plan: Plan, made_envs: bool, is_joined: bool) -> tuple[list[str], list[str]]:
     """Return what is known to be right of a plan without faults, and what is not known."""
-    checked = ["keys and values", "CPUs, GPUs and memory of this machine"]
+    checked = ["keys and values", f"CPUs, GPUs and memory of {'the cluster' if is_joined else 'this machine'}"]
     if made_envs:
         return [*checked, "each env was made, reset and stepped"], []
     if plan.modules.imports:
@@ -71,9 +74,11 @@ def _checked(plan: Plan, made_envs: bool) -> tuple[list[str], list[str]]:
     return [*checked, "env ids, modules and classes exist"], ["whether the envs work (rlexp check --env makes them)"]
 
 
-def plan_as_json(plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None) -> dict[str, Any]:
+def plan_as_json(
+    plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None, is_joined: bool = False
+) -> dict[str, Any]:
     """Return what ``--json`` prints: ``notices``, ``sweeps``, ``trials``, ``envs`` and ``problems``, each a list."""
-    checked, unchecked = _checked(plan, envs is not None) if plan and not error else ([], [])
+    checked, unchecked = _checked(plan, envs is not None, is_joined) if plan and not error else ([], [])
     return {
         "envs": [asdict(report) for report in envs or ()],
         "checked": checked,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.sessions.ray_environment import AUTH_MODE
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
+from rlexp.tuning.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from rlexp.tuning.run import RunOptions
@@ -32,12 +34,28 @@ def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, 
     may matter are shown.
     """
     question = _question(plan, trials, options)
-    cluster = _examined(address, question, display)
-    if options.joining.wait_s is not None and not _fit(trials, cluster):
-        _wait(address, trials, cluster, display, options.joining.wait_s)
+    with signals_leave_nothing():
         cluster = _examined(address, question, display)
+        if options.joining.wait_s is not None and not _fit(trials, cluster):
+            _wait(address, trials, cluster, display, options.joining.wait_s)
+            cluster = _examined(address, question, display)
     check_fits(trials, cluster)
     return cluster
+
+
+@contextmanager
+def signals_leave_nothing() -> Iterator[None]:
+    """Let a signal raise KeyboardInterrupt in the body, and afterwards do what it would have done without this.
+
+    Else it would end the process at once, and leave a file in the directory of runs, or the autoscaler with a request.
+    """
+    request = StopRequest(lambda: None)
+    try:
+        with request:
+            yield
+    finally:
+        if request.signal is not None:
+            os.kill(os.getpid(), request.signal)
 
 
 def _examined(address: str, question: Question, display: Display) -> Cluster:

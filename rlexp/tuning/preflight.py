@@ -7,34 +7,24 @@ limit.
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import rlexp
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
-from rlexp.sessions.child_process import OutputTail
+from rlexp.sessions.child_process import ChildProcess, Message
 from rlexp.sessions.processes import SESSION, family_of, kill
 
 START_TIMEOUT_S: Final = 60.0
 """How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""
-END_TIMEOUT_S: Final = 5.0
-"""How long the process may take to vanish after it was killed."""
+_MODULE: Final = "rlexp.tuning.preflight_process"
 
-Message = Mapping[str, Any]
 Places = Mapping[tuple[str, str], str]
 """The place in a file, ``pong.yaml:3:8``, at which an experiment (its name) has an env (its id)."""
 
@@ -69,7 +59,7 @@ def try_envs(
     }
     timeout_s = max((experiment.config.sample_timeout_s for experiment in experiments), default=0.0)
     reports: list[EnvReport] = []
-    with PreflightProcess(json.dumps(request)) as process:
+    with PreflightProcess(request) as process:
         for message in process.messages(timeout_s):
             if message["kind"] == "error":
                 raise _error_of(message, places)
@@ -105,67 +95,40 @@ def _error_of(message: Message, places: Places) -> RlexpError:
 class PreflightProcess:
     """Owns the process that makes the envs, and all processes that they start; all have ended after ``with``."""
 
-    def __init__(self, request: str) -> None:
+    def __init__(self, request: Message) -> None:
         self._mark = Path(f"preflight-{uuid.uuid4().hex}")
-        self._receiver, sender = os.pipe()
-        paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
-        self._process = subprocess.Popen(
-            # -P: nothing is imported from where the command runs, unless an experiment names it.
-            [sys.executable, "-P", "-m", "rlexp.tuning.preflight_process", str(sender)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), SESSION: str(self._mark)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(sender,),
-            start_new_session=True,
-        )
-        os.close(sender)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._tail = OutputTail(self._process.stdout)
-        with suppress(BrokenPipeError):  # it is dead already: its messages end at once
-            self._process.stdin.write(request.encode() + b"\n")
-            self._process.stdin.flush()
+        self._child = ChildProcess(_MODULE, request, {SESSION: str(self._mark)})
 
     def __enter__(self) -> PreflightProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
         kill(family_of(self._mark))  # also those that an env has put into another process group
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_TIMEOUT_S)
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._tail.close()
-        os.close(self._receiver)
+        self._child.close()
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
         """Yield its messages until it is done; an ``error`` where none comes for too long, or the process dies."""
         stage: Message = {"stage": "the start of its process", "experiment": "", "env": ""}
         deadline = time.monotonic() + START_TIMEOUT_S
-        pending = b""
         while True:
-            ready, _, _ = select.select([self._receiver], [], [], max(deadline - time.monotonic(), 0))
-            data = os.read(self._receiver, 65536) if ready else b""
-            if not data:
-                yield {**stage, **(self._death(stage) if ready else _timeout(stage, timeout_s))}
-                return
-            *lines, pending = (pending + data).split(b"\n")
-            for message in map(json.loads, lines):
-                if message["kind"] == "done":
-                    return
-                if message["kind"] == "stage":
-                    stage, deadline = message, time.monotonic() + timeout_s
+            try:
+                message = self._child.message(deadline - time.monotonic())
+            except TimeoutError:
+                message = {**stage, **_timeout(stage, timeout_s)}
+            if message is None:
+                message = {**stage, **self._death(stage)}
+            if message["kind"] == "stage":
+                stage, deadline = message, time.monotonic() + timeout_s
+            if message["kind"] != "done":
                 yield message
+            if message["kind"] in ("done", "error"):
+                return
 
     def _death(self, stage: Message) -> Message:
-        code = self._process.wait(END_TIMEOUT_S)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        lines = self._tail.text().strip().splitlines()
+        last = self._child.last_line()
         return _error(
-            f"env {stage['env']}: its process {how} in {stage['stage']}",
-            f"it printed last: {lines[-1]}" if lines else "an env must not end its process: raise an exception instead",
+            f"env {stage['env']}: its process {self._child.how_it_ended()} in {stage['stage']}",
+            f"it printed last: {last}" if last else "an env must not end its process: raise an exception instead",
         )
 
 

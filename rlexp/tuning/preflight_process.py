@@ -7,8 +7,6 @@ this process kills itself and all processes that the envs have started.
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import signal
 import sys
@@ -39,18 +37,14 @@ from rlexp.envs import (
 )
 from rlexp.errors import ResourceError, RlexpError
 from rlexp.machine import Machine
+from rlexp.sessions.child_process import Message, Send, answer
 from rlexp.tuning.preflight import EnvReport
 
-PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2): the signal that a process gets when its parent dies."""
 LARGE_IMAGE: Final = 128
 """Pixels of a side from which on the default convolutions are slow."""
 
-Send = Callable[..., None]
-"""Writes a message: its kind and its content."""
 
-
-def try_experiments(request: dict[str, Any], send: Send) -> None:
+def try_experiments(request: Message, send: Send) -> None:
     """Try the env of every experiment of a ``request``, each once, and whether replay fits into memory."""
     modules = UserModules(**{name: tuple(value) for name, value in request["modules"].items()})
     machine = Machine(**request["machine"])
@@ -126,17 +120,8 @@ def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
         yield f"images of {height}x{width} pixels make a large network: set config.model.dim or conv_filters"
 
 
-def main() -> None:
-    """Answer the request on stdin."""
-    sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
-
-    def send(kind: str, **content: Any) -> None:
-        sender.write(json.dumps({"kind": kind, **content}) + "\n")
-        sender.flush()
-
-    if sys.platform == "linux":  # an env that hangs in C lets no other thread run
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    request = json.loads(sys.stdin.readline())
+def serve(request: Message, send: Send) -> None:
+    """Answer the request of the command."""
     threading.Thread(target=_end_with_command, daemon=True).start()
     stage: dict[str, Any] = {}
 
@@ -160,4 +145,4 @@ def _end_with_command() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer(serve)

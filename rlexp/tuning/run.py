@@ -111,8 +111,10 @@ def run_in_session(
         else:
             display.on_note(None, f"stopped before the first result; {as_typed(directory.path)} is removed")
         code, failure = request.exit_code, None
-    except RayStartError:
+    except RayStartError as error:
         _end_early(directory, Status.ERROR)
+        if session.is_abandoned:
+            exit_without_ray(error.exit_code)
         raise
     except Exception:
         directory.check()  # where it is lost, that is the reason of all other errors

@@ -91,7 +91,7 @@ def kill_server(scene: Scene, name: str) -> str:
     server.kill()
     code = command.end()
     took_s = time.monotonic() - killed
-    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
+    check(code == 5, f"exit {code}: {command.stderr[-300:]}")
     check(took_s < LONGEST_END_S, f"it took {took_s:.1f} s to end")
     error, hint = command.stderr.splitlines()
     check(f"Ray stopped: its process {name} (pid {server.pid}) ended unexpectedly" in error, error)

@@ -20,6 +20,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
+from rlexp.sessions.child_process import Message
 from rlexp.tuning import preflight
 from rlexp.tuning.preflight import EnvReport, try_envs
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
@@ -210,7 +211,7 @@ def test_replay_is_named_and_measured_only_where_there_is_one(tmp_path: Path, mo
     stages: dict[str, list[str]] = {}
     messages = preflight.PreflightProcess.messages
 
-    def watched(process: preflight.PreflightProcess, timeout_s: float) -> Iterator[preflight.Message]:
+    def watched(process: preflight.PreflightProcess, timeout_s: float) -> Iterator[Message]:
         for message in messages(process, timeout_s):
             if message["kind"] == "stage":
                 stages.setdefault(message["experiment"], []).append(message["stage"])

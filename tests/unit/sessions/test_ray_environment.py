@@ -1,0 +1,30 @@
+"""With which token mode a cluster is tried, and what a Ray of our own is started with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlexp.sessions.ray_environment import auth_modes, set_ray_environment
+
+
+def test_cluster_is_tried_without_a_token_and_then_with_one_that_is_there(tmp_path: Path) -> None:
+    assert auth_modes({}, tmp_path) == ["disabled"]
+    assert auth_modes({"RAY_AUTH_TOKEN": "secret"}, tmp_path) == ["disabled", "token"]
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").touch()
+    assert auth_modes({}, tmp_path) == ["disabled", "token"]
+
+
+def test_mode_of_the_user_is_the_only_one_tried(tmp_path: Path) -> None:
+    assert auth_modes({"RAY_AUTH_MODE": "token"}, tmp_path) == ["token"]
+    assert auth_modes({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "secret"}, tmp_path) == ["disabled"]
+
+
+@pytest.mark.parametrize(("joins", "mode"), [(False, "token"), (True, None)])
+def test_only_a_ray_of_our_own_demands_a_token(joins: bool, mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    set_ray_environment(debug=False, joins=joins)
+    assert os.environ.get("RAY_AUTH_MODE") == mode
