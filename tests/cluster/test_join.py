@@ -76,7 +76,7 @@ def test_ray_address_joins_and_local_does_not(tmp_path: Path) -> None:
             words = ["run", str(file), "--out", str(tmp_path), "--name", name, *words]
             command = open_rlexp(cluster, 1, *words, folder=tmp_path, RAY_ADDRESS=cluster.address)
             wait_for_rows(command, tmp_path / name, 1, name)
-            assert node_with(cluster, 2, "ray::ExperimentTrainable") == node
+            assert node_with(cluster, 2, "Trainable") == node
             assert sum(count_processes(cluster, each, "gcs_server") for each in (1, 2)) == servers
             command.signal(2)
             done = command.wait()
