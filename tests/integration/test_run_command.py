@@ -65,6 +65,7 @@ def rows(trial: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
     file = tmp_path / "nine.yaml"
     file.write_text(NINE_TRIALS)

@@ -67,6 +67,7 @@ def swept(tmp_path: Path, text: str, *arguments: object) -> tuple[Any, Path]:
     return done, tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> None:
     started = time.monotonic()
     done, path = swept(tmp_path, FATES, "--allow-failures", 3)
@@ -93,9 +94,8 @@ def test_a_sweep_outlives_trials_that_raise_diverge_and_hang(tmp_path: Path) -> 
     assert f"every trial of {path} has ended" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("-o", "search.pbt.synch=true", "--max-concurrent", "1"), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-o", "search.pbt.synch=true", "--max-concurrent", "1")])
 def test_pbt_copies_weights_and_keys(options: tuple[str, ...], tmp_path: Path) -> None:
     done, path = swept(tmp_path, POPULATION, "--json", *options)
     assert done.returncode == 0, done.stdout + done.stderr
