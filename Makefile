@@ -25,7 +25,7 @@ test: install
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
 # Everything that can go wrong on purpose, a quarter of an hour; some: .venv/bin/python -m tests.drills run NAME...
 drills: install

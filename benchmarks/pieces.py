@@ -10,9 +10,9 @@ import torch
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
-from rlexp.agents.dqn.agent import q_network_config
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.dqn.players import q_network_config
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.apex import ApexConfig

@@ -15,14 +15,14 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import explaining, reading, training
+from rlexp.commands import explaining, joining, reading, training
 from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_ANSWER_SIGNALS = {"run", "sweep", "resume"}
+_ANSWER_SIGNALS = {"run", "sweep", "resume", "join"}
 """Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
 
 _OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}
@@ -110,6 +110,7 @@ for command in (
     training.run,
     training.sweep,
     training.resume,
+    joining.join,
     reading.evaluate,
     reading.logs,
     reading.compare,

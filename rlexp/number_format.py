@@ -18,6 +18,7 @@ MOST_LINES: Final = 20
 """Of a list that may be very long; the rest is counted."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _MOST_DIGITS: Final = 6
+_SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _SMALLEST_DECIMAL: Final = 1e-3
 """Below, six digits behind the point are too few."""
 
@@ -61,6 +62,14 @@ def digits_for(largest: float) -> int:
 def short(value: Any) -> str:
     """Return a number with three significant digits and no needless zeros: ``0.02``, ``12.3``, ``1e-05``."""
     return f"{value:.3g}" if is_known(value) else MISSING
+
+
+def size(num_bytes: Any) -> str:
+    """Return 1234567 bytes as ``1.2 MB``."""
+    if not is_known(num_bytes):
+        return MISSING
+    unit, name = next(((unit, name) for unit, name in _SIZES if num_bytes >= unit), (1, "B"))
+    return f"{num_bytes:.0f} B" if unit == 1 else f"{num_bytes / unit:.1f} {name}"
 
 
 def value_words(value: Any) -> str:

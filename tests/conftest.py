@@ -1,4 +1,4 @@
-"""What tests share: one Ray per session."""
+"""What tests share: one Ray and one Redis per session."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pytest
 
 from rlexp.sessions.own import OwnRay
 from rlexp.sessions.ray_environment import set_ray_environment
+from tests.brokers import RedisServer, running_redis
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)
@@ -16,3 +17,18 @@ def ray_session() -> Iterator[None]:
     """A Ray with four logical CPUs, started at the first test that needs one."""
     with OwnRay(num_cpus=4, num_gpus=0, debug=False):
         yield
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis for all tests of this process, started at the first one that needs it; its client is there too."""
+    pytest.importorskip("redis")
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The address of that Redis, emptied."""
+    redis_server.command("FLUSHALL")
+    return redis_server.url

@@ -11,11 +11,13 @@ from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 
+from rlexp.agents.board_workers import board_figures, num_players_of, with_joined_actors
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
+from rlexp.agents.task_description import BoardTrial
 from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
@@ -26,6 +28,7 @@ from rlexp.errors import TrialError
 from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
+from rlexp.rollout.board_thread import BoardLink
 from rlexp.rollout.evaluation import (
     ActingPolicy,
     EvaluationLimits,
@@ -64,8 +67,11 @@ class Agent(ABC, Generic[ConfigT]):
         seed: int,
         checkpoint: Checkpoint | None = None,
         modules: UserModules = NO_MODULES,
+        board: BoardLink | None = None,
     ) -> None:
         """Place everything and publish the first weights, those of ``checkpoint`` where one is given.
+
+        With ``board``, which it owns from now on, actors can join.
 
         Every process that makes envs may import the user's ``modules``. ``stream_seed`` seeds workers, shards and
         routing: after a checkpoint it is another one than before, so that nothing comes twice.
@@ -73,6 +79,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.config = config
         self.env_config = env_config_of(env, config, modules)
         self.pool = pool
+        self.board = board
         self.seed = seed
         self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
@@ -80,7 +87,8 @@ class Agent(ABC, Generic[ConfigT]):
         self._clock = RunningClock()
         self._last_sample_s = math.inf
         self.observation_space, self.action_space = spaces_of(self.env_config)
-        self.filters = ObservationFilters(config, self.observation_space, checkpoint.arrays if checkpoint else {})
+        arrays = checkpoint.arrays if checkpoint else {}
+        self.filters = ObservationFilters(config, self.observation_space, arrays, self.num_players)
         learner = self.make_learner()
         if checkpoint is not None:
             load_learner(learner, checkpoint)
@@ -126,7 +134,7 @@ class Agent(ABC, Generic[ConfigT]):
 
     def stats(self) -> Figures:
         """Return figures for the results, beside those of the optimizer."""
-        return {}
+        return board_figures(self.source)
 
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
         """Add what may be read while the learner continues, but before the next step of the optimizer."""
@@ -137,10 +145,22 @@ class Agent(ABC, Generic[ConfigT]):
         if own_state is not None:
             self.optimizer.load(own_state)
 
+    @property
+    def num_players(self) -> int:
+        """The trial's own workers, and the seats of those who join it."""
+        return num_players_of(self.config, self.board)
+
     def place_workers(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
-        """Place the rollout workers; the arguments are those of ``RemoteWorkers``."""
+        """Place the rollout workers; the arguments are those of ``RemoteWorkers``. With a board they may be none."""
+        if self.board is not None and self.config.num_workers == 0:
+            return self.with_board(None)
         workers = self.pool, self.config, self.spec_maker(), self.stream_seed
-        return place_workers(*workers, queue_depth, max_weight_sync_delay)
+        return self.with_board(place_workers(*workers, queue_depth, max_weight_sync_delay))
+
+    def with_board(self, own: SampleSource | None) -> SampleSource:
+        """Return ``own`` workers together with the actors that join, where there is a board."""
+        trial = BoardTrial(self.env_config, self.stream_seed, self.observation_space, self.action_space)
+        return with_joined_actors(own, self.pool, self.board, self.config, trial)
 
     def spec_maker(self) -> MakeSpec:
         """Return what makes the specs of the workers."""
@@ -254,7 +274,7 @@ class Agent(ABC, Generic[ConfigT]):
             "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
             "num_steps_trained": self.optimizer.counters.num_steps_trained,
             "optimizer": {type(self.optimizer).__name__: self.optimizer.state()},
-            "rollout_fingerprint": rollout_fingerprint(self.env_config, self.config),
+            "rollout_fingerprint": rollout_fingerprint(self.env_config, self.config, self.board is not None),
             "source": self.source.state(),
         }
 
@@ -263,7 +283,9 @@ class Agent(ABC, Generic[ConfigT]):
         self._progress.load(state)
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
         self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
-        if state.get("rollout_fingerprint") == rollout_fingerprint(self.env_config, self.config):
+        if state.get("rollout_fingerprint") == rollout_fingerprint(
+            self.env_config, self.config, self.board is not None
+        ):
             self.source.load(state["source"])
         self.restore_optimizer(state, arrays)
 
@@ -271,7 +293,7 @@ class Agent(ABC, Generic[ConfigT]):
         """Return whether ``iteration`` has its minimum, or has done something and reached one of ``bounds``."""
         if iteration.has_minimum(self.config):
             return True
-        counters = self._progress.counters(self.optimizer.counters, self.source.num_weight_syncs)
+        counters = self._progress.counters(self.optimizer, self.source.num_weight_syncs)
         return iteration.has_progress and bounds.reached(counters)
 
     def _take_infos(self) -> list[SampleInfo]:
@@ -279,7 +301,7 @@ class Agent(ABC, Generic[ConfigT]):
         now = self._clock()
         if infos:
             self._last_sample_s = now
-        elif now - self._last_sample_s > STALL_TIMEOUT_S:
+        elif now - self._last_sample_s > STALL_TIMEOUT_S and self.board is None:  # actors may come at any time
             raise TrialError(
                 f"no worker delivered a sample for {STALL_TIMEOUT_S:.0f} s",
                 "the env hangs in reset or step, or sample_batch_size is far too large for it",
@@ -295,7 +317,7 @@ class Agent(ABC, Generic[ConfigT]):
             sampled=iteration.sampled,
             trained=iteration.trained,
             counters=self.optimizer.counters,
-            num_workers=max(self.config.num_workers, 1),
+            num_workers=self.num_players,
             infos=infos,
             figures={**self.optimizer.stats(), **self.stats()},
         ).row(self._progress)

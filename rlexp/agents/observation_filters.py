@@ -33,8 +33,12 @@ class ObservationFilters:
         config: CommonConfig,
         observation_space: gym.Space[Any],
         arrays: Mapping[str, Mapping[str, Array]],
+        num_players: int | None = None,
     ) -> None:
-        """Begin with nothing seen, or with what the ``arrays`` of a checkpoint hold; raises UsageError for images."""
+        """Begin with nothing seen, or with what the ``arrays`` of a checkpoint hold; raises UsageError for images.
+
+        Workers and joined actors together are ``num_players``; None: there are workers only.
+        """
         self._observed: ObservedMoments | None = None
         if config.observation_filter == "NoFilter":
             return
@@ -44,7 +48,7 @@ class ObservationFilters:
                 f"observation_filter {config.observation_filter} does not suit images {shape}",
                 "use observation_filter: NoFilter; networks scale the bytes of images themselves",
             )
-        self._observed = ObservedMoments(config.num_workers, shape, config.synchronize_filters)
+        self._observed = ObservedMoments(num_players or config.num_workers, shape, config.synchronize_filters)
         if GROUP in arrays:
             self._observed.load(arrays[GROUP])
 

@@ -69,7 +69,7 @@ def errors_of(path: Path, hint: str = _HINT) -> Iterator[None]:
         raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", hint) from error
 
 
-def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig) -> dict[str, Any]:
+def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig, has_board: bool = False) -> dict[str, Any]:
     """Return the env and the keys by which workers play, as JSON has them."""
     # Where it is imported from, and how many threads step it, changes nothing in an env.
     env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
@@ -77,5 +77,8 @@ def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig) -> dict[str
     keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {
         "sample_batch_size": config.fragment_length
     }
-    fingerprint: dict[str, Any] = plain({"env": env, "config": keys})
+    board = (
+        {"board": True} if has_board else {}
+    )  # its source has another state; checkpoints without one stay as they are
+    fingerprint: dict[str, Any] = plain({"env": env, "config": keys, **board})
     return fingerprint

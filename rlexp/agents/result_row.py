@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow
-from rlexp.optimizers.policy_optimizer import Counters, Figures
+from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 
@@ -87,14 +87,16 @@ class Progress:
         """Seconds since the beginning, without those between two processes."""
         return self._time_before_s + time.monotonic() - self._started_s
 
-    def counters(self, steps: Counters, num_weight_syncs: int) -> dict[str, float]:
+    def counters(self, optimizer: PolicyOptimizer, num_weight_syncs: int) -> dict[str, float]:
         """Return the counters that are known at every step of the optimizer, by the names that they have in a row."""
+        steps = optimizer.counters
         return {
             "timesteps_total": steps.num_steps_sampled,
             "time_total_s": self.time_total_s,
             "episodes_total": self.episodes_total,
             "info/num_steps_sampled": steps.num_steps_sampled,
             "info/num_steps_trained": steps.num_steps_trained,
+            "info/num_updates": optimizer.num_updates,
             "info/num_weight_syncs": num_weight_syncs,
         }
 

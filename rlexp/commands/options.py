@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rlexp.config.command_line import Flag, LoadOptions
+from rlexp.errors import UsageError
 from rlexp.machine import Cluster, fitted, this_machine
 from rlexp.sessions.choose import OWN, Joining
 
@@ -100,3 +102,22 @@ def _nodes_at(address: str) -> Cluster:
     from rlexp.sessions.probe import probe_cluster
 
     return probe_cluster(address).cluster
+
+
+def search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, ...]:
+    """Return what the options say as values of keys, for the file's reader to lay over it."""
+    section = (
+        Flag(f"--{key.replace('_', '-')} {value}", f"search.{key}", str(value))
+        for key, value in given.items()
+        if value is not None
+    )
+    for text in searched:
+        if "=" not in text:
+            raise UsageError(f"--sweep {text} names no values", "write --sweep lr=1e-3,1e-4")
+    values = ((text, *text.partition("=")[::2]) for text in searched)
+    return (*section, *(Flag(f"--sweep {text}", key, _searched(value)) for text, key, value in values))
+
+
+def _searched(text: str) -> str:
+    """Return a list of values as a grid; a sampler, ``{loguniform: [1e-4, 1e-2]}``, as it is."""
+    return text if text.lstrip().startswith("{") else f"{{grid_search: [{text}]}}"

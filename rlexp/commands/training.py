@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, chosen_board, refuse_board
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
@@ -32,8 +32,9 @@ from rlexp.commands.options import (
     Wait,
     WorkingDir,
     load_options,
+    search_flags,
 )
-from rlexp.config.command_line import Flag, LoadOptions, experiment_text, option_at
+from rlexp.config.command_line import LoadOptions, experiment_text, option_at
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
@@ -42,6 +43,7 @@ from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
+from rlexp.transport.address import BoardAddress
 
 _OF_AN_EXPERIMENT: Final = {
     "agent": "rlexp run FILE -o run=APEX overrides a value in the file",
@@ -81,6 +83,8 @@ def run(
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    board: BoardUrl = None,
+    insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -89,13 +93,13 @@ def run(
 
     A run is named after its experiment, or after the first file where there are several experiments.
     """
-    joining = choose(address, os.environ, wait, working_dir)
+    joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
     options = load_options(imports, allow_unknown, fit, joining=joining)
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
     plan = load_plan(files, overrides or (), seed, options)
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining))
+    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
 
 
 def sweep(
@@ -122,6 +126,7 @@ def sweep(
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    board: NoBoard = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -135,7 +140,8 @@ def sweep(
     section: dict[str, Any] = {"searcher": searcher, "scheduler": scheduler, "metric": metric, "mode": mode}
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
-    joining, flags = choose(address, os.environ, wait, working_dir), _search_flags(section, searched or ())
+    refuse_board(board, "a sweep has many trials, and a board's task is one")
+    joining, flags = choose(address, os.environ, wait, working_dir), search_flags(section, searched or ())
     options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=flags, joining=joining)
     if dry_run:
         return check_files([file], overrides or (), seed, options, joining, as_json=as_json)
@@ -151,6 +157,8 @@ def resume(
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    board: BoardUrl = None,
+    insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -161,12 +169,12 @@ def resume(
     -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not.
     """
     outlive_readers()
-    joining = choose(address, os.environ, wait, working_dir)
+    joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
-        code = resume_run(path, overrides or (), display, debug, joining)
+        code = resume_run(path, overrides or (), display, debug, joining, address_of_board)
     raise typer.Exit(code)
 
 
@@ -228,6 +236,7 @@ class _Flags:
     as_json: bool = False
     debug: bool = False
     joining: Joining = OWN
+    board: BoardAddress | None = None
 
 
 def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None:
@@ -243,32 +252,13 @@ def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None
     from rlexp.tuning.run import RunOptions, run_plan
     from rlexp.tuning.sweep import run_sweep
 
-    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv, flags.joining)
+    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv, flags.joining, flags.board)
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
         if allow_failures is None:
             code = run_plan(plan, options, display)
         else:
             code = run_sweep(plan, options, display, allow_failures)
     raise typer.Exit(code)
-
-
-def _search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, ...]:
-    """Return what the options say as values of keys, for the file's reader to lay over it."""
-    section = (
-        Flag(f"--{key.replace('_', '-')} {value}", f"search.{key}", str(value))
-        for key, value in given.items()
-        if value is not None
-    )
-    for text in searched:
-        if "=" not in text:
-            raise UsageError(f"--sweep {text} names no values", "write --sweep lr=1e-3,1e-4")
-    values = ((text, *text.partition("=")[::2]) for text in searched)
-    return (*section, *(Flag(f"--sweep {text}", key, _searched(value)) for text, key, value in values))
-
-
-def _searched(text: str) -> str:
-    """Return a list of values as a grid; a sampler, ``{loguniform: [1e-4, 1e-2]}``, as it is."""
-    return text if text.lstrip().startswith("{") else f"{{grid_search: [{text}]}}"
 
 
 def _refuse_beside_files(context: typer.Context) -> None:

@@ -26,6 +26,7 @@ from rlexp.number_format import (
     percent,
     score,
     short,
+    size,
     sparkline,
 )
 from rlexp.runs.run_record import Status
@@ -52,6 +53,7 @@ _FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "count": count,
     "percent": percent,
     "short": short,
+    "size": size,
     "ratio": partial(decimal, digits=2),
     "levels": lambda shares: levels((shares or [])[:_SHARES_SHOWN]),
 }
@@ -174,7 +176,8 @@ def _reward(view: TrialView) -> Text:
 
 
 def _lines(view: TrialView) -> tuple[FactLine, ...]:
-    return view.trial.experiment.config.DISPLAYED
+    lines = view.trial.experiment.config.DISPLAYED
+    return tuple(line for line in lines if line.needs is None or line.needs in view.row)
 
 
 def _facts(line: FactLine, row: Mapping[str, Any]) -> list[str]:

@@ -101,6 +101,9 @@ def report(view: TrialView) -> str:
         f"trained {count(row.get('info/train_throughput'))}/s",
         f"bottleneck {row.get('info/bottleneck', '-')}",
     ]
+    if "info/board/actors" in row:
+        actors, seats = (count(row.get(f"info/board/{name}")) for name in ("actors", "seats"))
+        parts.append(f"board {actors}/{seats} actors {count(row.get('info/board/fragments_per_s'))} fragments/s")
     return "  ".join(parts)
 
 

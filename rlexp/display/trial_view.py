@@ -25,6 +25,7 @@ _UNITS: Final[Mapping[str, str]] = MappingProxyType(
         "episodes_total": "episodes",
         "time_total_s": "training time",
         "time_budget_s": "time_budget_s",
+        "info/num_updates": "updates",
     }
 )
 _LEAST_GAIN: Final = 0.01

@@ -104,6 +104,10 @@ class AsyncReplayOptimizer:
         self._publisher = WeightPublisher(source, learner_runner, config.min_weight_publish_s, config.num_gatherers)
         self._learner_time_seen_s = dict.fromkeys(LEARNER_PARTS, 0.0)
 
+    @property
+    def num_updates(self) -> int:
+        return self._learner_runner.num_updates
+
     def start(self) -> None:
         """Publish the first weights and start the learner."""
         self._publisher.publish()

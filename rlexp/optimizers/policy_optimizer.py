@@ -37,6 +37,11 @@ class PolicyOptimizer(Protocol):
         """Whether an iteration may end now: nothing is half done, such as a train batch collected in part."""
         ...
 
+    @property
+    def num_updates(self) -> int:
+        """The learner's updates since the training began; one that ends just now may not be counted yet."""
+        ...
+
     def start(self) -> None:
         """Publish the first weights, and start what runs beside ``step``."""
         ...

@@ -63,6 +63,10 @@ class SyncReplayOptimizer:
         self._stopwatch = Stopwatch()
         self._last_stats: Mapping[str, float] = {}
 
+    @property
+    def num_updates(self) -> int:
+        return self._learner.num_updates
+
     def start(self) -> None:
         """Publish the first weights."""
         self._publish_weights()
@@ -112,7 +116,7 @@ class SyncReplayOptimizer:
         lap = self._stopwatch.drain()
         time_share = {part: seconds / max(lap.elapsed_s, 1e-9) for part, seconds in lap.parts_s.items()}
         return {
-            "num_updates": self._learner.num_updates,
+            "num_updates": self.num_updates,
             **self._learner.stats(),
             **source_figures(self._source),
             **replay_figures([self._shard.stats()]),

@@ -18,7 +18,7 @@ _WHAT_IT_RUNS_ON: Final = (
     *("config/num_cpus_for_driver", "config/num_threads_per_worker", "config/custom_resources_per_worker"),
     *("config/max_num_worker_restarts", "config/sample_timeout_s", "config/replay_storage", "config/debug"),
     *("config/evaluation_interval", "config/evaluation_num_episodes", "config/monitor"),
-    "config/checkpoint_replay",
+    *("config/checkpoint_replay", "config/board"),
 )
 
 CHANGEABLE: Final = frozenset(

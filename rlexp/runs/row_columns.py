@@ -18,7 +18,6 @@ COLUMNS: Final = (
     "trial_name",
     *OPTIMIZER_METRICS,
     *EVALUATION_METRICS,
-    "info/num_updates",
     "info/trained_per_sampled",
     "info/learner_wait_share",
     "info/worker_wait_share",

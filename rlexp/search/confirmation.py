@@ -23,6 +23,7 @@ from rlexp.search.standings import Standings
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import Decision, Ending
+from rlexp.transport.address import BoardAddress
 
 _UNFINISHED: Final = f".{CONFIRMATION_FOLDER}.writing"
 MakeSearch = Callable[[SearchState, Journal], Search]
@@ -73,6 +74,10 @@ class ConfirmedSearch:
     @property
     def milestones(self) -> Milestones | None:
         return self._now.milestones
+
+    @property
+    def board(self) -> BoardAddress | None:
+        return None
 
     @property
     def deadline_s(self) -> float | None:

@@ -14,6 +14,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Milestones, Verdict
+from rlexp.transport.address import BoardAddress
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class TrialSource(Protocol):
     def reuses_processes(self) -> bool:
         """Whether a process may train one trial after another."""
 
+    @property
+    def board(self) -> BoardAddress | None:
+        """Where actors can join the trial, without the password; None: nowhere."""
+
     def next(self) -> Trial | None:
         """Return a trial to be started, or None where there is none at the moment."""
 
@@ -112,8 +117,15 @@ class FixedTrials:
     hang_timeout_s: float | None = None
     hparams_metrics: Sequence[str] = ()
 
-    def __init__(self, trials: Sequence[Trial], cpus: float = math.inf, gpus: float = math.inf) -> None:
-        """``cpus`` and ``gpus`` are what all trials that run together may reserve."""
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        cpus: float = math.inf,
+        gpus: float = math.inf,
+        board: BoardAddress | None = None,
+    ) -> None:
+        """``cpus`` and ``gpus`` are what all trials that run together may reserve; with ``board``, one trial."""
+        self.board = board
         self.reuses_processes = all(trial.experiment.reuse_actors for trial in trials)
         self._trials = deque(trials)
         self._room = {required_cpus: cpus, required_gpus: gpus}

@@ -46,7 +46,7 @@ def choose(
     if address == AUTO and environment.get(RAY_ADDRESS, "").strip() not in ("", LOCAL):
         name, address = RAY_ADDRESS, environment[RAY_ADDRESS].strip()
     environment.pop(RAY_ADDRESS, None)
-    wait_s = None if wait is None else _seconds(wait)
+    wait_s = None if wait is None else seconds_of(wait, "--wait")
     if address in ("", LOCAL):
         _refuse_options_of_clusters(wait, sends_folder)
         return OWN
@@ -82,8 +82,9 @@ def _refuse_options_of_clusters(wait: str | None, sends_folder: bool) -> None:
         raise UsageError(f"{given} is for clusters, and no address of one was given", "add --address HOST:PORT")
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str, option: str) -> float:
+    """Return the duration that ``option`` gives, ``30s``, ``10m`` or ``2h``, in seconds; raises UsageError."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"--wait {text} is no duration", "write --wait 30s, 10m or 2h")
+        raise UsageError(f"{option} {text} is no duration", f"write {option} 30s, 10m or 2h")
     return float(found[1]) * _SECONDS[found[2]]

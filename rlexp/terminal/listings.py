@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rlexp.json_file import to_json
 from rlexp.line_width import columns_of
-from rlexp.number_format import MISSING, count, middle_cut, one_line, score
+from rlexp.number_format import MISSING, count, middle_cut, one_line, score, size
 from rlexp.results.run_listing import DAMAGED, KILLED, Found
 from rlexp.runs.run_record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
@@ -25,7 +25,6 @@ _DECENT_NAME: Final = 20
 _LONGEST_ENV: Final = 24
 _COLOURS: Final = {Status.RUNNING: GREEN, Status.ERROR: RED, DAMAGED: RED, KILLED: YELLOW}
 _AGES: Final = ((365 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
@@ -113,18 +112,13 @@ def _cells(found: Found, path: Path, now: datetime) -> dict[str, str]:
         "steps": count(found.steps),
         "iter": count(found.iterations),
         "age": _age(found.started, now),
-        "size": _size(found.size_bytes),
+        "size": size(found.size_bytes),
     }
-
-
-def _size(size_bytes: int) -> str:
-    size, unit = next(((size, unit) for size, unit in _SIZES if size_bytes >= size), _SIZES[-1])
-    return f"{size_bytes} B" if size == 1 else f"{size_bytes / size:.1f} {unit}"
 
 
 def _age(started: datetime | None, now: datetime) -> str:
     if started is None:
         return MISSING
     seconds = max((now - started).total_seconds(), 0.0)
-    size, unit = next(((size, unit) for size, unit in _AGES if seconds >= size), _AGES[-1])
-    return f"{int(seconds // size)} {unit}"
+    span, unit = next(((span, unit) for span, unit in _AGES if seconds >= span), _AGES[-1])
+    return f"{int(seconds // span)} {unit}"

@@ -35,6 +35,8 @@ from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
+from rlexp.transport.address import BoardAddress
+from rlexp.tuning.board_task import checked_board, refuse_board_of_sweeps
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session
@@ -43,7 +45,14 @@ from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep import capacity, confirmed_search
 
 
-def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bool, joining: Joining = OWN) -> int:
+def resume_run(
+    path: Path,
+    overrides: Sequence[str],
+    display: Display,
+    debug: bool,
+    joining: Joining = OWN,
+    board: BoardAddress | None = None,
+) -> int:
     """Continue the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
 
     ``overrides`` (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial continues from its
@@ -53,6 +62,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     record = read_run_record(path)
     refuse_untrusted(path, record)
     if is_sweep(path):
+        refuse_board_of_sweeps(board)
         return resume_sweep(path, record, overrides, display, debug, joining)
     refuse_changes_of(overrides, {"seed"}.union(*(trial.varied for trial in record.trials)), path)
     plan = load_recorded_plan(path, record, overrides)
@@ -65,6 +75,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
     options = _options(path, debug, joining)
+    board = checked_board(trials, board, joining, display)
     cluster = cluster_for(plan, trials, display, options)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:
@@ -76,7 +87,7 @@ def resume_run(path: Path, overrides: Sequence[str], display: Display, debug: bo
             return _concluded(Status.TERMINATED, directory, display)
         directory.restart(trials)
         session = make_session(cluster, plan, options)
-        source = FixedTrials(trials, cluster.cpus, cluster.gpus)
+        source = FixedTrials(trials, cluster.cpus, cluster.gpus, board)
         return run_in_session(source, trials, directory, display, request, session)
 
 

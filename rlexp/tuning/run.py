@@ -24,6 +24,8 @@ from rlexp.search.trial_source import FixedTrials, TrialSource
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
+from rlexp.transport.address import BoardAddress
+from rlexp.tuning.board_task import checked_board
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
@@ -42,6 +44,8 @@ class RunOptions:
     command: Sequence[str]
     joining: Joining = OWN
     """Which Ray the trials run in."""
+    board: BoardAddress | None = None
+    """Where actors join the trial; None: nowhere."""
 
 
 def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
@@ -49,6 +53,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
+    board = checked_board(plan.trials, options.board, options.joining, display)
     cluster = cluster_for(plan, plan.trials, display, options)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     name = usual_name(plan)
@@ -59,7 +64,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
         session = make_session(cluster, plan, options)
-        source = FixedTrials(plan.trials, cluster.cpus, cluster.gpus)
+        source = FixedTrials(plan.trials, cluster.cpus, cluster.gpus, board)
         return run_in_session(source, plan.trials, directory, display, request, session)
 
 

@@ -24,6 +24,7 @@ from rlexp.runs.secrets import masked
 from rlexp.runs.videos import write_video
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.board_task import board_link
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 
@@ -153,9 +154,8 @@ class ExperimentTrainable(tune.Trainable):
             self._resumed_row = row
         self._last_row = row or {}
         self._files.write_phase(f"creating {processes_of(config)}")
-        agent = make_agent(
-            self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, self._assignment.modules
-        )
+        modules, board = self._assignment.modules, board_link(self._assignment.board, self._experiment.name)
+        agent = make_agent(self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, modules, board)
         self._files.write_phase(TRAINING)
         return agent
 

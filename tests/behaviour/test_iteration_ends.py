@@ -48,6 +48,13 @@ def test_trial_ends_at_its_stop_by_time(tmp_path: Path, monkeypatch: pytest.Monk
     assert 0.5 <= row["time_total_s"] < 3.0
 
 
+@pytest.mark.key("stop")
+def test_trial_ends_after_as_many_updates_as_its_stop_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with assigned(tmp_path, LONG, stop={"num_updates": 7}) as assignment:
+        (row,) = rows_of(assignment, monkeypatch)
+    assert row["info"]["num_updates"] == 7
+
+
 @pytest.mark.parametrize("writes_checkpoint", [False, True])
 def test_iterations_end_at_milestones(writes_checkpoint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     milestones = Milestones("timesteps_total", 100, 2.0, writes_checkpoint)

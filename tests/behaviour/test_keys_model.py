@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.agent import DQNAgent, q_network_config
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.players import q_network_config
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_modules import UserModules

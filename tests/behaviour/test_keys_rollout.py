@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
-from rlexp.agents.dqn import agent as dqn_agent
+from rlexp.agents.dqn import players
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
@@ -188,7 +188,7 @@ class WatchingPolicy(ScriptedPolicy):
 @pytest.mark.key("observation_filter")
 def test_the_policy_acts_on_what_the_replay_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = WatchingPolicy()
-    monkeypatch.setattr(dqn_agent, "DQNPolicy", lambda *args: policy)
+    monkeypatch.setattr(players, "DQNPolicy", lambda *args: policy)
     np.testing.assert_array_equal(rows(sample(1, ENDLESS_ENV, **MEAN_STD)), np.concatenate(policy.seen))
 
 

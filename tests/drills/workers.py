@@ -75,7 +75,7 @@ def fail_once(scene: Scene, how: str, said: str) -> str:
     return note
 
 
-@drill(1, "kill-rollout", pace="fast")
+@drill(1, "kill-rollout")
 def kill_rollout(scene: Scene) -> str:
     """A rollout worker is killed with -9 in the middle of an episode."""
     return lose_worker(scene, signal.SIGKILL)
@@ -266,7 +266,7 @@ def object_store_full(scene: Scene) -> str:
     return f"{row['timesteps_total']} steps of 21 kB each through 80 MB"
 
 
-@drill(49, "orphans", pace="fast")
+@drill(49, "orphans")
 def orphans(scene: Scene) -> str:
     """After a run that ended by itself nothing of it is left but its directory."""
     shared = set(os.listdir("/dev/shm"))

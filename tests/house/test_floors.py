@@ -29,6 +29,7 @@ FLOORS = {
     "checkpoint": 1,
     "metrics": 1,
     "task_pool": 1,
+    "transport": 1,
     "config": 0,
     "sample_batch": 0,
     "schedules": 0,
@@ -69,7 +70,11 @@ LIBRARIES = {
     "gymnasium": {"envs", "models", "rollout", "agents"},
     "typer": {"cli", "commands"},
     "yaml": {"config"},
+    "redis": {"transport"},
+    "lz4": {"replay", "transport"},
 }
+KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
+REDIS_CLIENTS = {"transport/boards/redis.py", "transport/carriers/redis.py"}
 
 
 def room_of(path: Path) -> str:
@@ -130,6 +135,22 @@ def test_libraries_stay_in_their_rooms(library: str) -> None:
         if (module == library or module.startswith(library + ".")) and room_of(path) not in rooms
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_transport_knows_bytes_and_rows_only() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE.parent)}:{line}: transport must not import {module}"
+        for path, line, module in IMPORTS
+        if room_of(path) == "transport"
+        and module.startswith("rlexp.")
+        and module.split(".")[1] not in KNOWN_TO_TRANSPORT
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_redis_client_has_two_files() -> None:
+    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == "redis"}
+    assert users <= REDIS_CLIENTS
 
 
 @pytest.mark.parametrize(

@@ -351,7 +351,7 @@ def kill_one(kind: str) -> None:
     ("storage", "kinds"),
     [
         (ACTORS, ["RolloutWorker", "ReplayShard"]),
-        (SHARED_MEMORY, ["RolloutWorker"]),
+        pytest.param(SHARED_MEMORY, ["RolloutWorker"], marks=pytest.mark.slow),
         pytest.param(GATHERED, ["Gatherer", "ReplayShard"], marks=pytest.mark.cluster_slow),
     ],
 )

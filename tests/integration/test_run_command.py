@@ -91,6 +91,7 @@ def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob("*.pkl")), "Tune's pickles stay nowhere"
 
 
+@pytest.mark.slow
 def test_a_failing_trial_is_named_and_the_others_finish(tmp_path: Path) -> None:
     file = tmp_path / "failing.yaml"
     file.write_text(

@@ -116,6 +116,7 @@ def test_pbt_copies_weights_and_keys(options: tuple[str, ...], tmp_path: Path) -
     assert rows[-1]["timesteps_total"] >= 1200
 
 
+@pytest.mark.slow
 def test_killed_sweep_is_resumed(tmp_path: Path) -> None:
     """Nothing that is over runs again, all eight are ranked, and what was over still counts at its rungs."""
     (tmp_path / "sweep.yaml").write_text(EIGHT)

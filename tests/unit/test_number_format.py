@@ -23,6 +23,9 @@ def test_a_sparkline_has_one_block_a_stretch_and_spans_low_to_high(values: list[
     [
         (number_format.count(1234567.8), "1,234,568"),
         (number_format.count(None), "-"),
+        (number_format.size(999), "999 B"),
+        (number_format.size(1_234_567), "1.2 MB"),
+        (number_format.size(None), "-"),
         (number_format.count(True), "-"),
         (number_format.percent(0.999), "99 %"),
         (number_format.percent(0.29), "29 %"),

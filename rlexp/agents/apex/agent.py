@@ -53,7 +53,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
         settings = self.config.optimizer
         self._gathered = self._place_gatherers()
         if self._gathered is not None:
-            return self._gathered
+            return self.with_board(self._gathered)
         return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
@@ -67,7 +67,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
         settings = self.config.optimizer
         config = DataPathConfig(
             replay_depth=settings.replay_queue_depth,
-            store_depth=settings.sample_queue_depth * max(self.config.num_workers, 1),
+            store_depth=settings.sample_queue_depth * self.num_players,
             beta=self.beta_schedule(),
             reports_timing=settings.debug,
             min_weight_publish_s=settings.min_weight_publish_s,
@@ -84,8 +84,8 @@ class ApexAgent(DQNAgent[ApexConfig]):
         )
 
     def _make_learner_runner(self, learner: Learner) -> LearnerRunner[RowsOfShard]:
-        """Return what learns: a thread; with ``num_workers: 0`` the optimizer's own, so that runs are repeatable."""
-        if self.config.num_workers == 0:
+        """Return what learns: a thread; without other players the optimizer's own, so that runs are repeatable."""
+        if self.config.num_workers == 0 and self.board is None:
             return InlineLearnerRunner(learner)
         return LearnerThread(learner, self.config.optimizer.learner_queue_depth)
 

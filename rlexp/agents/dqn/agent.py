@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from rlexp.agents.dqn.exploration import (
-    AnnealedEpsilon,
-    ConstantEpsilon,
-    EpsilonGreedyPolicy,
-    EpsilonSchedule,
-    PolicyExploration,
-    epsilon_ladder,
-)
+from rlexp.agents.dqn.exploration import EpsilonGreedyPolicy, EpsilonSchedule
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.envs import is_byte_vector
-from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
+from rlexp.models import QNetworkConfig
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
+from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
+from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.replay import ReplayShard
 from rlexp.rollout.evaluation import ActingPolicy
-from rlexp.rollout.n_step import NStep
 from rlexp.rollout.source import SampleSource
-from rlexp.schedules import LinearSchedule, PiecewiseSchedule
+from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
+
+BOARD_LEARNER_QUEUE = 4
+"""Batches that wait for the learner, where actors join over a board."""
 
 DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
 
@@ -83,21 +80,12 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return self.place_workers(queue_depth=1, max_weight_sync_delay=1)
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        config = self.config
-        return WorkerParts(
-            make_policy=partial(
-                DQNPolicy,
-                self.network_config(),
-                self._policy_exploration(worker_index, seed),
-                config.worker_side_prioritization,
-                num_threads,
-            ),
-            fold=NStep(config.n_step, config.gamma),
-            reported_envs=self._reported_envs(worker_index),
-        )
+        return self._players.parts(worker_index, seed, num_threads)
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
-        shard = ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
+        if self.board is not None:
+            return self._make_board_optimizer(learner, source)
+        shard = self._make_shard()
         round_size = max(self.config.num_workers, 1)
         pacing = Pacing(self.config.training_intensity, self.config.train_batch_size)
         return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
@@ -108,26 +96,17 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return the ε of the envs of worker ``worker_index``."""
-        config, num_envs = self.config, self.config.num_envs_per_worker
-        if not self._explores_by_epsilon():
-            return ConstantEpsilon((0.0,) * num_envs)
-        if not config.per_worker_exploration:
-            first, last = config.exploration_initial_eps, config.exploration_final_eps
-            schedule = LinearSchedule(first, last, config.resolved_epsilon_timesteps)
-            return AnnealedEpsilon(schedule, config.exploration_warmup_timesteps, num_envs)
-        ladder = self._ladder()
-        if config.resolved_epsilon_ladder == "worker":
-            return ConstantEpsilon((ladder[worker_index],) * num_envs)
-        return ConstantEpsilon(ladder[worker_index * num_envs : (worker_index + 1) * num_envs])
+        return self._players.epsilon_schedule(worker_index)
 
     def stats(self) -> Figures:
-        """Return ε, as of the steps sampled so far."""
+        """Return ε, as of the steps sampled so far, and how the board and its actors do."""
         now = self.optimizer.counters.num_steps_sampled
-        epsilons = [self.epsilon_schedule(index).epsilons(now) for index in range(max(self.config.num_workers, 1))]
+        epsilons = [self.epsilon_schedule(index).epsilons(now) for index in range(self._players.number)]
         return {
             "min_exploration": float(min(each.min() for each in epsilons)),
             "max_exploration": float(max(each.max() for each in epsilons)),
             "exploration_per_worker": {str(index): float(each.mean()) for index, each in enumerate(epsilons)},
+            **super().stats(),
         }
 
     def reported_epsilon(self) -> float:
@@ -135,59 +114,24 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
         Only episodes of envs with at most this ε count for ``episode_reward_mean``.
         """
-        if not (self.config.per_worker_exploration and self._explores_by_epsilon()):
-            return math.inf
-        ladder = sorted(self._ladder())
-        return ladder[math.ceil(len(ladder) / 3) - 1]
+        return self._players.reported_epsilon()
 
-    def _reported_envs(self, worker_index: int) -> tuple[bool, ...] | None:
-        limit = self.reported_epsilon()
-        if math.isinf(limit):
-            return None
-        return tuple((self.epsilon_schedule(worker_index).epsilons(0) <= limit).tolist())
+    @cached_property
+    def _players(self) -> DQNPlayers:
+        return DQNPlayers(self.config, self.network_config(), None if self.board is None else self.config.board.actors)
 
-    def _explores_by_epsilon(self) -> bool:
-        """Whether ε explores: not with ``soft_q``, and with ``noisy`` only if the file says so."""
-        config = self.config
-        return config.explore and not config.soft_q and (config.epsilon_with_noisy or not config.noisy)
+    def _make_shard(self) -> ReplayShard:
+        return ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
 
-    def _ladder(self) -> tuple[float, ...]:
-        num_workers = max(self.config.num_workers, 1)
-        per_worker = self.config.resolved_epsilon_ladder == "worker"
-        return epsilon_ladder(num_workers if per_worker else num_workers * self.config.num_envs_per_worker)
-
-    def _policy_exploration(self, worker_index: int, seed: int) -> PolicyExploration | None:
-        config = self.config
-        if not config.explore:
-            return None
-        return PolicyExploration(
-            epsilon=self.epsilon_schedule(worker_index),
-            seed=seed,
-            worker_index=worker_index,
-            softmax_temp=config.softmax_temp if config.soft_q else None,
-            parameter_noise_stddev=config.parameter_noise_initial_stddev if config.parameter_noise else None,
+    def _make_board_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
+        """Return the optimizer of Ape-X with one shard in this process: rounds would wait for the network."""
+        self.add_event("DQN with a board samples and learns side by side: training_intensity holds them together")
+        return AsyncReplayOptimizer(
+            self.pool,
+            source,
+            ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self._make_shard), 1),
+            LearnerThread(learner, BOARD_LEARNER_QUEUE),
+            DataPathConfig(replay_depth=BOARD_LEARNER_QUEUE, store_depth=self.num_players, beta=self.beta_schedule()),
+            Pacing(self.config.training_intensity, self.config.train_batch_size),
+            np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )
-
-
-def q_network_config(
-    config: DQNConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> QNetworkConfig:
-    """Return the shape of the Q-network for an env's (checked) spaces."""
-    assert observation_space.shape is not None
-    assert isinstance(action_space, gym.spaces.Discrete)
-    head = HeadConfig(
-        hiddens=config.hiddens,
-        dueling=config.dueling,
-        noisy=config.noisy,
-        sigma0=config.sigma0,
-        num_atoms=config.num_atoms,
-        v_min=config.v_min,
-        v_max=config.v_max,
-    )
-    return QNetworkConfig(
-        observation_shape=observation_space.shape,
-        num_actions=int(action_space.n),
-        torso=torso_config_of(config),
-        head=head,
-        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
-    )

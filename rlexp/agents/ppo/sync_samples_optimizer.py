@@ -99,6 +99,10 @@ class SyncSamplesOptimizer:
         """Whether no train batch is collected in part."""
         return not self._collected.num_calls
 
+    @property
+    def num_updates(self) -> int:
+        return self._learner.num_updates
+
     def start(self) -> None:
         """Publish the first weights."""
         self._publish_weights()
@@ -157,7 +161,7 @@ class SyncSamplesOptimizer:
         lap = self._stopwatch.drain()
         time_share = {part: lap.parts_s.get(part, 0.0) / max(lap.elapsed_s, 1e-9) for part in ("workers", "learner")}
         return {
-            "num_updates": self._learner.num_updates,
+            "num_updates": self.num_updates,
             **self._learner.stats(),
             **source_figures(self._source),
             "num_fragments_lost": self._num_fragments_lost,

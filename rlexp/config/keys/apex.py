@@ -128,6 +128,12 @@ class ApexConfig(DQNConfig):
         """With shared memory, which processes on other machines do not have."""
         return self.replay_storage == "shared_memory" and self.num_workers > 0
 
+    @property
+    def board_obstacle(self) -> str | None:
+        """Shared memory, which ends at this machine."""
+        shares_memory = self.replay_storage == "shared_memory"
+        return "replay_storage is shared_memory, which joined actors cannot write into" if shares_memory else None
+
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's, then those that a kind of ``replay_storage`` has no use for."""
         yield from super().ineffective_keys()

@@ -55,6 +55,8 @@ class FactLine:
     """Texts with metrics of the trial's newest row in braces, each with one of the display's formats, such as
     ``replay {info/replay_fill:percent} full``; two metrics with ``..`` are a range. Where a line is too long, its
     last facts are left out."""
+    needs: str | None = None
+    """A metric without which the line is not shown."""
 
 
 @dataclass(frozen=True)

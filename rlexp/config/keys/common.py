@@ -84,6 +84,11 @@ class CommonConfig(CommonKeys):
         return False
 
     @property
+    def board_obstacle(self) -> str | None:
+        """Why actors cannot join a trial over a board; None: they can."""
+        return "it learns only from what its newest weights have played, which joined actors do not have in time"
+
+    @property
     def learner_processes(self) -> LearnerProcesses | None:
         """The processes of the learners; None: there is one, in the process of the driver."""
         return None

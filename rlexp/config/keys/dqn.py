@@ -53,6 +53,18 @@ class DQNConfig(DQNKeys):
             ),
         ),
         FactLine("exploring", ("ε {info/min_exploration..info/max_exploration:short}",)),
+        FactLine(
+            "board",
+            (
+                "{info/board/actors:count}/{info/board/seats:count} actors",
+                "{info/board/fragments_per_s:count} fragments/s {info/board/bytes_per_s:size}/s",
+                "weights {info/board/weights_bytes:size}",
+                "again {info/board/num_repeated:count}",
+                "refused {info/board/num_refused:count}",
+                "leases lost {info/board/num_lost_leases:count}",
+            ),
+            needs="info/board/actors",
+        ),
     )
 
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = (
@@ -73,6 +85,7 @@ class DQNConfig(DQNKeys):
         *CommonConfig.KEPT_BY_PBT,
         *("hiddens", "dueling", "noisy", "num_atoms", "v_min", "v_max", "discretize_actions"),
         *("buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay", "replay_storage"),
+        "board",
     )
     """And those of replay that does not fit into another one: the trial would continue with an empty replay."""
 
@@ -89,6 +102,11 @@ class DQNConfig(DQNKeys):
             keeps_whole_observations=False,
             in_checkpoints=self.checkpoint_replay,
         )
+
+    @property
+    def board_obstacle(self) -> str | None:
+        """Nothing: replay takes what any weights have played."""
+        return None
 
     @property
     def playable_actions(self) -> PlayableActions:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
@@ -172,6 +173,9 @@ class DQNKeys(CommonConfig):
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """How experience moves."""
+
+    board: Annotated[BoardConfig, RLEXP_ONLY] = BoardConfig()
+    """How actors join the trial over a board, with ``rlexp run --board URL``."""
 
     @property
     def resolved_epsilon_ladder(self) -> EpsilonLadder:

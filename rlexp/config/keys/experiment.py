@@ -92,9 +92,9 @@ class Experiment(KeyGroup):
     """Metrics and numbers. A trial stops when the first metric reaches its number. Empty: it runs until interrupted.
 
     Rewards can be any number; steps, episodes, iterations and seconds must be > 0. An iteration ends as soon as
-    ``timesteps_total``, ``episodes_total``, ``time_total_s``, ``info/num_steps_sampled``, ``info/num_steps_trained`` or
-    ``info/num_weight_syncs`` reaches its number: a trial ends at most one step of its optimizer beyond it. Rewards and
-    other metrics are checked at the end of each iteration.
+    ``timesteps_total``, ``episodes_total``, ``time_total_s``, ``num_updates`` (updates of the learner),
+    ``info/num_steps_sampled``, ``info/num_steps_trained`` or ``info/num_weight_syncs`` reaches its number: a trial ends
+    at most one step of its optimizer beyond it. Rewards and other metrics are checked at the end of each iteration.
     """
 
     num_samples: Count = 1

@@ -26,6 +26,7 @@ PROGRESS_METRICS = (
 OPTIMIZER_METRICS = (
     "info/num_steps_sampled",
     "info/num_steps_trained",
+    "info/num_updates",
     "info/num_weight_syncs",
     "info/sample_throughput",
     "info/train_throughput",
@@ -47,7 +48,7 @@ STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS + AGENT_ME
 
 GROWING_METRICS = frozenset(
     {"timesteps_total", "training_iteration", "time_total_s", "episodes_total"}
-    | {f"info/num_{count}" for count in ("steps_sampled", "steps_trained", "target_updates", "weight_syncs")}
+    | {f"info/num_{count}" for count in ("steps_sampled", "steps_trained", "updates", "target_updates", "weight_syncs")}
 )
 """Counters: what is left to a ``stop`` of theirs can be foretold."""
 
@@ -69,18 +70,20 @@ _RENAMED = MappingProxyType(
         "num_steps_trained": "info/num_steps_trained",
     }
 )
+SHORT_NAMES = MappingProxyType({"num_updates": "info/num_updates"})
+"""Names of ours that metrics have beside their full ones."""
 _EVALUATION_GROUPS = ("evaluation", "eval")
 _OLD_GROUPS = ("sampler_results", "env_runners")
 
 
 def current_metric(name: str) -> str:
-    """Return the current name of a metric of any age; the name as it is where none is known."""
+    """Return the current name of a metric of any age, in full; the name as it is where none is known."""
     group, slash, rest = name.partition("/")
     if slash and group in _OLD_GROUPS:
         # RLlib 2 calls rewards returns, but only inside its groups.
         return current_metric(rest.replace("episode_return_", "episode_reward_"))
     in_evaluation = slash and group in _EVALUATION_GROUPS
-    current = f"evaluation/{current_metric(rest)}" if in_evaluation else _RENAMED.get(name, name)
+    current = f"evaluation/{current_metric(rest)}" if in_evaluation else (_RENAMED | SHORT_NAMES).get(name, name)
     return current if current in KNOWN_METRICS else name
 
 

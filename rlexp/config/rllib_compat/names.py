@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from rlexp.config.keys.key_table import KeyName, key_table
-from rlexp.config.keys.metric_names import current_metric
+from rlexp.config.keys.metric_names import SHORT_NAMES, current_metric
 from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.space.expressions import EVAL
 from rlexp.config.space.samplers import GRID
@@ -76,7 +76,7 @@ def _flatten_stop(translation: Translation) -> None:
     current: dict[str, Node] = {}
     for written, node in (pair for metric, child in stop.entries().items() for pair in _flattened(metric, child)):
         name = current_metric(written)
-        if name != written:
+        if name != written and written not in SHORT_NAMES:
             translation.notice(node, f"stop.{shown_key(written)} is stop.{name} now")
         first = current.setdefault(name, node)
         if not first.is_same_as(node):

@@ -24,6 +24,7 @@ GOALS = {
     "timesteps_total": (250, STEPS),
     "info/num_steps_sampled": (310, STEPS),
     "info/num_steps_trained": (160, 160),
+    "info/num_updates": (7, 1),
     "info/num_weight_syncs": (7, 10),
     "episodes_total": (12, STEPS),
     "time_total_s": (0.3, 2.0),

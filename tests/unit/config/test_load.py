@@ -365,6 +365,11 @@ class TestStop:
         assert (where, message) == ("f.yaml:4:10", f"stop.{metric} must be a number > 0, got {number}")
         assert hint == "only rewards can be 0 or negative"
 
+    def test_updates_may_be_given_by_their_short_name(self, write: Write) -> None:
+        plan = load_plan([write(MINIMAL)], ["stop.num_updates=500"])
+        assert plan.trials[0].experiment.stop == {"timesteps_total": 100, "info/num_updates": 500}
+        assert not plan.notices
+
     @pytest.mark.parametrize("number", ["0", "-110", "-0.5", "1e300"])
     def test_rewards_may_be_any_number(self, write: Write, number: str) -> None:
         path = write(MINIMAL.replace("timesteps_total: 100", f"episode_reward_mean: {number}"))

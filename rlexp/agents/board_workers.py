@@ -1,0 +1,153 @@
+"""The trainer's side of a board: the source of its joined actors, and what their fragments may be like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+
+from rlexp.agents.task_description import BoardTrial, describe_trial
+from rlexp.agents.workers import reward_limits
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.errors import UsageError
+from rlexp.rollout.admission import AdmissionRules, ColumnRule
+from rlexp.rollout.board_source import BoardSource, BoardSourceConfig
+from rlexp.rollout.board_thread import BoardLink, BoardThread
+from rlexp.rollout.inbox import Inbox
+from rlexp.rollout.source import SampleSource
+from rlexp.rollout.source_group import SourceGroup
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, has_frames, num_frames
+from rlexp.task_pool import TaskPool
+from rlexp.transport.board import Task
+
+MB: Final = 1_000_000
+MOST_STEPS_OF_EPISODES: Final = 1_000_000
+"""Env steps of a fragment, where it has whole episodes."""
+INBOX_SHARE: Final = 2
+"""Messages per seat that wait in the trainer's memory; more wait in the queue, and with the actors."""
+ROUNDING: Final = 1e-4
+"""By how much more a sum of limited rewards may be than its bound."""
+
+
+def num_players_of(config: CommonConfig, link: BoardLink | None) -> int:
+    """Return how many play for a trial: its workers and the seats of joined actors, at least one."""
+    seats = config.board.actors if link is not None and isinstance(config, DQNConfig) else 0
+    return max(config.num_workers + seats, 1)
+
+
+def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: BoardTrial) -> BoardSource:
+    """Return the source of the actors that join; raises UsageError where they cannot."""
+    obstacle = config.board_obstacle
+    if obstacle is not None or not isinstance(config, DQNConfig):
+        raise UsageError(f"actors cannot join over a board: {obstacle}", "leave out --board")
+    board = config.board
+    source_config = BoardSourceConfig(
+        num_seats=board.actors,
+        min_actors=board.min_actors,
+        patience_s=board.patience_s,
+        weights_period_s=board.weights_period_s,
+    )
+    inbox = Inbox(
+        task_id=link.task_id,
+        key=link.key,
+        rules=admission_rules(config, trial),
+        num_seats=board.actors,
+        first_index=config.num_workers,
+        window=board.window,
+        max_fragment_bytes=int(board.max_fragment_mb * MB),
+        max_strikes=board.max_strikes,
+    )
+    task = Task(link.task_id, link.name, board.actors, describe_trial(config, trial))
+    capacity = max(INBOX_SHARE * board.actors, board.window)
+    thread = BoardThread(link, task, capacity, board.beat_s, board.lease_s, board.patience_s)
+    return BoardSource(pool, thread, inbox, source_config)
+
+
+def with_joined_actors(
+    own: SampleSource | None, pool: TaskPool, link: BoardLink | None, config: CommonConfig, trial: BoardTrial
+) -> SampleSource:
+    """Return ``own`` workers together with the actors that join, where there is a board."""
+    if link is None:
+        assert own is not None
+        return own
+    joined = board_source(pool, link, config, trial)
+    return joined if own is None else SourceGroup([own, joined])
+
+
+def board_figures(source: SampleSource) -> dict[str, Any]:
+    """Return the figures of joined actors under ``board``, nothing where ``source`` has none."""
+    sources = source.sources if isinstance(source, SourceGroup) else (source,)
+    joined = [each for each in sources if isinstance(each, BoardSource)]
+    return {"board": joined[0].figures()} if joined else {}
+
+
+def admission_rules(config: DQNConfig, trial: BoardTrial) -> AdmissionRules:
+    """Return what fragments of the DQN family are like for a trial's spaces."""
+    space, actions = trial.observation_space, trial.action_space
+    assert space.shape is not None
+    assert space.dtype is not None
+    assert isinstance(actions, gym.spaces.Discrete)
+    obs = _observation_rule(config, space)
+    columns = {
+        OBS: obs,
+        ACTIONS: ColumnRule("iu", (), 0, int(actions.n) - 1),
+        REWARDS: _reward_rule(config, trial.env_config.env),
+        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config), itemsize=4),
+        NEW_OBS: obs,
+    }
+    if config.worker_side_prioritization:
+        columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
+    steps = config.fragment_length * config.num_envs_per_worker
+    if config.batch_mode == "complete_episodes":
+        steps = MOST_STEPS_OF_EPISODES
+    # A worker makes frames of observations by the dtype of the env's space.
+    framed = has_frames(space.shape, np.dtype(space.dtype))
+    frames = num_frames(space.shape) if framed else 0
+    return AdmissionRules(
+        columns=columns,
+        max_rows=steps + config.n_step * config.num_envs_per_worker,
+        max_env_steps=steps,
+        num_frames=frames,
+        frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),
+        moments_shape=space.shape if config.observation_filter != "NoFilter" else None,
+    )
+
+
+def _observation_rule(config: DQNConfig, space: gym.Space[np.ndarray]) -> ColumnRule:
+    assert space.shape is not None
+    dtype = np.dtype(space.dtype)
+    if config.observation_filter != "NoFilter":
+        return ColumnRule("f", space.shape, itemsize=4)
+    if dtype.kind == "f":
+        return ColumnRule("f", space.shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
+    return ColumnRule(dtype.kind, space.shape, itemsize=dtype.itemsize)
+
+
+def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
+    """Return the bounds of observations as float32, widened a little; None where the space has none."""
+    given = getattr(space, name, None)
+    if given is None:
+        return None
+    bound = np.asarray(given, np.float64)
+    slack = ROUNDING * np.maximum(np.abs(bound), 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(bound - slack if name == "low" else bound + slack).astype(np.float32)
+
+
+def _reward_rule(config: DQNConfig, env: str) -> ColumnRule:
+    """Return the rule of sums of up to n rewards: finite, and where each is limited, within n times that."""
+    limits = reward_limits(config, env)
+    if limits is False:
+        return ColumnRule("f", (), itemsize=4)
+    low, high = limits if isinstance(limits, tuple) else (-float(limits), float(limits))
+    folded = config.n_step + ROUNDING
+    return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
+
+
+def _discounts(config: DQNConfig) -> np.ndarray:
+    """Return 0 and γ to the powers 1 to n, in ascending order."""
+    powers = {0.0, *(math.pow(config.gamma, step) for step in range(1, config.n_step + 1))}
+    return np.array(sorted(powers), np.float32)

@@ -1,0 +1,150 @@
+"""What the players of the DQN family are made of, own workers and joined actors alike. No torch is imported here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from rlexp.agents.dqn.exploration import (
+    AnnealedEpsilon,
+    ConstantEpsilon,
+    EpsilonSchedule,
+    PolicyExploration,
+    epsilon_ladder,
+)
+from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.workers import WorkerParts
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.envs import is_byte_vector
+from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
+from rlexp.rollout.n_step import NStep
+from rlexp.rollout.seats import rungs, rungs_of_envs
+from rlexp.schedules import LinearSchedule
+
+
+@dataclass(frozen=True)
+class DQNPlayers:
+    """All players of a trial; each is known by its index: the trial's own workers first, then the seats."""
+
+    config: DQNConfig
+    network: QNetworkConfig
+    num_seats: int | None = None
+    """Of joined actors; None: the trial has no board."""
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        if self.num_seats is None:
+            return max(self.config.num_workers, 1)
+        return self.config.num_workers + self.num_seats
+
+    def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
+        config = self.config
+        return WorkerParts(
+            make_policy=partial(
+                DQNPolicy,
+                self.network,
+                self._policy_exploration(index, seed),
+                config.worker_side_prioritization,
+                num_threads,
+            ),
+            fold=NStep(config.n_step, config.gamma),
+            reported_envs=self._reported_envs(index),
+        )
+
+    def epsilon_schedule(self, index: int) -> EpsilonSchedule:
+        """Return the ε of the envs of player ``index``."""
+        config, num_envs = self.config, self.config.num_envs_per_worker
+        if not self._explores_by_epsilon:
+            return ConstantEpsilon((0.0,) * num_envs)
+        if not config.per_worker_exploration:
+            first, last = config.exploration_initial_eps, config.exploration_final_eps
+            schedule = LinearSchedule(first, last, config.resolved_epsilon_timesteps)
+            return AnnealedEpsilon(schedule, config.exploration_warmup_timesteps, num_envs)
+        ladder = self._ladder()
+        return ConstantEpsilon(tuple(ladder[rung] for rung in self._rungs(index)))
+
+    def reported_epsilon(self) -> float:
+        """Return the largest ε of the third of the ladder that explores least; no limit without a ladder.
+
+        Only episodes of envs with at most this ε count for ``episode_reward_mean``.
+        """
+        if not (self.config.per_worker_exploration and self._explores_by_epsilon):
+            return math.inf
+        ladder = sorted(self._ladder())
+        return ladder[math.ceil(len(ladder) / 3) - 1]
+
+    @property
+    def _explores_by_epsilon(self) -> bool:
+        """Whether ε explores: not with ``soft_q``, and with ``noisy`` only if the file says so."""
+        config = self.config
+        return config.explore and not config.soft_q and (config.epsilon_with_noisy or not config.noisy)
+
+    @property
+    def _has_rung_per_player(self) -> bool:
+        if self.num_seats is None or self.config.epsilon_ladder is not None:
+            return self.config.resolved_epsilon_ladder == "worker"
+        return self.number > 1
+
+    def _ladder(self) -> tuple[float, ...]:
+        return epsilon_ladder(self.number if self._has_rung_per_player else self.number * self._num_envs)
+
+    def _rungs(self, index: int) -> tuple[int, ...]:
+        """Return the rung of each env: in order, or with a board such that any number of players spans the ladder."""
+        if self._has_rung_per_player:
+            rung = index if self.num_seats is None else rungs(self.number)[index]
+            return (rung,) * self._num_envs
+        if self.num_seats is None:
+            return tuple(range(index * self._num_envs, (index + 1) * self._num_envs))
+        return rungs_of_envs(self.number, self._num_envs)[index]
+
+    @property
+    def _num_envs(self) -> int:
+        return self.config.num_envs_per_worker
+
+    def _reported_envs(self, index: int) -> tuple[bool, ...] | None:
+        limit = self.reported_epsilon()
+        if math.isinf(limit):
+            return None
+        return tuple((self.epsilon_schedule(index).epsilons(0) <= limit).tolist())
+
+    def _policy_exploration(self, index: int, seed: int) -> PolicyExploration | None:
+        config = self.config
+        if not config.explore:
+            return None
+        return PolicyExploration(
+            epsilon=self.epsilon_schedule(index),
+            seed=seed,
+            worker_index=index,
+            softmax_temp=config.softmax_temp if config.soft_q else None,
+            parameter_noise_stddev=config.parameter_noise_initial_stddev if config.parameter_noise else None,
+        )
+
+
+def q_network_config(
+    config: DQNConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> QNetworkConfig:
+    """Return the shape of the Q-network for an env's (checked) spaces."""
+    assert observation_space.shape is not None
+    assert isinstance(action_space, gym.spaces.Discrete)
+    head = HeadConfig(
+        hiddens=config.hiddens,
+        dueling=config.dueling,
+        noisy=config.noisy,
+        sigma0=config.sigma0,
+        num_atoms=config.num_atoms,
+        v_min=config.v_min,
+        v_max=config.v_max,
+    )
+    return QNetworkConfig(
+        observation_shape=observation_space.shape,
+        num_actions=int(action_space.n),
+        torso=torso_config_of(config),
+        head=head,
+        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
+    )

@@ -1,0 +1,173 @@
+"""What the trainer of a trial says of it on a board, and what a joined actor makes of that: a worker like the trial's.
+
+Neither torch nor Ray is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import gymnasium as gym
+from pydantic import ValidationError
+
+from rlexp.agents.dqn.players import DQNPlayers, q_network_config
+from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.workers import worker_spec
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.envs import EnvConfig, env_config_of, spaces_of
+from rlexp.envs.fingerprint import env_fingerprint
+from rlexp.errors import TrialError
+from rlexp.rollout.joined_actor import ActorSettings
+from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.seeding import derive_seed
+from rlexp.transport.board import Seat, Task
+
+PROTOCOL: Final = 1
+"""Of descriptions, and of what actors and trainers expect of each other."""
+
+
+@dataclass(frozen=True)
+class BoardTrial:
+    """What a trainer knows of its trial."""
+
+    env_config: EnvConfig
+    seed: int
+    """Of all players' random streams."""
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """A trial as an actor reads it from a board; nothing of it was imported or made yet."""
+
+    agent: str
+    env: str
+    config: DQNConfig
+    imports: tuple[str, ...]
+    seed: int
+    spaces: str
+    fingerprint: str
+
+
+def describe_trial(config: CommonConfig, trial: BoardTrial) -> dict[str, Any]:
+    """Return the description of a task, of JSON's own types."""
+    (agent,) = (name for name, experiment in AGENTS.items() if type(config) is _config_class(experiment))
+    return {
+        "protocol": PROTOCOL,
+        "agent": agent,
+        "env": trial.env_config.env,
+        "config": config.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        "imports": list(trial.env_config.modules.imports),
+        "seed": trial.seed,
+        "spaces": _text_of(trial.observation_space, trial.action_space),
+        "fingerprint": env_fingerprint(trial.env_config),
+    }
+
+
+def read_description(task: Task) -> TaskDescription:
+    """Return what ``task`` says; raises TrialError where another version of rlexp wrote it, or it makes no sense."""
+    given = task.description
+    found = given.get("protocol")
+    if found != PROTOCOL:
+        message = f"task {task.id} has protocol {found}; this rlexp has protocol {PROTOCOL}"
+        raise TrialError(message, "install the same version of rlexp at both ends")
+    try:
+        config = _config_class(AGENTS[given["agent"]]).model_validate(given["config"])
+        seed, env = given["seed"], given["env"]
+        texts = (given["agent"], env, given["spaces"], given["fingerprint"], *given["imports"])
+        if (
+            type(seed) is not int
+            or not isinstance(config, DQNConfig)
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            raise TypeError
+    except (KeyError, TypeError, ValidationError) as error:
+        message = f"task {task.id} cannot be played by this rlexp"
+        raise TrialError(message, "install the same version of rlexp at both ends") from error
+    return TaskDescription(
+        given["agent"], env, config, tuple(given["imports"]), seed, given["spaces"], given["fingerprint"]
+    )
+
+
+class SeatSpecs:
+    """Makes the specs of the seats of one task, on an actor's machine."""
+
+    def __init__(self, description: TaskDescription, modules: UserModules = NO_MODULES) -> None:
+        """Look at the env, which is made for it; raises TrialError where it is another one than the trainer's.
+
+        ``modules`` are those that the actor's user allows to be imported.
+        """
+        config = self.config = description.config
+        # Modules are never taken from the task: their names were compared with what is allowed.
+        made = env_config_of(description.env, config, modules)
+        self._env_config = replace(made, num_threads=max(int(config.num_cpus_per_worker), 1))
+        self._seed = description.seed
+        spaces = spaces_of(self._env_config)
+        if _text_of(*spaces) != description.spaces:
+            raise TrialError(
+                f"env {description.env} has other spaces here than at the trainer: {_text_of(*spaces)}, there"
+                f" {description.spaces}",
+                "install the same version of the env at both ends",
+            )
+        if env_fingerprint(self._env_config) != description.fingerprint:
+            raise TrialError(
+                f"env {description.env} plays in another way here than at the trainer",
+                "install the same versions of the env and of Gymnasium at both ends",
+            )
+        self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + config.board.actors)
+        self._players = DQNPlayers(config, q_network_config(config, *spaces), config.board.actors)
+
+    def worker_index(self, seat: int) -> int:
+        """Return the index of a seat's worker: the trial's own workers come before."""
+        return self.config.num_workers + seat
+
+    def spec(self, seat: Seat) -> WorkerSpec:
+        """Return what the worker of ``seat`` is built from, with random streams of its own for each epoch."""
+        index = self.worker_index(seat.index)
+        seed = derive_seed(self._seed, "seat", seat.index, seat.epoch)
+        return worker_spec(
+            self.config, self._env_config, self._filters, self._players.parts, index, seed, self._num_threads
+        )
+
+    def epsilon(self, seat: int, num_steps_sampled: int) -> float:
+        """Return the mean ε of a seat's envs once all players have sampled so many env steps."""
+        schedule = self._players.epsilon_schedule(self.worker_index(seat))
+        return float(schedule.epsilons(num_steps_sampled).mean())
+
+    @property
+    def _num_threads(self) -> int:
+        return self.config.num_threads_per_worker or 1
+
+
+def actor_settings(config: DQNConfig, key: bytes) -> ActorSettings:
+    """Return how an actor of a task with ``config`` sends."""
+    board = config.board
+    return ActorSettings(
+        key=key,
+        window=board.window,
+        beat_s=board.beat_s,
+        max_weights_bytes=int(board.max_weights_mb * 1e6),
+    )
+
+
+def _config_class(experiment: Any) -> type[CommonConfig]:
+    found: type[CommonConfig] = experiment.model_fields["config"].annotation
+    return found
+
+
+def _text_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> str:
+    """Return two spaces as text that differs where they do; long bounds by their hash."""
+    texts = []
+    for space in (observation_space, action_space):
+        text = repr(space)
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if low is not None and high is not None:
+            text += " " + hashlib.sha256(low.tobytes() + high.tobytes()).hexdigest()[:12]
+        texts.append(text)
+    return " and ".join(texts)

@@ -1,0 +1,76 @@
+"""The board that ``run`` and ``join`` use: what the options and the environment say, checked before anything begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from typing import Annotated, Final
+
+import typer
+
+from rlexp.errors import UsageError
+from rlexp.transport.address import (
+    BOARD_VARIABLE,
+    PASSWORD_VARIABLE,
+    BoardAddress,
+    read_address,
+    require_private,
+)
+
+NONE: Final = "none"
+"""The value of ``--board`` that leaves out the board that the environment names."""
+BoardUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--board",
+        metavar="URL",
+        help="Let actors join the trial over a board: redis://HOST, rediss://HOST, or @FILE with the URL. "
+        f"Default: {BOARD_VARIABLE}; none: without. The password may be in {PASSWORD_VARIABLE}.",
+    ),
+]
+NoBoard = Annotated[str | None, typer.Option("--board", metavar="URL", hidden=True, help="Refused, with the reason.")]
+"""Of a command that cannot use one; see :func:`refuse_board`."""
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow a board without TLS at a public address, where others may read along.")
+]
+
+
+def chosen_board(
+    option: str | None, insecure: bool, environment: MutableMapping[str, str] = os.environ
+) -> BoardAddress | None:
+    """Return the board of the option, else of RLEXP_BOARD; None without both.
+
+    Its password is in the environment from now on, where processes that are started find it. Raises UsageError.
+    """
+    text = (environment.get(BOARD_VARIABLE, "") if option is None else option).strip()
+    if text in ("", NONE):
+        if insecure:
+            raise UsageError("--insecure is for boards, and none was given", "add --board redis://HOST")
+        return None
+    address = read_address(text, environment)
+    if address.scheme == "memory":
+        raise UsageError("memory:// is a board within one process, for tests", "give redis://HOST or rediss://HOST")
+    if not insecure:
+        require_private(address)
+    if address.password:
+        environment[PASSWORD_VARIABLE] = address.password
+    return address
+
+
+def required_board(
+    text: str | None, insecure: bool, environment: MutableMapping[str, str] = os.environ
+) -> BoardAddress:
+    """Return the board that must be given; see :func:`chosen_board`."""
+    board = chosen_board(text, insecure, environment)
+    if board is None:
+        hint = f"rlexp join redis://HOST:6379, or set {BOARD_VARIABLE}"
+        raise UsageError("no board is given", hint)
+    return board
+
+
+def refuse_board(option: str | None, reason: str) -> None:
+    """Raise UsageError where a board was asked for; one that only the environment names is ignored."""
+    if option is not None and option.strip() not in ("", NONE):
+        raise UsageError(
+            f"--board is for rlexp run: {reason}", "leave out --board, or train one variant with rlexp run"
+        )

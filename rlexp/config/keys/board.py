@@ -1,0 +1,57 @@
+"""The keys under ``config.board``: how a trial trains with actors that join it over a board. The URL is no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlexp.config.keys.fields import Conflict, Count, CountOrZero, KeyGroup, Positive
+
+
+class BoardConfig(KeyGroup):
+    """What is under ``board:``; it has an effect with ``rlexp run --board URL`` only."""
+
+    actors: Count = 1
+    """Seats: joined actors that play for the trial at the same time, at most. The ε ladder covers the trial's own
+    workers and all seats."""
+
+    min_actors: CountOrZero = 1
+    """Seats that must be taken before learning starts. Actors that leave later do not stop it."""
+
+    window: Count = 32
+    """Fragments that an actor sends before the trainer has confirmed the first of them. More keep an actor busy over
+    slow networks; its weights may be older, and it keeps so many in memory."""
+
+    beat_s: Positive = 2.0
+    """Seconds between two beats of an actor that has nothing to send: with each it renews its lease and learns of new
+    weights."""
+
+    lease_s: Positive = 15.0
+    """Seconds without a beat after which an actor loses its seat, and another one may take it."""
+
+    patience_s: Positive = 600.0
+    """Seconds that the trainer goes without the board, or with fewer than ``min_actors`` before learning starts; then
+    it writes a checkpoint and ends with an error. While the board is away it learns from replay."""
+
+    weights_period_s: Positive = 1.0
+    """Seconds between two versions of the weights that actors get, at least."""
+
+    max_fragment_mb: Positive = 4.0
+    """Largest fragment that the trainer accepts, in MB before compression."""
+
+    max_weights_mb: Positive = 64.0
+    """Largest weights that an actor accepts, in MB."""
+
+    max_strikes: Count = 3
+    """Invalid fragments of an actor after which it is banned from the task."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a minimum that is never reached, and leases that end between two beats."""
+        yield from super().conflicts()
+        if self.min_actors > self.actors:
+            message = f"{self.stated('min_actors')}, more than actors, which is {self.actors}"
+            yield Conflict(("min_actors", "actors"), message, "lower min_actors or raise actors")
+        if self.lease_s < 3 * self.beat_s:
+            message = f"{self.stated('lease_s')}, less than three times beat_s, which is {self.beat_s:g}"
+            yield Conflict(
+                ("lease_s", "beat_s"), message, "raise lease_s: an actor whose beats are late would lose its seat"
+            )

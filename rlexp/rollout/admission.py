@@ -1,0 +1,150 @@
+"""Which fragments of joined actors are taken into replay: a machine that nobody here controls may send anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.sample_batch import FRAME_IDS_OF, Array, FrameRows, SampleBatch
+
+MOST_STEPS_PER_S: Final = 1_000_000.0
+"""Env steps of one actor per second, on average since it took its seat; no process steps envs so fast."""
+ALLOWANCE_S: Final = 60.0
+"""So many seconds' worth of steps may come at once: what waited while the network was away."""
+
+
+class RefusedError(Exception):
+    """A fragment that is not taken; the text says why in a few words, without anything that it contains."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnRule:
+    """What the values of a column must be; all of them are finite."""
+
+    kinds: str
+    """NumPy's letters for the kinds of dtypes: ``f``, ``i``, ``u``, ``b``."""
+    shape: tuple[int, ...]
+    """Of one row."""
+    low: Array | float | None = None
+    """The lowest value, for each element or for all; None: any."""
+    high: Array | float | None = None
+    one_of: Array | None = None
+    """The only values, in ascending order; None: any."""
+    itemsize: int | None = None
+    """Bytes of one element; None: any."""
+
+    def check(self, name: str, column: Array) -> None:
+        """Raise RefusedError where ``column [B, ...]`` does not keep the rule."""
+        if column.dtype.kind not in self.kinds or self.itemsize not in (None, column.dtype.itemsize):
+            raise RefusedError(f"{name} has another dtype")
+        if column.shape[1:] != self.shape:
+            raise RefusedError(f"{name} has another shape")
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            raise RefusedError(f"{name} is not finite")
+        if self.low is not None and (column < self.low).any():
+            raise RefusedError(f"{name} is below its lowest value")
+        if self.high is not None and (column > self.high).any():
+            raise RefusedError(f"{name} is above its highest value")
+        if self.one_of is not None and not _all_among(column, self.one_of):
+            raise RefusedError(f"{name} has a value that cannot be")
+
+
+@dataclass(frozen=True, eq=False)
+class AdmissionRules:
+    """What the fragments of one experiment are like."""
+
+    columns: Mapping[str, ColumnRule]
+    """Of all columns of whole rows, by name: no other may be there, and none may be missing."""
+    max_rows: int
+    """Of one fragment."""
+    max_env_steps: int
+    num_frames: int = 0
+    """Of how many frames an observation is made; 0: it is sent as a whole."""
+    frame_shape: tuple[int, ...] = ()
+    """Of one frame."""
+    moments_shape: tuple[int, ...] | None = None
+    """Of what a filter observes; None: there is no filter."""
+
+
+class Admission:
+    """Checks what comes from one seat and epoch; owned by the inbox."""
+
+    def __init__(self, rules: AdmissionRules, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds that only grow."""
+        self.strikes = 0
+        """Fragments that were refused."""
+        self._rules = rules
+        self._clock = clock
+        self._began_s = clock()
+        self._num_env_steps = 0
+        self._dtypes: dict[str, np.dtype[np.generic]] = {}
+
+    def check(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
+        """Raise RefusedError, and count a strike, unless the fragment is one that a worker could have made."""
+        try:
+            self._check_counts(rows, info)
+            self._check_rows(rows)
+        except RefusedError:
+            self.strikes += 1
+            raise
+        self._num_env_steps += info.num_env_steps
+
+    def strike(self) -> None:
+        """Count a fragment that was not even read."""
+        self.strikes += 1
+
+    def _check_counts(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
+        rules = self._rules
+        if rows.count > rules.max_rows:
+            raise RefusedError(f"more than {rules.max_rows} rows")
+        if info.num_env_steps > rules.max_env_steps:
+            raise RefusedError(f"more than {rules.max_env_steps} env steps")
+        if len(info.episodes.returns) > max(info.num_env_steps, rows.count):
+            raise RefusedError("more episodes than steps")
+        if (info.observed is None) is not (rules.moments_shape is None):
+            raise RefusedError("moments of a filter that does not exist, or none of one that does")
+        if info.observed is not None and info.observed.mean.shape != rules.moments_shape:
+            raise RefusedError("moments of another shape")
+        allowed = MOST_STEPS_PER_S * (ALLOWANCE_S + self._clock() - self._began_s)
+        if self._num_env_steps + info.num_env_steps > allowed:
+            raise RefusedError("more steps than any machine takes in that time")
+
+    def _check_rows(self, rows: SampleBatch | FrameRows) -> None:
+        if isinstance(rows, FrameRows) != bool(self._rules.num_frames):
+            raise RefusedError("observations are sent in another way")
+        columns = dict(self._rules.columns)
+        batch = rows.rows if isinstance(rows, FrameRows) else rows
+        if isinstance(rows, FrameRows):
+            self._check_frames(rows)
+            ids = ColumnRule("iu", (self._rules.num_frames,))
+            columns = {FRAME_IDS_OF.get(name, name): rule for name, rule in columns.items()}
+            columns |= {name: ids for name in FRAME_IDS_OF.values() if name in columns}
+        if set(batch) != columns.keys():
+            raise RefusedError("other columns than those of this experiment")
+        for name, rule in columns.items():
+            rule.check(name, batch[name])
+            # Replay has one dtype for a column: that of the first rows.
+            if self._dtypes.setdefault(name, batch[name].dtype) != batch[name].dtype:
+                raise RefusedError(f"{name} has another dtype than before")
+
+    def _check_frames(self, rows: FrameRows) -> None:
+        if rows.frames.shape[1:] != self._rules.frame_shape:
+            raise RefusedError("frames of another shape")
+        rule = self._rules.columns.get("obs")
+        if rule is not None:
+            ColumnRule(rule.kinds, self._rules.frame_shape, itemsize=rule.itemsize).check("frames", rows.frames)
+        if len(np.unique(rows.numbers)) < len(rows.numbers):
+            raise RefusedError("two frames have the same number")
+
+
+def _all_among(column: Array, values: Array) -> bool:
+    """Return whether each of ``column`` is one of ``values``, but for how numbers are rounded."""
+    places = np.searchsorted(values, column).clip(1, len(values) - 1) if len(values) > 1 else np.ones(len(column), int)
+    below, above = values[places - 1], values[np.minimum(places, len(values) - 1)]
+    nearest = np.minimum(np.abs(column - below), np.abs(column - above))
+    return bool((nearest <= 1e-5).all())

@@ -1,0 +1,162 @@
+"""BoardSource: the samples of actors that join a trial over a board, wherever they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlexp.errors import TrialError
+from rlexp.policy import Weights
+from rlexp.rollout.board_thread import BoardThread
+from rlexp.rollout.filters import Moments
+from rlexp.rollout.inbox import Inbox
+from rlexp.rollout.seat_watch import SeatWatch
+from rlexp.rollout.source import Sample
+from rlexp.rollout.weights_message import Newer
+from rlexp.task_pool import TaskPool
+
+SAMPLES_PER_SEAT: Final = 4
+"""Fragments that one poll returns for each seat, at most: the learner is fed between two polls."""
+HOW_TO_JOIN: Final = "start actors with rlexp join and the board's address"
+
+
+@dataclass(frozen=True)
+class BoardSourceConfig:
+    """What the keys say about joined actors."""
+
+    num_seats: int
+    min_actors: int
+    """Seats that are taken before the first sample is returned."""
+    patience_s: float
+    weights_period_s: float
+
+
+class BoardSource:
+    """A SampleSource whose workers are elsewhere, come and go, and are never asked for anything.
+
+    They send whenever their windows have room; what is not polled waits with them, so that nothing is dropped.
+    """
+
+    def __init__(
+        self,
+        pool: TaskPool,
+        thread: BoardThread,
+        inbox: Inbox,
+        config: BoardSourceConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin at once; the source owns ``thread``."""
+        self.num_weight_syncs = 0
+        self._pool = pool
+        self._thread = thread
+        self._inbox = inbox
+        self._config = config
+        self._clock = clock
+        self._watch = SeatWatch()
+        self._has_begun = config.min_actors == 0
+        self._alone_since_s = clock()
+        self._weights: tuple[int, Weights] | None = None
+        self._moments: Moments | None = None
+        self._weights_due_s = -1.0
+        self._num_steps_sampled = 0
+        self._num_seen = 0
+        self._may_have_more = False
+        thread.start()
+
+    @property
+    def num_worker_restarts(self) -> int:
+        """Leases that ran out."""
+        return self._watch.num_lost
+
+    num_in_flight = 0
+
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
+        self._num_steps_sampled = max(num_steps_sampled, self._num_steps_sampled)
+        self._watch.learn(self._thread.state)
+        self._check_actors()
+        limit = SAMPLES_PER_SEAT * self._config.num_seats if wanted is None else max(wanted, 0)
+        messages = self._thread.take(limit if self._has_begun else 0)
+        self._may_have_more = 0 < limit == len(messages)
+        taken = self._inbox.open(messages, self._thread.state)
+        self._thread.put_got(self._inbox.got())
+        if self._inbox.num_waiting:
+            self._thread.ask_for_beat()
+        return [Sample(self._pool.keep(rows), info) for rows, info in taken]
+
+    def wait(self, timeout: float) -> bool:
+        """Return once a message has come since the last call, or a call of the pool has completed.
+
+        Messages that wait for a poll end no further wait: the optimizer may be unable to store their rows.
+        """
+        seen, self._num_seen = self._num_seen, self._thread.num_received
+        more, self._may_have_more = self._may_have_more, False
+        if more or self._num_seen > seen:
+            return True
+        if not self._pool.wait(timeout):
+            self._thread.wait(self._num_seen, timeout)
+        return True
+
+    def weights_wanted(self) -> bool:
+        return self._clock() >= self._weights_due_s
+
+    def publish(self, version: int, weights: Weights) -> None:
+        self._weights = version, weights
+        self._weights_due_s = self._clock() + self._config.weights_period_s
+        self.num_weight_syncs += max(self._watch.num_actors, 1)
+        self._thread.put_weights(Newer(version, weights, self._moments, self._num_steps_sampled))
+
+    def set_filter(self, moments: Moments) -> None:
+        """Publish ``moments`` with the next weights."""
+        self._moments = moments
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "num_weight_syncs": self.num_weight_syncs,
+            "num_lost_leases": self._watch.num_lost,
+            "inbox": self._inbox.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.num_weight_syncs = state["num_weight_syncs"]
+        if "inbox" in state:
+            self._watch.num_lost = state["num_lost_leases"]
+            self._inbox.load(state["inbox"])
+
+    def drain_events(self) -> list[str]:
+        return self._watch.drain_events() + self._inbox.drain_events()
+
+    def figures(self) -> dict[str, Any]:
+        """Return how the actors and the board did since the last call, for the results."""
+        thread = self._thread
+        figures = {
+            "actors": self._watch.num_actors,
+            "seats": self._config.num_seats,
+            "num_lost_leases": self._watch.num_lost,
+            "num_lost_connections": thread.state.num_lost_connections,
+            "is_connected": thread.state.is_connected,
+            "num_weights_published": thread.num_published,
+            "weights_bytes": thread.num_weights_bytes,
+            **self._inbox.figures(),
+        }
+        thread.put_figures(figures)
+        return figures
+
+    def stop(self) -> None:
+        self._thread.stop()
+
+    def _check_actors(self) -> None:
+        """Let samples be returned from the first time on that enough actors are there; raise where none come."""
+        enough = self._watch.num_actors >= max(self._config.min_actors, 1)
+        now = self._clock()
+        if enough:
+            self._has_begun = True
+        if enough or self._has_begun:
+            self._alone_since_s = now
+        elif now - self._alone_since_s > self._config.patience_s:
+            wanted, found = self._config.min_actors, self._watch.num_actors
+            raise TrialError(
+                f"only {found} of {wanted} actors have joined in {self._config.patience_s:g} s (board.patience_s)",
+                HOW_TO_JOIN,
+            )

@@ -1,0 +1,200 @@
+"""Inbox: turns the messages of a task's queue into fragments: each of them once, and none that is invalid."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlexp.rollout.admission import Admission, AdmissionRules, RefusedError
+from rlexp.rollout.board_thread import BoardState
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.fragment_message import open_fragment
+from rlexp.sample_batch import FrameRows, SampleBatch
+from rlexp.transport.envelope import InvalidMessageError, Message, read_message
+from rlexp.transport.parts import Parts
+from rlexp.transport.window import ReceiveWindow
+
+MOST_WAITING: Final = 1024
+"""Messages of seats that the board has not named yet; more are dropped, and come again."""
+KEPT_REFUSALS: Final = 20
+
+Opened = tuple[SampleBatch | FrameRows, SampleInfo]
+
+
+@dataclass
+class _Sender:
+    """What the inbox knows of one seat and epoch."""
+
+    epoch: int
+    window: ReceiveWindow
+    admission: Admission
+
+
+class Inbox:
+    """Owns the receiving ends of the windows; used by one thread."""
+
+    def __init__(
+        self,
+        task_id: str,
+        key: bytes,
+        rules: AdmissionRules,
+        num_seats: int,
+        first_index: int,
+        window: int,
+        max_fragment_bytes: int,
+        max_strikes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The fragments of seat i are reported as those of worker ``first_index + i``."""
+        self._task_id, self._key, self._rules = task_id, key, rules
+        self._num_seats, self._first_index, self._window_size = num_seats, first_index, window
+        self._max_bytes, self._max_strikes = max_fragment_bytes, max_strikes
+        self._clock = clock
+        self._parts = Parts(4 * max_fragment_bytes)
+        self._senders: dict[int, _Sender] = {}
+        self._waiting: deque[tuple[int, Message]] = deque()
+        self._banned: set[str] = set()
+        self._refusals: deque[str] = deque(maxlen=KEPT_REFUSALS)
+        self._events: list[str] = []
+        self._counts = dict.fromkeys(("fragments", "rows", "bytes", "refused", "repeated", "fenced", "lost"), 0)
+        self._seen = dict(self._counts)
+        self._seen_s = clock()
+
+    @property
+    def num_waiting(self) -> int:
+        """Messages of seats and epochs that the board has not named yet."""
+        return len(self._waiting)
+
+    def open(self, messages: Iterable[bytes], state: BoardState) -> list[Opened]:
+        """Return the fragments that are new; what is wrong, comes again or is fenced is counted and left out."""
+        epochs = {holder.index: (holder.epoch, holder.member) for holder in state.seats}
+        waiting, self._waiting = self._waiting, deque()
+        opened = [self._open(message, epochs, beats, state) for beats, message in waiting]
+        for each in messages:
+            self._counts["bytes"] += len(each)
+            try:
+                message = read_message(each, self._key, self._max_bytes)
+                self._check_header(message)
+                opened.append(self._open(message, epochs, state.num_beats, state))
+            except InvalidMessageError as error:
+                self._refuse(str(error))
+        return [each for each in opened if each is not None]
+
+    def got(self) -> dict[tuple[int, int], int]:
+        """Return by seat and epoch how far its fragments were received without a gap."""
+        return {(seat, sender.epoch): sender.window.got for seat, sender in self._senders.items()}
+
+    def drain_events(self) -> list[str]:
+        """Return what happened since the last call, a sentence each."""
+        events, self._events = self._events, []
+        return events
+
+    def figures(self) -> dict[str, Any]:
+        """Return what came since the last call per second, and what was left out since the beginning."""
+        now, counts = self._clock(), self._counts
+        seconds = max(now - self._seen_s, 1e-9)
+        rates = {name: (counts[name] - self._seen[name]) / seconds for name in ("fragments", "rows", "bytes")}
+        self._seen, self._seen_s = dict(counts), now
+        return {
+            **{f"{name}_per_s": rate for name, rate in rates.items()},
+            **{f"num_{name}": count for name, count in counts.items()},
+            "last_refusal": self._refusals[-1] if self._refusals else "",
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return how far each window is."""
+        windows = [
+            {"seat": seat, "epoch": sender.epoch, "window": sender.window.state()}
+            for seat, sender in sorted(self._senders.items())
+        ]
+        return {"task": self._task_id, "windows": windows}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned, if it was the same task."""
+        if state["task"] != self._task_id:
+            return
+        for each in state["windows"]:
+            sender = self._new_sender(each["epoch"])
+            sender.window.load(each["window"])
+            self._senders[each["seat"]] = sender
+
+    def _check_header(self, message: Message) -> None:
+        header = message.header
+        if header.task_id != self._task_id or not 0 <= header.seat < self._num_seats:
+            raise InvalidMessageError("a fragment of another task or seat")
+
+    def _open(
+        self, message: Message, epochs: Mapping[int, tuple[int, str]], num_beats: int, state: BoardState
+    ) -> Opened | None:
+        """Return the fragment that ``message`` completes; it came when the board had answered ``num_beats`` times."""
+        seat, epoch = message.header.seat, message.header.epoch
+        named, member = epochs.get(seat, (-1, ""))
+        if epoch > named:
+            # The board has not named this holder yet. It may not exist; what its next answer does not name is dropped.
+            if state.num_beats <= num_beats + 1 and len(self._waiting) < MOST_WAITING:
+                self._waiting.append((num_beats, message))
+            return None
+        if epoch < named:
+            self._counts["fenced"] += 1
+            return None
+        sender = self._senders.get(seat)
+        if sender is None or sender.epoch != epoch:
+            sender = self._senders[seat] = self._new_sender(epoch)
+        try:
+            whole = self._parts.add(message)
+        except InvalidMessageError as error:
+            self._refuse(str(error))
+            return None
+        return None if whole is None else self._admit(sender, whole, member)
+
+    def _new_sender(self, epoch: int) -> _Sender:
+        return _Sender(epoch, ReceiveWindow(self._window_size), Admission(self._rules, self._clock))
+
+    def _admit(self, sender: _Sender, message: Message, member: str) -> Opened | None:
+        header, window = message.header, sender.window
+        self._skip_confirmed(window, header.number)
+        if not window.admit(header.number):
+            self._counts["repeated"] += 1
+            return None
+        window.settle(header.number)  # also if it is refused: it would be wrong again
+        if member in self._banned:
+            self._counts["refused"] += 1
+            return None
+        try:
+            try:
+                rows, info = open_fragment(message, self._first_index + header.seat)
+            except InvalidMessageError:
+                sender.admission.strike()
+                raise
+            sender.admission.check(rows, info)
+        except (InvalidMessageError, RefusedError) as error:
+            self._refuse(str(error), header.seat)
+            self._ban_if_due(sender, header.seat, member)
+            return None
+        self._counts["fragments"] += 1
+        self._counts["rows"] += rows.count
+        return rows, info
+
+    def _skip_confirmed(self, window: ReceiveWindow, number: int) -> None:
+        """Skip what the sender of ``number`` cannot have any more.
+
+        It sends at most a window's size beyond what a trainer has confirmed. So this matters only where that was an
+        earlier process, which confirmed more than the checkpoint knows of that this one began with.
+        """
+        confirmed = number - window.size
+        if confirmed > window.got:
+            self._counts["lost"] += confirmed - window.got
+            window.advance(confirmed)
+
+    def _refuse(self, why: str, seat: int | None = None) -> None:
+        self._counts["refused"] += 1
+        self._refusals.append(why if seat is None else f"seat {seat}: {why}")
+
+    def _ban_if_due(self, sender: _Sender, seat: int, member: str) -> None:
+        if sender.admission.strikes >= self._max_strikes:
+            self._banned.add(member)
+            number, why = sender.admission.strikes, self._refusals[-1]
+            self._events.append(f"actor {member} is banned after {number} invalid fragments; the last one: {why}")

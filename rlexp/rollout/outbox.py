@@ -1,0 +1,172 @@
+"""Outbox: the thread of a joined actor that sends fragments, keeps the seat, and fetches weights."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+from zlib import crc32
+
+from rlexp.rollout.weights_feed import WeightsFeed
+from rlexp.transport.backoff import Backoff
+from rlexp.transport.board import Beat, Board, Fenced, Seat, TaskStatus
+from rlexp.transport.board_errors import BoardLostError
+from rlexp.transport.window import SendWindow
+
+SHORTEST_BEAT_S: Final = 0.02
+LONGEST_FULL_BEAT_S: Final = 1.0
+"""Without room in the window a beat is due after SHORTEST_BEAT_S, then after twice as long each, up to this."""
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class SeatEnd(Enum):
+    """Why an actor leaves its seat."""
+
+    TASK_OVER = "the task is over"
+    FENCED = "another actor has the seat"
+    STOPPED = "it was stopped"
+
+
+class Outbox:
+    """Owns an actor's window and its seat, which it gives back when it is closed."""
+
+    def __init__(
+        self,
+        board: Board,
+        seat: Seat,
+        window: SendWindow,
+        feed: WeightsFeed,
+        beat_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Beat every ``beat_s`` at least; begins with ``start``."""
+        self.window = window
+        """To be read only, by others than this thread."""
+        self.num_bytes = 0
+        self.num_dropped = 0
+        """Fragments that were thrown away, since another actor had the seat."""
+        self.end: SeatEnd | None = None
+        """Why nothing can be sent any more."""
+        self.is_connected = False
+        self._board, self._seat, self._feed = board, seat, feed
+        self._beat_s, self._clock = beat_s, clock
+        self._changed = threading.Condition()
+        self._error: Exception | None = None
+        self._closing = threading.Event()
+        self._last_beat_s = -beat_s
+        self._wait_s = SHORTEST_BEAT_S
+        self._round_trip_s = 0.0
+        self._is_queued = False
+        self._thread = threading.Thread(target=self._run, name=f"seat-{seat.index}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def put(self, seal: Callable[[int], list[bytes]], timeout: float) -> bool:
+        """Take the messages that ``seal`` makes of the next number; return False where no room comes in ``timeout``.
+
+        Raises what ended the thread.
+        """
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: self.window.has_room or self.end is not None or self._error is not None, timeout
+            )
+            self._raise_error()
+            if self.end is not None or not has_room:
+                return False
+            messages = seal(self.window.next_number)
+            self.window.put(messages)
+            self.num_bytes += sum(map(len, messages))
+            self._changed.notify_all()
+            return True
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything has."""
+        with self._changed:
+            self._raise_error()
+
+    def drain(self, timeout: float) -> bool:
+        """Return whether the trainer has everything, after ``timeout`` seconds at most."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self.window.num_kept or self.end is not None or self._error is not None, timeout
+            )
+
+    def close(self) -> None:
+        """End the thread and give the seat back; idempotent."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._work()
+            if self.end is not SeatEnd.FENCED:
+                self._board.release(self._seat)
+        except BoardLostError:
+            pass  # the seat's lease runs out by itself
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _work(self) -> None:
+        backoff = Backoff(crc32(self._seat.member.encode()))
+        while not self._closing.is_set() and self.end is None:
+            try:
+                version = self._exchange()
+                self._feed.fetch(version)
+            except BoardLostError:
+                self.is_connected = False
+                self._closing.wait(backoff.failed())
+                continue
+            backoff.succeeded()
+            self._wait()
+
+    def _exchange(self) -> int:
+        """Send what the window allows, with a beat; return the version of the newest weights."""
+        started = self._clock()
+        with self._changed:
+            messages = self.window.take(started, self._round_trip_s, is_queued=self._is_queued)
+        answer = self._board.beat(self._seat, messages)
+        now = self._clock()
+        with self._changed:
+            self._round_trip_s, self._last_beat_s, self.is_connected = now - started, now, True
+            if isinstance(answer, Fenced):
+                self.num_dropped = self.window.clear()
+                self.end = SeatEnd.FENCED
+                self._changed.notify_all()
+                return -1
+            self._learn(answer, bool(messages), now)
+            return answer.weights_version
+
+    def _learn(self, answer: Beat, has_sent: bool, now: float) -> None:
+        before = self.window.got
+        self.window.acknowledge(answer.got, now)
+        self._is_queued = bool(answer.num_queued)
+        moved = has_sent or self.window.got > before
+        self._wait_s = SHORTEST_BEAT_S if moved else min(2 * self._wait_s, LONGEST_FULL_BEAT_S)
+        if answer.status is not None and answer.status.is_over:
+            self.end = SeatEnd.TASK_OVER
+        if answer.status is TaskStatus.RUNNING and answer.weights_version == -1:
+            self._wait_s = min(self._wait_s, 10 * SHORTEST_BEAT_S)  # it is about to begin
+        self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Wait until there is something to send, or a beat is due: sooner where fragments are not confirmed yet."""
+        with self._changed:
+            is_waiting = bool(self.window.num_kept) or self._feed.version == -1
+            due_s = self._last_beat_s + min(self._wait_s if is_waiting else self._beat_s, self._beat_s)
+            self._changed.wait_for(
+                lambda: self._closing.is_set() or self.window.next_number > self.window.num_sent,
+                max(due_s - self._clock(), 0.0),
+            )

@@ -1,0 +1,254 @@
+"""Board: where tasks are announced, their seats leased, and their trainers' news read. Its server's clock decides.
+
+A *seat* is the place of one actor in a task. Who holds one, or trains a task, has a lease and an *epoch*, a number
+that the board gives out once: whatever comes with an older epoch is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from rlexp.json_file import to_json
+from rlexp.transport.carrier import Carrier
+
+NOTHING_GOT: Final = -1
+"""The number of fragments received without a gap, before the first one: they are numbered from 0."""
+
+
+MAX_DESCRIPTION_BYTES: Final = 1 << 20
+_MOST_SEATS: Final = 10_000
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class TaskStatus(StrEnum):
+    """What is happening with a task."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    ENDED = "ENDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will be trained any more."""
+        return self not in (TaskStatus.QUEUED, TaskStatus.RUNNING)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a trainer announces."""
+
+    id: str
+    """Letters, digits, ``-`` and ``_``, at most 64 of them; unlike any other task's."""
+    name: str
+    """What people call it: the experiment's name."""
+    num_seats: int
+    """Actors at most, from 1 on."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """What an actor needs to know, of JSON's own types; at most 1 MiB as text."""
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """A line of the list of tasks."""
+
+    id: str
+    name: str
+    status: TaskStatus
+    reason: str
+    """Why it failed or was cancelled; empty where there is nothing to say."""
+    num_seats: int
+    num_taken: int
+    """Seats whose lease has not run out."""
+    trainer: str | None
+    """The member that trains it; None where its lease has run out, or none has begun."""
+    age_s: float
+    """Seconds since it was announced."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A seat that a member holds."""
+
+    task_id: str
+    index: int
+    """From 0 to the task's number of seats - 1."""
+    epoch: int
+    member: str
+    """Who holds it."""
+    lease_s: float
+    """Seconds from each beat for which it is kept."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What the board answers to an actor's beat."""
+
+    status: TaskStatus | None
+    """None: the board has lost its data, and the trainer has not announced the task again yet. The seat is kept."""
+    weights_version: int
+    """The newest weights that can be fetched; -1 before the first ones."""
+    got: int
+    """The highest fragment that the trainer received without a gap, of this seat and epoch; NOTHING_GOT before."""
+    num_queued: int | None = None
+    """Messages that wait in the task's queue; None where nobody can say."""
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """The lease ran out and the seat, or the task, has another holder: what is left of this one counts no more."""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The right to train a task."""
+
+    task_id: str
+    epoch: int
+    member: str
+    lease_s: float
+    """Seconds from each :meth:`Board.publish` for which it is kept."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What a trainer makes known with each of its beats."""
+
+    weights_version: int = -1
+    """The newest weights whose blob was put; -1 before the first ones."""
+    got: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """By (seat, epoch): the highest fragment that was received without a gap. Others stay as they are."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """The newest results, of JSON's own types."""
+
+
+@dataclass(frozen=True)
+class SeatHolder:
+    """Who holds a seat, as the trainer learns it."""
+
+    index: int
+    epoch: int
+    member: str
+    left_s: float
+    """Seconds until its lease runs out; 0 where it has, or where the seat was released."""
+
+
+@dataclass(frozen=True)
+class TrainerBeat:
+    """What the board answers to a trainer's news."""
+
+    status: TaskStatus | None
+    """None: the board has lost its data; :meth:`Board.announce`, :meth:`Board.lead` and the weights are due again."""
+    seats: tuple[SeatHolder, ...] = ()
+    """The seats that were ever taken, by index, with those whose lease has run out."""
+    num_queued: int | None = None
+    """Messages that wait in the task's queue; None where nobody can say."""
+
+
+class Board(Protocol):
+    """A server on which actors and trainers of any number of tasks find each other.
+
+    Every method raises BoardLostError where the server cannot be reached, and BoardError where it refuses; both may
+    be called from several threads.
+    """
+
+    def tasks(self) -> list[TaskSummary]:
+        """Return the tasks on the board, the oldest first; those that are over are there for a week."""
+        ...
+
+    def describe(self, task_id: str) -> Task | None:
+        """Return a task, None where there is none of this id."""
+        ...
+
+    def queue(self, task_id: str) -> Carrier:
+        """Return the board's own queue of a task; the caller closes it."""
+        ...
+
+    # What an actor calls.
+
+    def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
+        """Take the first free seat of a running task; return None where there is none."""
+        ...
+
+    def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
+        """Keep a seat for another ``lease_s``, and give ``messages`` to the board's own queue in the same round trip.
+
+        They are sent before anyone knows whether the seat is still held: the trainer drops them where it is not.
+        """
+        ...
+
+    def release(self, seat: Seat) -> None:
+        """Give a seat back, so that it is free at once; does nothing where another member has it."""
+        ...
+
+    def get_blob(self, task_id: str, name: str) -> bytes | None:
+        """Return what was put; None where it is not there, or not as it was put any more."""
+        ...
+
+    # What a trainer calls.
+
+    def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
+        """Put a task on the board, RUNNING; a task that is there stays as it is.
+
+        ``epochs`` are the highest that the trainer knows of each seat: a board without data gives out higher ones.
+        """
+        ...
+
+    def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
+        """Take the right to train a task; return None where another member has it, or where there is no such task.
+
+        With ``epoch``, the one that was given before, the same right is taken again after the board lost its data.
+        """
+        ...
+
+    def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
+        """Make ``news`` known, and keep the lead for another ``lease_s``."""
+        ...
+
+    def put_blob(self, lead: Lead, name: str, content: bytes) -> bool:
+        """Put ``content`` there in chunks, in place of what had the name; return False where the lead is another's.
+
+        ``name`` has letters, digits, ``-`` and ``_``.
+        """
+        ...
+
+    def drop_blob(self, lead: Lead, name: str) -> None:
+        """Remove what has this name; does nothing where the lead is another's, or nothing has the name."""
+        ...
+
+    def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
+        """Say how a task ended; does nothing where the lead is another's. A week later it is gone."""
+        ...
+
+    def close(self) -> None:
+        """Give up the connections; the second call does nothing."""
+        ...
+
+
+def is_name(name: str) -> bool:
+    """Return whether ``name`` can be the id of a task or the name of a blob."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(name: str) -> str:
+    """Return ``name``; raises ValueError where it has other characters than ids of tasks and names of blobs have."""
+    if not is_name(name):
+        raise ValueError(f"{name[:80]!r} has other characters than letters, digits, - and _, or more than 64")
+    return name
+
+
+def check_task(task: Task) -> Task:
+    """Return ``task``; raises ValueError where something about it is not allowed."""
+    check_name(task.id)
+    if not 1 <= task.num_seats <= _MOST_SEATS:
+        raise ValueError(f"a task of {task.num_seats} seats; 1 to {_MOST_SEATS} are allowed")
+    if not isinstance(task.description, Mapping):
+        raise ValueError("the description of a task is no object")
+    if len(to_json(task.description)) > MAX_DESCRIPTION_BYTES:
+        raise ValueError("the description of a task has more than 1 MiB")
+    return task

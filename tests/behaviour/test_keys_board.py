@@ -1,0 +1,216 @@
+"""Keys of ``board``: an Ape-X trial with a board in memory, and actors that play for it in threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.task_description import actor_settings, read_description
+from rlexp.agents.task_player import TaskPlayer
+from rlexp.agents.trusted_code import TrustedCode
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.errors import TrialError
+from rlexp.rollout import joined_actor
+from rlexp.rollout.board_thread import BoardLink
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.rollout.fragment_message import seal_fragment
+from rlexp.rollout.joined_actor import ActorFigures
+from rlexp.rollout.source import Sample
+from rlexp.rollout.weights_feed import WeightsFeed
+from rlexp.sample_batch import SampleBatch
+from rlexp.transport.board import Seat, Task
+from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.credentials import message_key
+from rlexp.transport.envelope import Header
+from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
+
+TASK = "task-1"
+KEY = message_key("", TASK)
+EMPTY_REPORT = SampleInfo(0, 4, 4, Episodes.join([]), 0, SampleTime())
+WAIT_S = 60.0
+LONG_S = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def no_draining(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let actors end at once, although nobody polls what they have sent."""
+    monkeypatch.setattr(joined_actor, "DRAIN_S", 0.05)
+
+
+class Recorder:
+    """An ActorView that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.figures: list[ActorFigures] = []
+
+    def note(self, text: str) -> None:
+        return None
+
+    def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
+        return None
+
+    def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
+        self.figures.append(figures)
+
+
+class ClaimedBoard(MemoryBoard):
+    """A board that keeps the seats that were claimed."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryServer())
+        self.claimed: list[Seat] = []
+
+    def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
+        seat = super().claim(task_id, member, lease_s)
+        if seat is not None:
+            self.claimed.append(seat)
+        return seat
+
+
+@contextmanager
+def trial(board: MemoryBoard, **keys: Any) -> Iterator[ApexAgent]:
+    """Provide an agent whose trial is on ``board``."""
+    config = ApexConfig.model_validate({**TINY, "optimizer": ONE_SHARD, "board": {"lease_s": LONG_S, **keys}})
+    link = BoardLink(board, TASK, "a trial", "trainer", KEY)
+    agent = ApexAgent("CartPole-v1", config, CountingPool(), 0, board=link)
+    try:
+        until(lambda: board.describe(TASK) is not None and board.tasks()[0].trainer is not None)
+        yield agent
+    finally:
+        agent.stop()
+
+
+@contextmanager
+def actor(board: MemoryBoard, member: str = "actor") -> Iterator[Recorder]:
+    """Play for the trial in a thread, as ``rlexp join`` does, until the body ends."""
+    recorder, stopping = Recorder(), threading.Event()
+    player = TaskPlayer(board, member, "", TrustedCode(), recorder)
+    thread = threading.Thread(target=player.play, args=(task_of(board), stopping.is_set))
+    thread.start()
+    try:
+        yield recorder
+    finally:
+        stopping.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def task_of(board: MemoryBoard) -> Task:
+    task = board.describe(TASK)
+    assert task is not None
+    return task
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait until ``condition`` holds."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, condition
+        time.sleep(0.005)
+
+
+def polled(agent: ApexAgent) -> list[Sample]:
+    """Poll until samples have come; return them."""
+    found: list[Sample] = []
+
+    def poll() -> bool:
+        found.extend(agent.source.poll(0))
+        return bool(found)
+
+    until(poll)
+    return found
+
+
+@pytest.mark.key("board.actors")
+def test_so_many_actors_can_take_a_seat() -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, actors=2) as agent:
+        assert [board.claim(TASK, f"actor {number}", LONG_S) is None for number in range(3)] == [False, False, True]
+        assert len(agent.stats()["exploration_per_worker"]) == 2
+
+
+@pytest.mark.key("board.min_actors", "board.window")
+def test_actor_fills_its_window_and_waits_until_enough_actors_are_there() -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, actors=2, min_actors=2, window=3) as agent, actor(board) as recorder:
+        until(lambda: len(recorder.figures) == 3)
+        assert not any(agent.source.poll(0) for _ in range(20))
+        assert [figures.num_waiting for figures in recorder.figures] == [1, 2, 3]
+        assert board.claim(TASK, "another one", LONG_S) is not None
+        assert polled(agent)
+        until(lambda: agent.source.poll(0) or len(recorder.figures) > 3)
+
+
+@pytest.mark.key("board.lease_s")
+def test_seat_is_leased_for_so_long() -> None:
+    board = ClaimedBoard()
+    with trial(board, lease_s=123.0), actor(board):
+        until(lambda: board.claimed)
+    assert board.claimed[0].lease_s == 123.0
+
+
+@pytest.mark.key("board.beat_s")
+def test_actor_beats_so_often() -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, beat_s=0.25):
+        assert actor_settings(read_description(task_of(board)).config, KEY).beat_s == 0.25
+
+
+@pytest.mark.key("board.patience_s")
+def test_trial_fails_where_no_actor_comes_for_so_long() -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, patience_s=0.05) as agent, pytest.raises(TrialError, match=r"0 of 1 actors .* 0.05 s"):
+        until(lambda: agent.source.poll(0))
+
+
+@pytest.mark.key("board.weights_period_s")
+@pytest.mark.parametrize(("period_s", "is_wanted"), [(LONG_S, False), (1e-9, True)])
+def test_weights_are_published_so_often_at_most(period_s: float, is_wanted: bool) -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, weights_period_s=period_s) as agent:
+        assert agent.source.weights_wanted() is is_wanted  # the first ones were published when it began
+
+
+@pytest.mark.key("board.max_fragment_mb")
+def test_larger_fragments_are_refused() -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, max_fragment_mb=1e-6) as agent, actor(board):
+        until(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"])
+        assert "at most 1 are allowed" in agent.stats()["board"]["last_refusal"]
+
+
+@pytest.mark.key("board.max_weights_mb")
+@pytest.mark.parametrize(("limit_mb", "num_refused"), [(1e-6, 1), (64.0, 0)])
+def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, max_weights_mb=limit_mb) as agent:
+        until(lambda: agent.stats()["board"]["num_weights_published"])
+        settings = actor_settings(read_description(task_of(board)).config, KEY)
+        feed = WeightsFeed(board, TASK, settings.key, settings.max_weights_bytes)
+        feed.fetch(0)
+    assert feed.num_refused == num_refused
+
+
+@pytest.mark.key("board.max_strikes")
+def test_actor_is_banned_after_so_many_invalid_fragments() -> None:
+    board = MemoryBoard(MemoryServer())
+    rows = SampleBatch({"obs": np.zeros((4, 2), np.float32)})
+    with trial(board, max_strikes=2) as agent:
+        seat = board.claim(TASK, "a liar", LONG_S)
+        assert seat is not None
+        events: list[str] = []
+        for number in range(2):
+            assert not any("is banned" in event for event in events)
+            header = Header(TASK, seat.index, seat.epoch, number)
+            board.beat(seat, seal_fragment(header, rows, EMPTY_REPORT, KEY, 1 << 20))
+            until(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"] > number)  # noqa: B023
+            events += agent.drain_events()
+    assert any("a liar is banned after 2 invalid fragments" in event for event in events)

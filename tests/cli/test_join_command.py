@@ -1,0 +1,77 @@
+"""``rlexp join`` as a process: what it loads, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import running_redis
+
+TIMEOUT_S = 150
+LOADED = """
+import sys
+sys.argv = ["rlexp", "join", sys.argv[1], "--for", "2s"]
+from rlexp.cli import main
+try:
+    main()
+finally:
+    print(sorted({"ray", "torch"} & sys.modules.keys()))
+"""
+DEAD = "redis://127.0.0.1:9"  # nothing listens at the discard port
+
+
+def rlexp(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rlexp", *words]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torch(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    command = [sys.executable, "-c", LOADED, DEAD]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert "trying again in" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["join"], "error: no board is given"),
+        (["join", DEAD, "--for", "long"], "error: --for long is no duration"),
+        (["sweep", "a.yaml", "--board", DEAD], "error: --board is for rlexp run: a sweep has many trials"),
+        (["join", "redis://:geheim@8.8.8.8"], "error: redis://:***@8.8.8.8:6379 is a public address"),
+    ],
+)
+def test_wrong_options_end_with_2_and_no_password(words: list[str], error: str, tmp_path: Path) -> None:
+    done = rlexp(tmp_path, *words, RLEXP_BOARD="")
+    assert done.returncode == 2
+    assert done.stderr.startswith(error)
+    assert "geheim" not in done.stderr + done.stdout
+
+
+def test_wrong_password_ends_with_1_and_the_reason(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    with running_redis("geheim") as server:
+        address = f"redis://127.0.0.1:{server.port}"
+        done = rlexp(tmp_path, "join", address, RLEXP_BOARD_PASSWORD="falsch")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "falsch" not in done.stderr
+
+
+def test_interrupt_ends_all_processes_with_130(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    with running_redis() as server:
+        command = [sys.executable, "-m", "rlexp", "join", server.url, "--processes", "2"]
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            waiting = [process.stderr.readline() for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+    assert all("no task has a free seat; waiting" in line for line in waiting)

@@ -1,0 +1,203 @@
+"""What a joined actor makes of a task: the same players as the trainer's, and rows that the trainer takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.board_workers import admission_rules, board_source
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.players import DQNPlayers, q_network_config
+from rlexp.agents.task_description import (
+    BoardTrial,
+    SeatSpecs,
+    actor_settings,
+    describe_trial,
+    read_description,
+)
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.envs import env_config_of, spaces_of
+from rlexp.errors import TrialError, UsageError
+from rlexp.models.q_network import QNetwork
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
+from rlexp.rollout.admission import Admission
+from rlexp.rollout.board_thread import BoardLink
+from rlexp.rollout.joined_actor import JoinedActor
+from rlexp.rollout.outbox import SeatEnd
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.sample_batch import WrittenRows
+from rlexp.task_pool import InlineTaskPool
+from rlexp.transport.board import Seat, Task
+from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.credentials import message_key
+from tests.envs import COUNTING_ENV, IMAGE_ENV
+
+TASK = "task-1"
+KEY = message_key("", TASK)
+SMALL = {
+    "num_workers": 0,
+    "sample_batch_size": 20,
+    "hiddens": [8],
+    "learning_starts": 60,
+    "buffer_size": 1000,
+    "train_batch_size": 8,
+    "timesteps_per_iteration": 100,
+    "min_iter_time_s": 0,
+    "seed": 1,
+    "model": {"fcnet_hiddens": [8]},
+    "board": {"actors": 2, "weights_period_s": 0.05, "beat_s": 0.2},
+}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("CartPole-v1", {"n_step": 3}),
+    ("CartPole-v1", {"observation_filter": "MeanStdFilter"}),
+    ("CartPole-v1", {"batch_mode": "complete_episodes", "num_envs_per_worker": 2}),
+    (COUNTING_ENV, {"clip_rewards": True}),
+    (IMAGE_ENV, {"n_step": 2}),
+]
+
+
+def config_of(kind: type[DQNConfig] = ApexConfig, **changes: Any) -> DQNConfig:
+    return kind.model_validate(SMALL | changes)
+
+
+def trial_of(env: str, config: DQNConfig | PPOConfig) -> BoardTrial:
+    env_config = env_config_of(env, config, NO_MODULES)
+    return BoardTrial(env_config, 3, *spaces_of(env_config))
+
+
+def task_of(env: str, config: DQNConfig) -> Task:
+    return Task(TASK, "small", config.board.actors, describe_trial(config, trial_of(env, config)))
+
+
+def seat_of(index: int = 0, epoch: int = 1) -> Seat:
+    return Seat(TASK, index, epoch, f"actor-{index}", 15.0)
+
+
+@pytest.mark.parametrize(("env", "changes"), VARIANTS, ids=["n-step", "filter", "episodes", "clipped", "frames"])
+def test_rows_of_every_kind_of_player_are_admitted(env: str, changes: dict[str, Any]) -> None:
+    config = config_of(**changes)
+    specs = SeatSpecs(read_description(task_of(env, config)))
+    worker, admission = RolloutWorker(specs.spec(seat_of())), Admission(admission_rules(config, trial_of(env, config)))
+    network = QNetwork(q_network_config(config, *spaces_of(env_config_of(env, config, NO_MODULES))))
+    worker.set_weights(0, {name: tensor.numpy() for name, tensor in network.state_dict().items()})
+    for _ in range(3):
+        rows, info = worker.sample(0)
+        assert not isinstance(rows, WrittenRows)
+        admission.check(rows, info)
+    worker.stop()
+
+
+def test_description_makes_the_same_config() -> None:
+    config = config_of(n_step=2, lr=0.002)
+    assert read_description(task_of("CartPole-v1", config)).config == config
+
+
+def test_seats_and_workers_share_one_ladder() -> None:
+    config = config_of(num_workers=2, board={"actors": 6})
+    network = q_network_config(config, *spaces_of(env_config_of("CartPole-v1", config, NO_MODULES)))
+    players = DQNPlayers(config, network, num_seats=6)
+    epsilons = [float(players.epsilon_schedule(index).epsilons(0)[0]) for index in range(players.number)]
+    assert len(set(epsilons)) == 8
+    assert epsilons[0] == min(epsilons) == pytest.approx(0.4**8)
+    assert epsilons[-1] == max(epsilons) == pytest.approx(0.4)
+    specs = SeatSpecs(read_description(task_of("CartPole-v1", config)))
+    assert [specs.epsilon(seat, 0) for seat in range(6)] == pytest.approx(epsilons[2:])
+
+
+def test_each_epoch_of_a_seat_plays_other_episodes() -> None:
+    specs = SeatSpecs(read_description(task_of("CartPole-v1", config_of())))
+    seeds = {specs.spec(seat_of(index, epoch)).seed for index in range(2) for epoch in range(1, 4)}
+    assert len(seeds) == 6
+
+
+def test_env_that_plays_in_another_way_is_refused() -> None:
+    task = task_of("CartPole-v1", config_of())
+    other = replace(task, description={**task.description, "fingerprint": "0" * 16})
+    with pytest.raises(TrialError, match="plays in another way here"):
+        SeatSpecs(read_description(other))
+    other = replace(task, description={**task.description, "spaces": "Discrete(3)"})
+    with pytest.raises(TrialError, match="has other spaces here"):
+        SeatSpecs(read_description(other))
+
+
+def test_task_of_another_protocol_is_refused_with_both() -> None:
+    task = task_of("CartPole-v1", config_of())
+    with pytest.raises(TrialError, match="has protocol 9; this rlexp has protocol 1"):
+        read_description(replace(task, description={**task.description, "protocol": 9}))
+    with pytest.raises(TrialError, match="cannot be played"):
+        read_description(replace(task, description={"protocol": 1, "agent": "SAC"}))
+
+
+def test_actors_cannot_join_ppo() -> None:
+    link = BoardLink(MemoryBoard(MemoryServer()), TASK, "ppo", "trainer", KEY)
+    config = PPOConfig.model_validate({"num_workers": 0})
+    with pytest.raises(UsageError, match="actors cannot join"):
+        board_source(InlineTaskPool(), link, config, trial_of("CartPole-v1", config))
+
+
+@pytest.mark.parametrize(("kind", "agent_class"), [(ApexConfig, ApexAgent), (DQNConfig, DQNAgent)])
+def test_agent_learns_from_joined_actors(
+    kind: type[DQNConfig], agent_class: type[DQNAgent[Any]], tmp_path: Path
+) -> None:
+    server = MemoryServer()
+    link = BoardLink(MemoryBoard(server), TASK, "small", "trainer", KEY)
+    agent = agent_class("CartPole-v1", config_of(kind), InlineTaskPool(), 1, board=link)
+    ends: list[SeatEnd] = []
+    actors = [threading.Thread(target=play, args=(server, index, ends), daemon=True) for index in range(2)]
+    for thread in actors:
+        thread.start()
+    row = agent.train()
+    while not row["info"]["num_updates"]:
+        row = agent.train()
+    assert isinstance(agent.optimizer, AsyncReplayOptimizer)
+    assert row["info"]["board"]["num_refused"] == 0
+    assert set(row["info"]["exploration_per_worker"]) == {"0", "1"}
+    saved = agent.save(tmp_path / "checkpoint_000001", {})
+    assert saved.is_dir()
+    agent.stop()
+    for thread in actors:
+        thread.join(60.0)
+    assert ends == [SeatEnd.TASK_OVER] * 2
+
+
+def play(server: MemoryServer, index: int, ends: list[SeatEnd]) -> None:
+    board, waits = MemoryBoard(server), threading.Event()
+    while (seat := board.claim(TASK, f"actor-{index}", 15.0)) is None:
+        waits.wait(0.01)
+    task = board.describe(TASK)
+    assert task is not None
+    description = read_description(task)
+    specs = SeatSpecs(description)
+    settings = actor_settings(description.config, KEY)
+    actor = JoinedActor(board, seat, settings, lambda seat: RolloutWorker(specs.spec(seat)))
+    ends.append(actor.run(lambda: False, lambda figures: None))
+
+
+def test_actor_needs_neither_torch_nor_ray() -> None:
+    code = """
+import sys
+sys.modules["torch"] = sys.modules["ray"] = None
+from rlexp.agents.task_description import SeatSpecs, describe_trial, read_description, BoardTrial
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.envs import env_config_of, spaces_of
+from rlexp.rollout.joined_actor import JoinedActor
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.transport.board import Seat, Task
+config = ApexConfig.model_validate({"num_workers": 0})
+env = env_config_of("CartPole-v1", config, NO_MODULES)
+task = Task("t", "t", 1, describe_trial(config, BoardTrial(env, 1, *spaces_of(env))))
+RolloutWorker(SeatSpecs(read_description(task)).spec(Seat("t", 0, 1, "m", 15.0))).stop()
+assert not {name for name in sys.modules if name.split(".")[0] in ("torch", "ray") and sys.modules[name]}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=Path(__file__).parents[3])
