@@ -41,7 +41,7 @@ def runtime_env(
     folder: Path | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what Ray prepares on each node: variables, and the modules ``names`` that lie in the user's folders.
+    """Return what Ray prepares on each node: variables, and the modules ``names`` of the user's folders.
 
     With ``folder`` that one whole, apart from ``out``, the directory of runs. Raises UsageError where it is too large.
     """
@@ -59,7 +59,7 @@ def runtime_env(
 
 
 def sent_modules(names: Sequence[str], folders: Sequence[str]) -> list[Path]:
-    """Return the files and packages of modules that lie in one of the user's ``folders``, not among installed ones."""
+    """Return the files and packages of modules in one of the user's ``folders``, not among installed ones."""
     tops = dict.fromkeys(name.partition(".")[0] for name in names)
     places = {Path(folder).resolve() for folder in folders}
     found = (place for top in tops for place in _places(top, folders))
@@ -78,7 +78,7 @@ def _places(name: str, folders: Sequence[str]) -> Iterator[Path]:
 
 
 def _below(folder: Path | None, out: Path | None) -> list[str]:
-    """Return ``out`` relative to ``folder``, as a pattern, where it lies in it."""
+    """Return ``out`` relative to ``folder``, as a pattern, where it is below it."""
     if folder is None or out is None or folder not in out.absolute().parents:
         return []
     return [f"/{out.absolute().relative_to(folder)}"]

@@ -80,7 +80,7 @@ def place_gatherers(
             for worker in groups[index]
         )
         spec = GathererSpec(index, attempt, own_seed, workers, renewed, type(pool), gatherer_config(config, groups))
-        # It lies where its first worker does, and takes nothing of what is reserved there.
+        # It is placed with its first worker, and takes nothing of what is reserved there.
         resources = replace(workers[0][1], cpus=0, gpus=0, custom={})
         return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
 

@@ -1,4 +1,4 @@
-"""The keys under ``config.board``: how a trial trains with actors that join it over a board. The URL is no key."""
+"""The keys under ``config.board``: how a trial trains with actors that join it over a board. None is the URL."""
 
 from __future__ import annotations
 
