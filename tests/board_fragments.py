@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from rlexp.rollout.admission import AdmissionRules, ColumnRule
-from rlexp.rollout.board_thread import BoardState
+from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
+from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.fragment_message import seal_fragment
+from rlexp.joined_actors.inbox import Inbox
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
-from rlexp.rollout.fragment_message import seal_fragment
-from rlexp.rollout.inbox import Inbox
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.transport.board import SeatHolder
 from rlexp.transport.credentials import message_key

@@ -11,13 +11,13 @@ from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 
-from rlexp.agents.board_workers import board_figures, num_players_of, with_joined_actors
+from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
+from rlexp.agents.board.task_description import BoardTrial
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
-from rlexp.agents.task_description import BoardTrial
 from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
@@ -25,10 +25,10 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError
+from rlexp.joined_actors.board_thread import BoardLink
 from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.board_thread import BoardLink
 from rlexp.rollout.evaluation import (
     ActingPolicy,
     EvaluationLimits,

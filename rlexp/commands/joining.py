@@ -78,9 +78,9 @@ def join(
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
         raise typer.Exit(join_in_processes(words, processes, os.environ))
     parent = os.environ.get(PARENT_VARIABLE)
-    from rlexp.agents.joining import Joiner, JoinOptions
-    from rlexp.agents.task_player import TaskPlayer
-    from rlexp.agents.trusted_code import TrustedCode
+    from rlexp.agents.board.joiner import Joiner, JoinOptions
+    from rlexp.agents.board.task_player import TaskPlayer
+    from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.terminal.boards import ActorDisplay
     from rlexp.transport.opening import open_board
 

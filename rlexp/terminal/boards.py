@@ -14,7 +14,7 @@ from rlexp.number_format import count, percent, score, short, size
 from rlexp.terminal.lines import visible
 
 if TYPE_CHECKING:
-    from rlexp.rollout.joined_actor import ActorFigures
+    from rlexp.joined_actors.joined_actor import ActorFigures
 
 _CLEAR_LINE: Final = "\r\x1b[K"
 _ON_TERMINALS_S: Final = 1.0

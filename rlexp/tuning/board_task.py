@@ -13,7 +13,7 @@ from typing import Final
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
-from rlexp.rollout.board_thread import BoardLink
+from rlexp.joined_actors.board_thread import BoardLink
 from rlexp.sessions.choose import Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.credentials import message_key

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.task_description import actor_settings, read_description
-from rlexp.agents.task_player import TaskPlayer
-from rlexp.agents.trusted_code import TrustedCode
+from rlexp.agents.board.task_description import actor_settings, read_description
+from rlexp.agents.board.task_player import TaskPlayer
+from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.errors import TrialError
-from rlexp.rollout import joined_actor
-from rlexp.rollout.board_thread import BoardLink
+from rlexp.joined_actors import joined_actor
+from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.fragment_message import seal_fragment
+from rlexp.joined_actors.joined_actor import ActorFigures
+from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
-from rlexp.rollout.fragment_message import seal_fragment
-from rlexp.rollout.joined_actor import ActorFigures
 from rlexp.rollout.source import Sample
-from rlexp.rollout.weights_feed import WeightsFeed
 from rlexp.sample_batch import SampleBatch
 from rlexp.transport.board import Seat, Task
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer

@@ -14,6 +14,7 @@ FLOORS = {
     "terminal": 10,
     "tuning": 9,
     "agents": 8,
+    "joined_actors": 7,
     "optimizers": 7,
     "display": 6,
     "results": 6,
@@ -62,6 +63,7 @@ GROUND = {"sample_batch", "schedules", "seeding", "json_file", "number_format", 
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.
 STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "sessions"}, {"rollout", "search"}]
+STRANGERS += [{"joined_actors", room} for room in ("replay", "runs", "sessions", "search", "display", "results")]
 
 LIBRARIES = {
     "ray.tune": {"tuning"},

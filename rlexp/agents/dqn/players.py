@@ -17,12 +17,12 @@ from rlexp.agents.dqn.exploration import (
     epsilon_ladder,
 )
 from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.dqn.rungs import rungs, rungs_of_envs
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.envs import is_byte_vector
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.rollout.n_step import NStep
-from rlexp.rollout.seats import rungs, rungs_of_envs
 from rlexp.schedules import LinearSchedule
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from rlexp.agents import joining
-from rlexp.agents.joining import Joiner, JoinOptions
-from rlexp.agents.trusted_code import Obstacle, TrustedCode
+from rlexp.agents.board import joiner as joining
+from rlexp.agents.board.joiner import Joiner, JoinOptions
+from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import TrialError, UsageError
-from rlexp.rollout.outbox import SeatEnd
+from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError

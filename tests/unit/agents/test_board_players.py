@@ -12,28 +12,28 @@ from typing import Any
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.board_workers import admission_rules, board_source
-from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.dqn.players import DQNPlayers, q_network_config
-from rlexp.agents.task_description import (
+from rlexp.agents.board.board_workers import admission_rules, board_source
+from rlexp.agents.board.task_description import (
     BoardTrial,
     SeatSpecs,
     actor_settings,
     describe_trial,
     read_description,
 )
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
+from rlexp.joined_actors.admission import Admission
+from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.joined_actor import JoinedActor
+from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.models.q_network import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
-from rlexp.rollout.admission import Admission
-from rlexp.rollout.board_thread import BoardLink
-from rlexp.rollout.joined_actor import JoinedActor
-from rlexp.rollout.outbox import SeatEnd
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import WrittenRows
 from rlexp.task_pool import InlineTaskPool
@@ -187,11 +187,11 @@ def test_actor_needs_neither_torch_nor_ray() -> None:
     code = """
 import sys
 sys.modules["torch"] = sys.modules["ray"] = None
-from rlexp.agents.task_description import SeatSpecs, describe_trial, read_description, BoardTrial
+from rlexp.agents.board.task_description import SeatSpecs, describe_trial, read_description, BoardTrial
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.rollout.joined_actor import JoinedActor
+from rlexp.joined_actors.joined_actor import JoinedActor
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.transport.board import Seat, Task
 config = ApexConfig.model_validate({"num_workers": 0})

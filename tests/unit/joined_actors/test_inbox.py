@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from rlexp.rollout.inbox import Inbox
+from rlexp.joined_actors.inbox import Inbox
 from rlexp.sample_batch import SampleBatch
 from tests.board_fragments import EPOCH, KEY, first_numbers, inbox, rows_of, sealed, state_of
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from zlib import crc32
 
-from rlexp.agents.trusted_code import Obstacle
+from rlexp.agents.board.trusted_code import Obstacle
 from rlexp.errors import TrialError, UsageError
-from rlexp.rollout.outbox import SeatEnd
+from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlexp.joined_actors.fragment_message import open_fragment, seal_fragment
+from rlexp.joined_actors.weights_message import Newer, open_weights, seal_weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fragment_message import open_fragment, seal_fragment
-from rlexp.rollout.weights_message import Newer, open_weights, seal_weights
 from rlexp.sample_batch import FrameRows, SampleBatch
 from rlexp.transport.envelope import Header, InvalidMessageError, read_message
 from tests.board_fragments import KEY, MAX_BYTES, TASK, info_of, rows_of

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 from zlib import crc32
 
-from rlexp.rollout.weights_feed import WeightsFeed
+from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Beat, Board, Fenced, Seat, TaskStatus
 from rlexp.transport.board_errors import BoardLostError

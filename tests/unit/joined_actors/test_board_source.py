@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from rlexp.errors import TrialError
-from rlexp.rollout.admission import AdmissionRules, ColumnRule
-from rlexp.rollout.board_source import BoardSource, BoardSourceConfig
-from rlexp.rollout.board_thread import BoardLink, BoardThread
-from rlexp.rollout.inbox import Inbox
-from rlexp.rollout.joined_actor import ActorSettings, JoinedActor
-from rlexp.rollout.outbox import Outbox, SeatEnd
-from rlexp.rollout.weights_feed import WeightsFeed
+from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
+from rlexp.joined_actors.board_source import BoardSource, BoardSourceConfig
+from rlexp.joined_actors.board_thread import BoardLink, BoardThread
+from rlexp.joined_actors.inbox import Inbox
+from rlexp.joined_actors.joined_actor import ActorSettings, JoinedActor
+from rlexp.joined_actors.outbox import Outbox, SeatEnd
+from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool

@@ -22,7 +22,7 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import EnvConfig, env_config_of, spaces_of
 from rlexp.envs.fingerprint import env_fingerprint
 from rlexp.errors import TrialError
-from rlexp.rollout.joined_actor import ActorSettings
+from rlexp.joined_actors.joined_actor import ActorSettings
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
 from rlexp.transport.board import Seat, Task

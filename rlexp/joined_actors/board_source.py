@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlexp.errors import TrialError
+from rlexp.joined_actors.board_thread import BoardThread
+from rlexp.joined_actors.inbox import Inbox
+from rlexp.joined_actors.seat_watch import SeatWatch
+from rlexp.joined_actors.weights_message import Newer
 from rlexp.policy import Weights
-from rlexp.rollout.board_thread import BoardThread
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.inbox import Inbox
-from rlexp.rollout.seat_watch import SeatWatch
 from rlexp.rollout.source import Sample
-from rlexp.rollout.weights_message import Newer
 from rlexp.task_pool import TaskPool
 
 SAMPLES_PER_SEAT: Final = 4

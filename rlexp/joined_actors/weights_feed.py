@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from rlexp.rollout.weights_message import Newer, blob_name, open_weights
+from rlexp.joined_actors.weights_message import Newer, blob_name, open_weights
 from rlexp.transport.board import Board
 from rlexp.transport.envelope import InvalidMessageError
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from rlexp.joined_actors.fragment_message import seal_fragment
+from rlexp.joined_actors.outbox import Outbox, SeatEnd
+from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.fragment_message import seal_fragment
-from rlexp.rollout.outbox import Outbox, SeatEnd
-from rlexp.rollout.weights_feed import WeightsFeed
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import FrameRows, SampleBatch, WrittenRows
 from rlexp.transport.board import Board, Seat

@@ -11,7 +11,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlexp.errors import RlexpError, TrialError
-from rlexp.rollout.weights_message import Newer, blob_name, seal_weights
+from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Fenced, Lead, News, SeatHolder, Task, TaskStatus, TrainerBeat
 from rlexp.transport.board_errors import BoardLostError

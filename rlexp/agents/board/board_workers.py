@@ -8,15 +8,15 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.task_description import BoardTrial, describe_trial
+from rlexp.agents.board.task_description import BoardTrial, describe_trial
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
-from rlexp.rollout.admission import AdmissionRules, ColumnRule
-from rlexp.rollout.board_source import BoardSource, BoardSourceConfig
-from rlexp.rollout.board_thread import BoardLink, BoardThread
-from rlexp.rollout.inbox import Inbox
+from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
+from rlexp.joined_actors.board_source import BoardSource, BoardSourceConfig
+from rlexp.joined_actors.board_thread import BoardLink, BoardThread
+from rlexp.joined_actors.inbox import Inbox
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.source_group import SourceGroup
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, has_frames, num_frames

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, Protocol
 
-from rlexp.agents.task_description import SeatSpecs, actor_settings, read_description
-from rlexp.agents.trusted_code import Obstacle, TrustedCode
+from rlexp.agents.board.task_description import SeatSpecs, actor_settings, read_description
+from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError
+from rlexp.joined_actors.joined_actor import ActorFigures, JoinedActor
+from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.rollout.evaluation import ShouldStop
-from rlexp.rollout.joined_actor import ActorFigures, JoinedActor
-from rlexp.rollout.outbox import SeatEnd
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.transport.board import Board, Seat, Task
 from rlexp.transport.credentials import message_key

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlexp.rollout.admission import Admission, AdmissionRules, RefusedError
-from rlexp.rollout.board_thread import BoardState
+from rlexp.joined_actors.admission import Admission, AdmissionRules, RefusedError
+from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.fragment_message import open_fragment
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.fragment_message import open_fragment
 from rlexp.sample_batch import FrameRows, SampleBatch
 from rlexp.transport.envelope import InvalidMessageError, Message, read_message
 from rlexp.transport.parts import Parts

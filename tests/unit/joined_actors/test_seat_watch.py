@@ -1,7 +1,7 @@
 """Who has joined, left or been lost, by the answers of the board."""
 
-from rlexp.rollout.board_thread import BoardState
-from rlexp.rollout.seat_watch import SeatWatch
+from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.seat_watch import SeatWatch
 from rlexp.transport.board import SeatHolder
 
 
