@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.loss import row_losses
-from rlexp.agents.torch.device import Precision, forward_passes, use_precision
+from rlexp.agents.dqn.dense_gradient import MOST_PRODUCTS, DenseGradient, is_dense
+from rlexp.agents.dqn.gradients import AutogradGradient, LossGradient
+from rlexp.agents.torch.device import Precision, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.memory import keep_freed_memory
-from rlexp.agents.torch.staging import BatchStaging, LateNumbers
+from rlexp.agents.torch.staging import LateNumbers
 from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.policy import LearnResult, Weights
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
+from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 NUM_PENDING_ON_GPU = 2
 """Updates that are begun before the result of an earlier one is read: the GPU has work while its thread copies."""
-COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, IMPORTANCE_WEIGHTS)
 FIGURES = ("loss", "mean_q", "mean_td_error", "grad_norm")
 
 
@@ -85,7 +85,10 @@ class DQNLearner:
         self._target_parameters.values.copy_(self._parameters.values)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
         self._noisy_networks = (self._network, self._target) if network.head.noisy else ()
-        self._staging = BatchStaging(COLUMNS, device)
+        self._autograd = AutogradGradient(
+            self._network, self._target, self._adam, device, config.precision, config.double_q
+        )
+        self._by_hand = self._make_dense_gradient(network)
         self._noise = torch.Generator(device).manual_seed(seed)
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
@@ -105,21 +108,16 @@ class DQNLearner:
 
     def submit(self, batch: SampleBatch) -> DQNUpdate:
         """Begin what ``learn_on_batch`` does; on a CPU it is done when this returns."""
-        rows = self._staging.load(batch)
         for network in self._noisy_networks:
             network.resample_noise(self._noise)
-        passes = forward_passes(self._config.precision, self._device)
-        result = row_losses(self._network, self._target, rows, self._config.double_q, passes)
-        loss = (rows[IMPORTANCE_WEIGHTS] * result.losses).mean()
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._gradient_of(batch.count).compute(batch)
         lr = self._config.lr.value(self._num_steps_sampled)
         grad_norm = self._adam.step(lr)
         self.num_updates += 1
         self._num_steps_trained += batch.count
         self._update_target_when_due()
-        figures = torch.stack([loss.detach(), result.q_tm1.mean(), result.td_errors.mean(), grad_norm])
-        return DQNUpdate(self.num_updates, lr, figures, result.td_errors)
+        figures = torch.cat([loss.figures, grad_norm.unsqueeze(0)])
+        return DQNUpdate(self.num_updates, lr, figures, loss.td_errors)
 
     def stats(self) -> Mapping[str, int]:
         return {"num_target_updates": self.num_target_updates}
@@ -143,6 +141,18 @@ class DQNLearner:
         counters = state["counters"].tolist()
         self._num_steps_sampled, self._num_steps_trained, self._target_updated_at = counters[:3]
         self.num_updates, self.num_target_updates = counters[3:]
+
+    def _make_dense_gradient(self, network: QNetworkConfig) -> DenseGradient | None:
+        """Return what computes small gradients; None where only autograd can."""
+        if self._device.type != "cpu" or self._config.precision != "float32" or not is_dense(network):
+            return None
+        parameters = self._parameters, self._target_parameters
+        return DenseGradient(network, *parameters, self._adam, self._config.double_q)
+
+    def _gradient_of(self, num_rows: int) -> LossGradient:
+        """Return what computes the gradient of so many rows the quickest."""
+        small = self._by_hand is not None and num_rows * self._parameters.values.numel() <= MOST_PRODUCTS
+        return self._by_hand if small and self._by_hand is not None else self._autograd
 
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled

@@ -24,10 +24,12 @@ class FlatParameters:
 
     values: Tensor
     """All parameters ``[N]``."""
+    names: tuple[str, ...]
+    """Of the parameters, in their order."""
 
     def __init__(self, network: nn.Module) -> None:
         """Move the parameters of ``network`` here; each keeps its layout, such as channels last."""
-        self._names, self._parameters = zip(*network.named_parameters(), strict=True)
+        self.names, self._parameters = zip(*network.named_parameters(), strict=True)
         self.values = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
         for parameter, view in zip(self._parameters, self.views(self.values), strict=True):
             parameter.data = view.copy_(parameter.detach())
@@ -50,7 +52,7 @@ class FlatParameters:
     def arrays(self) -> dict[str, Array]:
         """Return a copy of every parameter by its name, as all updates begun leave it."""
         views = self.views(_host_copy(self.values))
-        return {name: np.ascontiguousarray(view.numpy()) for name, view in zip(self._names, views, strict=True)}
+        return {name: np.ascontiguousarray(view.numpy()) for name, view in zip(self.names, views, strict=True)}
 
 
 class FlatAdam:
