@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -100,8 +100,13 @@ class SampleTime:
     @staticmethod
     def sum(parts: Iterable[SampleTime]) -> SampleTime:
         """Return the time of all parts together."""
-        seconds: list[Mapping[str, float]] = [asdict(part) for part in parts]
-        return SampleTime(**{part.name: sum(each[part.name] for each in seconds) for part in fields(SampleTime)})
+        total_s = acting_s = stepping_s = folding_s = 0.0
+        for part in parts:
+            total_s += part.total_s
+            acting_s += part.acting_s
+            stepping_s += part.stepping_s
+            folding_s += part.folding_s
+        return SampleTime(total_s, acting_s, stepping_s, folding_s)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rlexp.models.numpy_q_network import can_be
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 
 MOST_PRODUCTS: Final = 15_000_000
-"""Rows times parameters up to which NumPy is clearly quicker. Beyond, the sums take the time, and torch can use threads."""
+"""Rows times parameters up to which NumPy is clearly quicker: beyond, sums take the time, and torch has threads."""
 
 
 def is_dense(config: QNetworkConfig) -> bool:
