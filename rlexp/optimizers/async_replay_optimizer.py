@@ -212,6 +212,9 @@ class AsyncReplayOptimizer:
             self._store_calls.store(sample)
 
     def _longest_wait_s(self) -> float:
+        sampled, trained = self.counters.num_steps_sampled, self.counters.num_steps_trained
+        if self._learner_runner.learns_in_step and self._pacing.owed(sampled, trained) >= 1.0:
+            return 0.0
         queued_s = self._learner_runner.queue_time_s
         return min(STEP_TIMEOUT_S, QUEUE_SHARE_WAITED * queued_s) if queued_s else STEP_TIMEOUT_S
 

@@ -1,4 +1,4 @@
-"""A learner in the optimizer's own thread (``num_workers: 0``): one update a step, so that training is repeatable."""
+"""A learner in the optimizer's own thread: so that training is repeatable, or since its updates are short."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from rlexp.sample_batch import SampleBatch
 class InlineLearnerRunner(Generic[OriginT]):
     """A LearnerRunner that learns when its outputs are taken; owned by one optimizer.
 
-    One batch may wait: after each step none does, and a checkpoint needs to hold none.
+    Batches wait within a step of the optimizer only: after it none does, and a checkpoint needs to hold none.
     """
 
-    queue_capacity = 1
+    learns_in_step = True
     queue_time_s = 0.0
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, queue_capacity: int = 1) -> None:
+        """Let ``queue_capacity`` batches be drawn before the priorities of the first are known."""
+        self.queue_capacity = queue_capacity
         self._learner = learner
         self.last_stats: Mapping[str, float] = {}
         self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)

@@ -52,6 +52,8 @@ class LearnerRunner(Protocol[OriginT]):
 
     queue_capacity: int
     """Batches that may wait."""
+    learns_in_step: bool
+    """Whether it learns in the optimizer's thread, in the step that queues a batch."""
     last_stats: Mapping[str, float]
     """The learner's own figures, from its last update."""
     time_s: dict[str, float]
@@ -135,6 +137,8 @@ class LearnerThread(Generic[OriginT]):
     is being written, and no update waits for a reader. Updates whose results a PipelinedLearner has not
     delivered yet are neither waiting nor reported; before a pause and at the end all results are read.
     """
+
+    learns_in_step = False
 
     def __init__(self, learner: Learner, queue_capacity: int) -> None:
         """Let ``queue_capacity`` batches wait; they hide the latency of replay calls."""

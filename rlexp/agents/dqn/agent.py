@@ -19,8 +19,9 @@ from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models import QNetworkConfig
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
-from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
+from rlexp.optimizers.inline_learner import InlineLearnerRunner
+from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
@@ -130,8 +131,14 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             self.pool,
             source,
             ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self._make_shard), 1),
-            LearnerThread(learner, BOARD_LEARNER_QUEUE),
+            self._make_board_runner(learner),
             DataPathConfig(replay_depth=BOARD_LEARNER_QUEUE, store_depth=self.num_players, beta=self.beta_schedule()),
             Pacing(self.config.training_intensity, self.config.train_batch_size),
             np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )
+
+    def _make_board_runner(self, learner: Learner) -> LearnerRunner[RowsOfShard]:
+        """Return what learns: a thread, unless it and the optimizer's would only take turns in calling Python."""
+        if isinstance(learner, DQNLearner) and learner.has_short_updates(self.config.train_batch_size):
+            return InlineLearnerRunner(learner, BOARD_LEARNER_QUEUE)
+        return LearnerThread(learner, BOARD_LEARNER_QUEUE)

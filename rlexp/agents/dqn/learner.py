@@ -142,6 +142,10 @@ class DQNLearner:
         self._num_steps_sampled, self._num_steps_trained, self._target_updated_at = counters[:3]
         self.num_updates, self.num_target_updates = counters[3:]
 
+    def has_short_updates(self, num_rows: int) -> bool:
+        """Return whether an update of so many rows is little but calls of Python: a thread of its own gains nothing."""
+        return self._gradient_of(num_rows) is self._by_hand
+
     def _make_dense_gradient(self, network: QNetworkConfig) -> DenseGradient | None:
         """Return what computes small gradients; None where only autograd can."""
         if self._device.type != "cpu" or self._config.precision != "float32" or not is_dense(network):
@@ -151,8 +155,9 @@ class DQNLearner:
 
     def _gradient_of(self, num_rows: int) -> LossGradient:
         """Return what computes the gradient of so many rows the quickest."""
-        small = self._by_hand is not None and num_rows * self._parameters.values.numel() <= MOST_PRODUCTS
-        return self._by_hand if small and self._by_hand is not None else self._autograd
+        if self._by_hand is None or num_rows * self._parameters.values.numel() > MOST_PRODUCTS:
+            return self._autograd
+        return self._by_hand
 
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled
