@@ -43,7 +43,7 @@ class RedisBoard:
 
     def __init__(self, address: BoardAddress) -> None:
         """Connect to ``address`` with the first call."""
-        self._connection = RedisConnection(address)
+        self._connection = RedisConnection(address, scripts.ALL)
 
     def tasks(self) -> list[TaskSummary]:
         ids = self._ids()
@@ -111,6 +111,8 @@ class RedisBoard:
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         check_task(task)
+        # Here rather than when one is missing: actors may be of another version than those that were served before.
+        self._connection.load_scripts()
         keys = [_key(task.id, "task"), _key(task.id, "epochs")]
         known = [number for pair in (epochs or {}).items() for number in pair]
         arguments: Command = [task.name, task.num_seats, to_json(task.description), _KEPT_S, *known]

@@ -171,3 +171,5 @@ redis.call('UNLINK', KEYS[3])
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[5]) end
 return 1"""
 )
+
+ALL: Final = (ANNOUNCE, CLAIM, BEAT, RELEASE, LEAD, PUBLISH, PUT_BLOB, DROP_BLOB, FINISH)
