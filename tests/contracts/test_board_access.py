@@ -1,7 +1,7 @@
 """What each role may do on a real server with our access rules: its whole part of a task, and nothing else."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -95,6 +95,23 @@ def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None
     assert client.tasks()[0].status is TaskStatus.ENDED
 
 
+def test_client_submits_follows_and_cancels(boards: Mapping[str, Board]) -> None:
+    trainer, client = boards["trainer"], boards["client"]
+    client.submit(replace(TASK, file="cartpole: {}"))
+    lead = begun(trainer)
+    described = trainer.describe(TASK.id)
+    assert described is not None
+    assert described.file == "cartpole: {}"
+    assert trainer.put_rows(lead, ['{"updates": 1}'])
+    assert client.rows(TASK.id, 0) == [(0, '{"updates": 1}')]
+    assert client.tasks()[0].trainer == "trainer"
+    assert client.cancel(TASK.id, "enough")
+    beat = trainer.publish(lead, News())
+    assert isinstance(beat, TrainerBeat)
+    assert beat.status is TaskStatus.CANCELLED
+    trainer.give_up(lead)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -103,11 +120,16 @@ def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None
         lambda board, lead: board.drop_blob(lead, "weights-1"),
         lambda board, lead: board.finish(lead, TaskStatus.FAILED),
         lambda board, lead: board.lead(TASK.id, "evil", LONG_S),
+        lambda board, lead: board.put_rows(lead, ["{}"]),
+        lambda board, lead: board.give_up(lead),
+        lambda board, lead: board.submit(Task("evil", "evil", 1)),
+        lambda board, lead: board.cancel(TASK.id, "evil"),
         lambda board, lead: board.announce(Task("evil", "evil", 1)),
         lambda board, lead: board.queue(TASK.id).receive(1, 0.0),
         lambda board, lead: board.get_blob(TASK.id, "recovery"),
     ],
-    ids=["publish", "put_blob", "drop_blob", "finish", "lead", "announce", "receive", "recovery"],
+    ids=["publish", "put_blob", "drop_blob", "finish", "lead", "put_rows", "give_up", "submit", "cancel", "announce"]
+    + ["receive", "recovery"],
 )
 def test_actor_does_nothing_of_a_trainers(boards: Mapping[str, Board], call: Callable[[Board, Lead], object]) -> None:
     trainer = boards["trainer"]
@@ -179,7 +201,7 @@ def test_actor_waits_for_a_trainer_to_load_the_scripts(boards: Mapping[str, Boar
 
 def test_all_scripts_are_loaded() -> None:
     programs = {value for name, value in vars(scripts).items() if isinstance(value, str) and name.isupper()}
-    assert {text for text in programs if "KEYS:" in text} == set(scripts.ALL)
+    assert {text for text in programs if "ARGV:" in text} == set(scripts.ALL)
 
 
 def test_rules_have_no_password_and_older_servers_can_read_them(server: RedisServer) -> None:

@@ -57,6 +57,7 @@ ACTOR: Final = Role(
         "%R~rlexp:{*}:task",
         "%R~rlexp:{*}:trainer",
         "%R~rlexp:{*}:figures",
+        "%R~rlexp:{*}:banned",
         "%R~rlexp:{*}:blob:weights-*",
         "%RW~rlexp:{*}:seats",
         "%RW~rlexp:{*}:epochs",

@@ -239,4 +239,8 @@ for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[5]) end
 return 1"""
 )
 
-ALL: Final = (ANNOUNCE, CLAIM, BEAT, RELEASE, LEAD, PUBLISH, PUT_BLOB, DROP_BLOB, FINISH)
+ALL: Final = (
+    *(ANNOUNCE, SUBMIT, CANCEL, CLAIM, BEAT, RELEASE, LEAD, PUBLISH),
+    *(PUT_BLOB, DROP_BLOB, PUT_ROWS, ROWS, GIVE_UP, FINISH),
+)
+"""A server is given all of them at once."""
