@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import explaining, joining, reading, training
+from rlexp.commands import board_group, explaining, joining, reading, training
 from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
@@ -123,3 +123,4 @@ for command in (
     explaining.doctor,
 ):
     app.command(short_help=_first_paragraph(command))(command)
+app.add_typer(board_group.board_app, name="board", short_help=_first_paragraph(board_group.board))

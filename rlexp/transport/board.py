@@ -194,7 +194,10 @@ class Board(Protocol):
     # What an actor calls.
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
-        """Take the first free seat of a running task; return None where there is none."""
+        """Take the first free seat of a running task; return None where there is none.
+
+        Raises BannedError where the trainer has banned the actor.
+        """
         ...
 
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
@@ -213,6 +216,13 @@ class Board(Protocol):
         ...
 
     # What a trainer calls.
+
+    def ban(self, lead: Lead, actor: str) -> None:
+        """Take away all seats of an actor, and let it claim none from now on; see :func:`actor_of`.
+
+        Does nothing where the lead is another's.
+        """
+        ...
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         """Put a task on the board, RUNNING; a task that is there stays as it is.
@@ -267,3 +277,8 @@ class Board(Protocol):
     def close(self) -> None:
         """Give up the connections; the second call does nothing."""
         ...
+
+
+def actor_of(member: str) -> str:
+    """Return which actor a member is: the id of its token, which stands before ``/``, or without one the member."""
+    return member.partition("/")[0]

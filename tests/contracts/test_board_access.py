@@ -7,7 +7,7 @@ import pytest
 
 from rlexp.transport.address import parse_address
 from rlexp.transport.board import Beat, Board, Lead, News, Task, TaskStatus, TrainerBeat
-from rlexp.transport.board_errors import BoardError, BoardLostError
+from rlexp.transport.board_errors import BannedError, BoardError, BoardLostError
 from rlexp.transport.boards import scripts
 from rlexp.transport.boards.access import ACTOR, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
 from rlexp.transport.carriers.redis import RedisConnection
@@ -90,6 +90,9 @@ def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None
     assert trainer.put_blob(lead, "result", b"checkpoint")
     assert client.get_blob(TASK.id, "result") == b"checkpoint"
     actor.release(seat)
+    trainer.ban(lead, "actor")
+    with pytest.raises(BannedError):
+        actor.claim(TASK.id, "actor", LONG_S)
     trainer.drop_blob(lead, "weights-1")
     trainer.finish(lead, TaskStatus.ENDED)
     assert client.tasks()[0].status is TaskStatus.ENDED
@@ -120,6 +123,7 @@ def test_client_submits_follows_and_cancels(boards: Mapping[str, Board]) -> None
         lambda board, lead: board.drop_blob(lead, "weights-1"),
         lambda board, lead: board.finish(lead, TaskStatus.FAILED),
         lambda board, lead: board.lead(TASK.id, "evil", LONG_S),
+        lambda board, lead: board.ban(lead, "other"),
         lambda board, lead: board.put_rows(lead, ["{}"]),
         lambda board, lead: board.give_up(lead),
         lambda board, lead: board.submit(Task("evil", "evil", 1)),
@@ -128,8 +132,7 @@ def test_client_submits_follows_and_cancels(boards: Mapping[str, Board]) -> None
         lambda board, lead: board.queue(TASK.id).receive(1, 0.0),
         lambda board, lead: board.get_blob(TASK.id, "recovery"),
     ],
-    ids=["publish", "put_blob", "drop_blob", "finish", "lead", "put_rows", "give_up", "submit", "cancel", "announce"]
-    + ["receive", "recovery"],
+    ids="publish put_blob drop_blob finish lead ban put_rows give_up submit cancel announce receive recovery".split(),
 )
 def test_actor_does_nothing_of_a_trainers(boards: Mapping[str, Board], call: Callable[[Board, Lead], object]) -> None:
     trainer = boards["trainer"]

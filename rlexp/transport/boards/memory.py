@@ -18,8 +18,9 @@ from rlexp.transport.board import (
     TaskStatus,
     TaskSummary,
     TrainerBeat,
+    actor_of,
 )
-from rlexp.transport.board_errors import BoardError
+from rlexp.transport.board_errors import BannedError, BoardError
 from rlexp.transport.boards.memory_tasks import Lease, MemoryTask
 from rlexp.transport.carrier import Carrier
 from rlexp.transport.carriers.memory import MemoryCarrier, MemoryQueue
@@ -90,6 +91,8 @@ class MemoryBoard:
             entry = self._server.entries.get(task_id)
             if entry is None or entry.status is not TaskStatus.RUNNING:
                 return None
+            if actor_of(member) in entry.banned:
+                raise BannedError(task_id)
             for index in range(entry.task.num_seats):
                 lease = entry.seats.get(index)
                 if lease is None or lease.expires_s <= now:
@@ -129,6 +132,18 @@ class MemoryBoard:
         with self._server.lock:
             entry = self._server.entries.get(task_id)
             return entry.blobs.get(name) if entry else None
+
+    def ban(self, lead: Lead, actor: str) -> None:
+        now = self._server.clock()
+        with self._server.lock:
+            entry = self._server.entries.get(lead.task_id)
+            if entry is None or not entry.is_led_by(lead):
+                return
+            entry.banned.add(actor)
+            for index, lease in entry.seats.items():
+                if actor_of(lease.member) == actor:
+                    entry.epochs[index] = _next_epoch(entry.epochs.get(index, 0), now)
+                    entry.seats[index] = Lease(entry.epochs[index], "", 0.0)
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         check_task(task)

@@ -34,6 +34,7 @@ class MemoryTask:
     epochs: dict[int, int] = field(default_factory=dict)
     news: News = field(default_factory=News)
     got: dict[tuple[int, int], int] = field(default_factory=dict)
+    banned: set[str] = field(default_factory=set)
     blobs: dict[str, bytes] = field(default_factory=dict)
     rows: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_ROWS))
     queue: MemoryQueue = field(default_factory=MemoryQueue)

@@ -21,8 +21,9 @@ from rlexp.transport.board import (
     TaskStatus,
     TaskSummary,
     TrainerBeat,
+    actor_of,
 )
-from rlexp.transport.board_errors import BoardError
+from rlexp.transport.board_errors import BannedError, BoardError
 from rlexp.transport.boards import scripts
 from rlexp.transport.boards.redis_values import SUMMARY_FIELDS, holders, milliseconds, numbered_row, summary
 from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnection
@@ -89,7 +90,16 @@ class RedisBoard:
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
         keys = [_key(task_id, name) for name in ("seats", "epochs", "got")]
-        index, epoch = self._connection.run(scripts.CLAIM, keys, [_key(task_id, "task"), member, milliseconds(lease_s)])
+        arguments: Command = [
+            _key(task_id, "task"),
+            member,
+            milliseconds(lease_s),
+            _key(task_id, "banned"),
+            actor_of(member),
+        ]
+        index, epoch = self._connection.run(scripts.CLAIM, keys, arguments)
+        if index == -2:
+            raise BannedError(task_id)
         return None if index < 0 else Seat(task_id, int(index), int(epoch), member, lease_s)
 
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
@@ -121,6 +131,10 @@ class RedisBoard:
         pieces = [self._connection.call("HGET", key, str(index)) for index in range(head.num_chunks)]
         content = b"".join(piece or b"" for piece in pieces)
         return content if head.fits(content) else None
+
+    def ban(self, lead: Lead, actor: str) -> None:
+        keys = [_key(lead.task_id, name) for name in ("trainer", "seats", "epochs", "banned")]
+        self._connection.run(scripts.BAN, keys, [lead.epoch, lead.member, actor, KEPT_S])
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         check_task(task)

@@ -76,9 +76,10 @@ return redis.call('LRANGE', ARGV[1], math.max(skipped, 0), -1)"""
 CLAIM: Final = (
     _CLOCK
     + """
--- KEYS: seats, epochs, got   ARGV: task, member, lease in ms
+-- KEYS: seats, epochs, got   ARGV: task, member, lease in ms, banned, the member's actor
 local task = redis.call('HMGET', ARGV[1], 'status', 'seats')
 if task[1] ~= 'RUNNING' then return {-1, '0'} end
+if redis.call('HGET', ARGV[4], ARGV[5]) then return {-2, '0'} end
 for i = 0, tonumber(task[2]) - 1 do
   local expires = lease(redis.call('HGET', KEYS[1], i))
   if expires <= now then
@@ -118,6 +119,30 @@ local _, epoch, member = lease(redis.call('HGET', KEYS[1], ARGV[1]))
 if epoch == tonumber(ARGV[2]) and member == ARGV[3] then
   redis.call('HSET', KEYS[1], ARGV[1], '0 ' .. ARGV[2] .. ' ' .. ARGV[3])
 end
+return 1"""
+)
+
+BAN: Final = (
+    _CLOCK
+    + """
+-- KEYS: trainer, seats, epochs, banned   ARGV: epoch, member, actor, seconds that keys are kept
+local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
+"""
+    + _LEADS
+    + """
+if not leads then return 0 end
+redis.call('HSET', KEYS[4], ARGV[3], text(now))
+local seats = redis.call('HGETALL', KEYS[2])
+for i = 1, #seats, 2 do
+  local _, _, holder = lease(seats[i + 1])
+  if string.match(holder, '^[^/]*') == ARGV[3] then
+    local before = tonumber(redis.call('HGET', KEYS[3], seats[i]) or '0')
+    local next = text(math.max(before + 1, now))
+    redis.call('HSET', KEYS[3], seats[i], next)
+    redis.call('HSET', KEYS[2], seats[i], '0 ' .. next .. ' ')
+  end
+end
+redis.call('EXPIRE', KEYS[4], ARGV[4])
 return 1"""
 )
 
@@ -240,7 +265,7 @@ return 1"""
 )
 
 ALL: Final = (
-    *(ANNOUNCE, SUBMIT, CANCEL, CLAIM, BEAT, RELEASE, LEAD, PUBLISH),
+    *(ANNOUNCE, SUBMIT, CANCEL, CLAIM, BEAT, RELEASE, BAN, LEAD, PUBLISH),
     *(PUT_BLOB, DROP_BLOB, PUT_ROWS, ROWS, GIVE_UP, FINISH),
 )
 """A server is given all of them at once."""
