@@ -132,7 +132,21 @@ def test_client_submits_follows_and_cancels(boards: Mapping[str, Board]) -> None
         lambda board, lead: board.queue(TASK.id).receive(1, 0.0),
         lambda board, lead: board.get_blob(TASK.id, "recovery"),
     ],
-    ids="publish put_blob drop_blob finish lead ban put_rows give_up submit cancel announce receive recovery".split(),
+    ids=[
+        "publish",
+        "put_blob",
+        "drop_blob",
+        "finish",
+        "lead",
+        "ban",
+        "put_rows",
+        "give_up",
+        "submit",
+        "cancel",
+        "announce",
+        "receive",
+        "recovery",
+    ],
 )
 def test_actor_does_nothing_of_a_trainers(boards: Mapping[str, Board], call: Callable[[Board, Lead], object]) -> None:
     trainer = boards["trainer"]

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
+OLDEST: Final = (6, 2)
+"""The first version of Redis that can be a board."""
 FIRST_WITH_READ_ONLY_KEYS: Final = (7, 0)
 """The first version of Redis that tells keys that may be read from keys that may be written."""
 
-_CONNECTION: Final = ("auth", "hello", "ping", "select", "time", "acl|whoami")
-_READING: Final = ("get", "hget", "hmget", "hvals", "hgetall", "hlen", "exists", "smembers", "llen", "lrange", "lindex")
-_WRITING: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "expire", "persist", "unlink", "del")
+_CONNECTION: Final = ("auth", "hello", "ping", "select", "time", "multi", "discard", "acl|whoami")
+_READING: Final = ("get", "hget", "hmget", "hvals", "hgetall", "exists", "smembers", "llen", "lrange", "lindex")
+_WRITING: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "expire", "unlink")
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,6 @@ class Role:
     """A user of the server, and what it may do."""
 
     name: str
-    purpose: str
-    """What it is for, for the comment above its rules."""
     keys: tuple[str, ...]
     """Patterns of keys with their rights, as Redis 7.0 reads them: ``%R~`` to read, ``%W~`` to write, ``%RW~`` both."""
     commands: tuple[str, ...]
@@ -51,7 +51,6 @@ class Role:
 
 ACTOR: Final = Role(
     "actor",
-    "plays: takes seats, sends fragments, reads tasks and weights",
     (
         "%R~rlexp:tasks",
         "%R~rlexp:{*}:task",
@@ -64,23 +63,24 @@ ACTOR: Final = Role(
         "%RW~rlexp:{*}:got",
         "%W~rlexp:{*}:in:*",
     ),
-    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hvals", "smembers", "llen", "hset", "hdel", "rpush", "rpushx"),
+    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hvals", "smembers", "llen", "hset", "hdel", "rpush"),
 )
+"""Plays: takes seats, sends fragments, reads tasks and weights."""
 TRAINER: Final = Role(
     "trainer",
-    "trains: everything on the board's own keys",
     ("%RW~rlexp:*",),
     (
         *_CONNECTION,
         *_READING,
         *_WRITING,
-        *("evalsha", "script|load", "info", "hincrby", "incr", "rename", "lpop", "blpop", "rpushx"),
+        *("evalsha", "script|load", "info", "rename", "lpop", "blpop"),
     ),
 )
+"""Trains: it has everything of a board's own keys."""
 CLIENT: Final = Role(
     "client",
-    "submits and cancels tasks, reads how they do and what they result in",
     ("%R~rlexp:*", "%RW~rlexp:tasks", "%RW~rlexp:{*}:task", "%RW~rlexp:{*}:file"),
     (*_CONNECTION, *_READING, "evalsha", "script|load", "info", "hset", "sadd", "srem", "expire"),
 )
+"""Submits and cancels tasks, reads how they do and what they result in."""
 ROLES: Final = (ACTOR, TRAINER, CLIENT)

@@ -67,6 +67,18 @@ class RedisConnection:
             answers: list[Any] = pipeline.execute()
             return answers
 
+    def may(self, commands: Sequence[Sequence[str]]) -> list[bool]:
+        """Return for each command whether this user may run it; none is run. Raises BoardError where nobody can say."""
+        # The server checks the rights of what a transaction is to do before it is discarded; so first, whether it has
+        # transactions. Names are in bytes, or the client library would look for a command's own answer in b"QUEUED".
+        self.call_all([(b"MULTI",), (b"DISCARD",)])
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in (["MULTI"], *commands, ["DISCARD"]):
+                pipeline.execute_command(command[0].encode(), *command[1:])
+            _, *answers, _ = pipeline.execute(raise_on_error=False)
+            return [not isinstance(answer, redis.exceptions.NoPermissionError) for answer in answers]
+
     def run(
         self,
         script: str,
