@@ -22,7 +22,7 @@ from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_ANSWER_SIGNALS = {"run", "sweep", "resume", "join"}
+_ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "board"}
 """Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
 
 _OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}

@@ -6,7 +6,7 @@ import inspect
 
 import typer
 
-from rlexp.commands import board_keys
+from rlexp.commands import board_access, board_checking, board_keys, board_serving
 
 board_app = typer.Typer(
     no_args_is_help=True,
@@ -18,9 +18,9 @@ board_app = typer.Typer(
 
 @board_app.callback()
 def board() -> None:
-    """Set up a board: keys and tokens for those who train and play over it."""
+    """Set up a board for those who train and play over it: start one, examine it, make rules and tokens."""
 
 
-for command in (board_keys.keys,):
+for command in (board_serving.serve, board_checking.check, board_access.acl, board_keys.keys):
     paragraph = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]
     board_app.command(short_help=" ".join(paragraph.split()))(command)

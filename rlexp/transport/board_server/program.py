@@ -61,5 +61,6 @@ def _version(path: str) -> tuple[int, int, int]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        return (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+        lines = str(error.stderr).strip().splitlines()
+        return lines[-1] if lines else f"exit code {error.returncode}"
     return str(error)
