@@ -15,14 +15,14 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import explaining, joining, reading, training
+from rlexp.commands import board_group, explaining, joining, reading, training
 from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_ANSWER_SIGNALS = {"run", "sweep", "resume", "join"}
+_ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "board"}
 """Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
 
 _OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}
@@ -123,3 +123,4 @@ for command in (
     explaining.doctor,
 ):
     app.command(short_help=_first_paragraph(command))(command)
+app.add_typer(board_group.board_app, name="board", short_help=_first_paragraph(board_group.board))

@@ -6,15 +6,16 @@ from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
 from rlexp.joined_actors.board_thread import BoardState
 from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.inbox import Inbox
+from rlexp.joined_actors.strikes import Strikes
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.transport.board import SeatHolder
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys
 from rlexp.transport.envelope import Header
 
 TASK = "task-1"
-KEY = message_key("secret", TASK)
+KEYS = SharedKeys.of("secret", TASK)
 EPOCH = 7
 MAX_BYTES = 1 << 20
 RULES = AdmissionRules(
@@ -46,16 +47,16 @@ def info_of(rows: SampleBatch, **changes: object) -> SampleInfo:
 
 
 def sealed(
-    number: int, rows: SampleBatch | None = None, seat: int = 0, epoch: int = EPOCH, key: bytes = KEY
+    number: int, rows: SampleBatch | None = None, seat: int = 0, epoch: int = EPOCH, keys: ActorKeys = KEYS
 ) -> list[bytes]:
     """Return the messages of fragment ``number``."""
     rows = rows_of(4 * number) if rows is None else rows
-    return seal_fragment(Header(TASK, seat, epoch, number), rows, info_of(rows), key, MAX_BYTES)
+    return seal_fragment(Header(TASK, seat, epoch, number, actor=keys.actor), rows, info_of(rows), keys.key, MAX_BYTES)
 
 
-def inbox(window: int = 4, max_strikes: int = 3) -> Inbox:
+def inbox(window: int = 4, max_strikes: int = 3, keys: TrainerKeys = KEYS) -> Inbox:
     """Return an inbox of two seats, whose workers have the indices 5 and 6."""
-    return Inbox(TASK, KEY, RULES, 2, 5, window, MAX_BYTES, max_strikes)
+    return Inbox(TASK, keys, RULES, Strikes(max_strikes), 2, 5, window, MAX_BYTES)
 
 
 def state_of(*epochs: int, num_beats: int = 1) -> BoardState:

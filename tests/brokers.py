@@ -46,6 +46,16 @@ class RedisServer:
     def url(self) -> str:
         return f"redis://{':' + self.password + '@' if self.password else ''}127.0.0.1:{self.port}"
 
+    @property
+    def program(self) -> Path:
+        """What runs."""
+        return self._program
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the program needs to find its libraries."""
+        return _environment(self._program)
+
     def start(self) -> None:
         """Start it, at the same port as before where it had one."""
         for _ in range(10):
@@ -53,7 +63,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 self._command(port),
                 cwd=tempfile.gettempdir(),
-                env=_environment(self._program),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
@@ -21,6 +22,7 @@ from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.sessions.choose import seconds_of
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BOARD_VARIABLE, BoardAddress
+from rlexp.transport.tokens import JoinToken
 
 _INTERRUPTED: Final = 130
 _LONGEST_HOST: Final = 24
@@ -60,6 +62,7 @@ def join(
     processes: Processes = 1,
     allow_env: AllowEnv = None,
     imports: Modules = None,
+    token: TokenOption = None,
     insecure: Insecure = False,
     quiet: Silent = False,
     as_json: AsJsonLines = False,
@@ -70,7 +73,7 @@ def join(
     Ctrl-C finishes the fragment, waits until the trainer has it, gives the seat back and exits with 130; a second
     one ends at once. A board that is away is tried again, for ever.
     """
-    board = required_board(url, insecure)
+    board, own_token = required_board(url, insecure), take_token(token)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
     if processes > 1:
@@ -84,11 +87,11 @@ def join(
     from rlexp.terminal.boards import ActorDisplay
     from rlexp.transport.opening import open_board
 
-    member = _new_member()
+    member = _new_member(own_token)
     trusted = TrustedCode(frozenset(allow_env or ()), UserModules(tuple(imports or ()), with_current_folder(())))
     request = DrainRequest(limit_s, None if parent is None else int(parent))
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
-        player = TaskPlayer(opened, member, board.password, trusted, display)
+        player = TaskPlayer(opened, member, board.password, trusted, display, own_token)
         joiner = Joiner(opened, member, JoinOptions(task, once), player, display.note, request)
         try:
             joiner.run()
@@ -109,7 +112,8 @@ def _words(board: BoardAddress, **options: str | bool | list[str] | None) -> lis
     return words
 
 
-def _new_member() -> str:
-    """Return a name for this process that no other has."""
+def _new_member(token: JoinToken | None) -> str:
+    """Return a name for this process that no other has; with a token it begins with the actor's id."""
     host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname())[:_LONGEST_HOST]
-    return f"{host}-{secrets.token_hex(4)}"
+    process = f"{host}-{secrets.token_hex(4)}"
+    return process if token is None else f"{token.actor}/{process}"

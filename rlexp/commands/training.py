@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, chosen_board, refuse_board
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
@@ -84,6 +85,7 @@ def run(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: BoardUrl = None,
+    keys: MasterOption = None,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
@@ -94,6 +96,7 @@ def run(
     A run is named after its experiment, or after the first file where there are several experiments.
     """
     joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
+    take_master(keys, address_of_board is not None)
     options = load_options(imports, allow_unknown, fit, joining=joining)
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
@@ -158,6 +161,7 @@ def resume(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: BoardUrl = None,
+    keys: MasterOption = None,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
@@ -170,6 +174,7 @@ def resume(
     """
     outlive_readers()
     joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
+    take_master(keys, address_of_board is not None)
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 

@@ -17,6 +17,9 @@ MOST_STEPS_PER_S: Final = 1_000_000.0
 ALLOWANCE_S: Final = 60.0
 """So many seconds' worth of steps may come at once: what waited while the network was away."""
 
+ROUNDING: Final = 1e-4
+"""By how much more a sum of limited rewards may be than its bound, in parts of it."""
+
 
 class RefusedError(Exception):
     """A fragment that is not taken; the text says why in a few words, without anything that it contains."""
@@ -69,6 +72,8 @@ class AdmissionRules:
     """Of one frame."""
     moments_shape: tuple[int, ...] | None = None
     """Of what a filter observes; None: there is no filter."""
+    max_abs_reward: float | None = None
+    """Of one env step, before it is limited for the learner; None: any."""
 
 
 class Admission:
@@ -76,8 +81,6 @@ class Admission:
 
     def __init__(self, rules: AdmissionRules, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds that only grow."""
-        self.strikes = 0
-        """Fragments that were refused."""
         self._rules = rules
         self._clock = clock
         self._began_s = clock()
@@ -85,18 +88,10 @@ class Admission:
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
 
     def check(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
-        """Raise RefusedError, and count a strike, unless the fragment is one that a worker could have made."""
-        try:
-            self._check_counts(rows, info)
-            self._check_rows(rows)
-        except RefusedError:
-            self.strikes += 1
-            raise
+        """Raise RefusedError unless the fragment is one that a worker could have made."""
+        self._check_counts(rows, info)
+        self._check_rows(rows)
         self._num_env_steps += info.num_env_steps
-
-    def strike(self) -> None:
-        """Count a fragment that was not even read."""
-        self.strikes += 1
 
     def _check_counts(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
         rules = self._rules
@@ -106,13 +101,22 @@ class Admission:
             raise RefusedError(f"more than {rules.max_env_steps} env steps")
         if len(info.episodes.returns) > max(info.num_env_steps, rows.count):
             raise RefusedError("more episodes than steps")
+        self._check_returns(info)
         if (info.observed is None) is not (rules.moments_shape is None):
             raise RefusedError("moments of a filter that does not exist, or none of one that does")
         if info.observed is not None and info.observed.mean.shape != rules.moments_shape:
             raise RefusedError("moments of another shape")
+        if info.observed is not None and info.observed.count > rules.max_rows:
+            raise RefusedError("moments of more observations than it could make")
         allowed = MOST_STEPS_PER_S * (ALLOWANCE_S + self._clock() - self._began_s)
         if self._num_env_steps + info.num_env_steps > allowed:
             raise RefusedError("more steps than any machine takes in that time")
+
+    def _check_returns(self, info: SampleInfo) -> None:
+        """Refuse returns that no episode has: they decide when a run stops, and which checkpoint is its best."""
+        limit, episodes = self._rules.max_abs_reward, info.episodes
+        if limit is not None and (np.abs(episodes.returns) > limit * episodes.lengths * (1 + ROUNDING)).any():
+            raise RefusedError("an episode has a return that cannot be")
 
     def _check_rows(self, rows: SampleBatch | FrameRows) -> None:
         if isinstance(rows, FrameRows) != bool(self._rules.num_frames):

@@ -81,6 +81,7 @@ class BoardSource:
         self._may_have_more = 0 < limit == len(messages)
         taken = self._inbox.open(messages, self._thread.state)
         self._thread.put_got(self._inbox.got())
+        self._thread.put_banned(self._inbox.banned)
         if self._inbox.num_waiting:
             self._thread.ask_for_beat()
         return [Sample(self._pool.keep(rows), info) for rows, info in taken]

@@ -16,6 +16,7 @@ from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Fenced, Lead, News, SeatHolder, Task, TaskStatus, TrainerBeat
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.carrier import Carrier
+from rlexp.transport.credentials import TrainerKeys
 
 RECEIVE_TIMEOUT_S: Final = 0.05
 """How long the thread waits for messages before it looks whether there are news."""
@@ -36,8 +37,8 @@ class BoardLink:
     name: str
     member: str
     """Who trains it: unlike any other process's."""
-    key: bytes
-    """Of the task's messages; see :func:`~rlexp.transport.credentials.message_key`."""
+    keys: TrainerKeys
+    """By which the task's messages are verified, and what it publishes is signed."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class _Outgoing:
     newer: Newer | None = None
     got: dict[tuple[int, int], int] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
+    banned: tuple[str, ...] = ()
     changed: bool = True
 
 
@@ -97,6 +99,7 @@ class BoardThread:
         self._stopping = threading.Event()
         self._lead: Lead | None = None
         self._versions: deque[int] = deque()
+        self._banned: set[str] = set()
         self._last_newer: Newer | None = None
         self._published_s = -1.0
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
@@ -134,6 +137,12 @@ class BoardThread:
         """Make ``figures`` known with the next beat."""
         with self._lock:
             self._outgoing.figures = figures
+
+    def put_banned(self, actors: tuple[str, ...]) -> None:
+        """Ban ``actors`` on the board, again where it has lost its data."""
+        with self._lock:
+            if actors != self._outgoing.banned:
+                self._outgoing.banned, self._outgoing.changed = actors, True
 
     def ask_for_beat(self) -> None:
         """Ask the board who holds the seats, soon."""
@@ -202,6 +211,7 @@ class BoardThread:
         if lead is None:
             raise TrialError(f"task {link.task_id} has another trainer on the board", "wait until it ends")
         self._lead = lead
+        self._banned.clear()
         if self._last_newer is not None:  # the board may have lost it
             self._versions.clear()
             self._put_weights(self._last_newer)
@@ -221,7 +231,7 @@ class BoardThread:
 
     def _put_weights(self, newer: Newer) -> None:
         assert self._lead is not None
-        blob = seal_weights(self._link.task_id, self._lead.epoch, newer, self._link.key)
+        blob = seal_weights(self._link.task_id, self._lead.epoch, newer, self._link.keys)
         self._link.board.put_blob(self._lead, blob_name(newer.version), blob)
         if newer.version not in self._versions:
             self._versions.append(newer.version)
@@ -235,7 +245,12 @@ class BoardThread:
         with self._lock:
             outgoing = self._outgoing
             outgoing.changed = False
+            banned = outgoing.banned
             news = News(self._versions[-1] if self._versions else -1, dict(outgoing.got), outgoing.figures)
+        for actor in banned:
+            if actor not in self._banned:
+                self._link.board.ban(self._lead, actor)
+                self._banned.add(actor)
         self._published_s = self._clock()
         answer = self._link.board.publish(self._lead, news)
         if isinstance(answer, Fenced):

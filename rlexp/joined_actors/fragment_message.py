@@ -39,6 +39,7 @@ def seal_fragment(
         weights_version=info.weights_version,
         columns=(*columns, *more_columns),
         info=_report(info),
+        actor=header.actor,
     )
     return seal(filled, raw + more_raw, key, max_bytes)
 

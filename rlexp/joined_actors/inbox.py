@@ -11,15 +11,17 @@ from typing import Any, Final
 from rlexp.joined_actors.admission import Admission, AdmissionRules, RefusedError
 from rlexp.joined_actors.board_thread import BoardState
 from rlexp.joined_actors.fragment_message import open_fragment
+from rlexp.joined_actors.strikes import Strikes
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import FrameRows, SampleBatch
-from rlexp.transport.envelope import InvalidMessageError, Message, read_message
+from rlexp.transport.board import actor_of
+from rlexp.transport.credentials import TrainerKeys
+from rlexp.transport.envelope import InvalidMessageError, Message, read_message_of_actor
 from rlexp.transport.parts import Parts
 from rlexp.transport.window import ReceiveWindow
 
 MOST_WAITING: Final = 1024
 """Messages of seats that the board has not named yet; more are dropped, and come again."""
-KEPT_REFUSALS: Final = 20
 
 Opened = tuple[SampleBatch | FrameRows, SampleInfo]
 
@@ -39,27 +41,24 @@ class Inbox:
     def __init__(
         self,
         task_id: str,
-        key: bytes,
+        keys: TrainerKeys,
         rules: AdmissionRules,
+        strikes: Strikes,
         num_seats: int,
         first_index: int,
         window: int,
         max_fragment_bytes: int,
-        max_strikes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The fragments of seat i are reported as those of worker ``first_index + i``."""
-        self._task_id, self._key, self._rules = task_id, key, rules
+        self._task_id, self._keys, self._rules, self._strikes = task_id, keys, rules, strikes
         self._num_seats, self._first_index, self._window_size = num_seats, first_index, window
-        self._max_bytes, self._max_strikes = max_fragment_bytes, max_strikes
+        self._max_bytes = max_fragment_bytes
         self._clock = clock
         self._parts = Parts(4 * max_fragment_bytes)
         self._senders: dict[int, _Sender] = {}
         self._waiting: deque[tuple[int, Message]] = deque()
-        self._banned: set[str] = set()
-        self._refusals: deque[str] = deque(maxlen=KEPT_REFUSALS)
-        self._events: list[str] = []
-        self._counts = dict.fromkeys(("fragments", "rows", "bytes", "refused", "repeated", "fenced", "lost"), 0)
+        self._counts = dict.fromkeys(("fragments", "rows", "bytes", "repeated", "fenced", "lost"), 0)
         self._seen = dict(self._counts)
         self._seen_s = clock()
 
@@ -67,6 +66,11 @@ class Inbox:
     def num_waiting(self) -> int:
         """Messages of seats and epochs that the board has not named yet."""
         return len(self._waiting)
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """The actors of which nothing more is taken; see :class:`Strikes`."""
+        return self._strikes.banned
 
     def open(self, messages: Iterable[bytes], state: BoardState) -> list[Opened]:
         """Return the fragments that are new; what is wrong, comes again or is fenced is counted and left out."""
@@ -76,11 +80,11 @@ class Inbox:
         for each in messages:
             self._counts["bytes"] += len(each)
             try:
-                message = read_message(each, self._key, self._max_bytes)
+                message = read_message_of_actor(each, self._keys.key_of, self._max_bytes)
                 self._check_header(message)
                 opened.append(self._open(message, epochs, state.num_beats, state))
             except InvalidMessageError as error:
-                self._refuse(str(error))
+                self._strikes.refuse(str(error))
         return [each for each in opened if each is not None]
 
     def got(self) -> dict[tuple[int, int], int]:
@@ -89,8 +93,7 @@ class Inbox:
 
     def drain_events(self) -> list[str]:
         """Return what happened since the last call, a sentence each."""
-        events, self._events = self._events, []
-        return events
+        return self._strikes.drain_events()
 
     def figures(self) -> dict[str, Any]:
         """Return what came since the last call per second, and what was left out since the beginning."""
@@ -101,7 +104,10 @@ class Inbox:
         return {
             **{f"{name}_per_s": rate for name, rate in rates.items()},
             **{f"num_{name}": count for name, count in counts.items()},
-            "last_refusal": self._refusals[-1] if self._refusals else "",
+            "num_refused": self._strikes.num_refused,
+            "last_refusal": self._strikes.last_refusal,
+            "refusals": self._strikes.drain_refusals(),
+            "banned": list(self._strikes.banned),
         }
 
     def state(self) -> dict[str, Any]:
@@ -110,12 +116,13 @@ class Inbox:
             {"seat": seat, "epoch": sender.epoch, "window": sender.window.state()}
             for seat, sender in sorted(self._senders.items())
         ]
-        return {"task": self._task_id, "windows": windows}
+        return {"task": self._task_id, "windows": windows, "banned": list(self._strikes.banned)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned, if it was the same task."""
         if state["task"] != self._task_id:
             return
+        self._strikes.ban(state.get("banned", ()))
         for each in state["windows"]:
             sender = self._new_sender(each["epoch"])
             sender.window.load(each["window"])
@@ -140,13 +147,16 @@ class Inbox:
         if epoch < named:
             self._counts["fenced"] += 1
             return None
+        if self._keys.has_tokens and actor_of(member) != message.header.actor:
+            self._strikes.refuse("sent by an actor that does not hold the seat", message.header)
+            return None
         sender = self._senders.get(seat)
         if sender is None or sender.epoch != epoch:
             sender = self._senders[seat] = self._new_sender(epoch)
         try:
             whole = self._parts.add(message)
         except InvalidMessageError as error:
-            self._refuse(str(error))
+            self._strikes.refuse(str(error), message.header)
             return None
         return None if whole is None else self._admit(sender, whole, member)
 
@@ -160,19 +170,14 @@ class Inbox:
             self._counts["repeated"] += 1
             return None
         window.settle(header.number)  # also if it is refused: it would be wrong again
-        if member in self._banned:
-            self._counts["refused"] += 1
+        if self._strikes.is_banned(member):
+            self._strikes.refuse("sent by a banned actor", header)
             return None
         try:
-            try:
-                rows, info = open_fragment(message, self._first_index + header.seat)
-            except InvalidMessageError:
-                sender.admission.strike()
-                raise
+            rows, info = open_fragment(message, self._first_index + header.seat)
             sender.admission.check(rows, info)
         except (InvalidMessageError, RefusedError) as error:
-            self._refuse(str(error), header.seat)
-            self._ban_if_due(sender, header.seat, member)
+            self._strikes.strike(member, header, str(error))
             return None
         self._counts["fragments"] += 1
         self._counts["rows"] += rows.count
@@ -188,13 +193,3 @@ class Inbox:
         if confirmed > window.got:
             self._counts["lost"] += confirmed - window.got
             window.advance(confirmed)
-
-    def _refuse(self, why: str, seat: int | None = None) -> None:
-        self._counts["refused"] += 1
-        self._refusals.append(why if seat is None else f"seat {seat}: {why}")
-
-    def _ban_if_due(self, sender: _Sender, seat: int, member: str) -> None:
-        if sender.admission.strikes >= self._max_strikes:
-            self._banned.add(member)
-            number, why = sender.admission.strikes, self._refusals[-1]
-            self._events.append(f"actor {member} is banned after {number} invalid fragments; the last one: {why}")

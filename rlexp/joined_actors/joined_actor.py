@@ -11,11 +11,13 @@ from typing import Any, Final
 from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.outbox import Outbox, SeatEnd
 from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.joined_actors.weights_message import Shapes
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import FrameRows, SampleBatch, WrittenRows
 from rlexp.transport.board import Board, Seat
+from rlexp.transport.credentials import ActorKeys
 from rlexp.transport.envelope import Header
 from rlexp.transport.window import SendWindow
 
@@ -33,11 +35,13 @@ MakeWorker = Callable[[Seat], RolloutWorker]
 class ActorSettings:
     """What a task says about how its actors send."""
 
-    key: bytes
-    """Of the task's messages."""
+    keys: ActorKeys
+    """With which the task's messages are signed and verified."""
     window: int
     beat_s: float
     max_weights_bytes: int
+    weights_shapes: Shapes | None = None
+    """Of the network that acts; None: they are not compared."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class ActorFigures:
     is_connected: bool
     mean_return: float | None
     """Of the episodes that ended since the last report; None: none."""
+    weights_refusal: str = ""
+    """Why weights on the board were refused last; empty where none were."""
 
 
 Report = Callable[[ActorFigures], Any]
@@ -80,7 +86,9 @@ class JoinedActor:
     ) -> None:
         """Keep ``seat``, which was claimed, from now on."""
         self._seat, self._settings, self._clock = seat, settings, clock
-        self._feed = WeightsFeed(board, seat.task_id, settings.key, settings.max_weights_bytes)
+        self._feed = WeightsFeed(
+            board, seat.task_id, settings.keys, settings.max_weights_bytes, settings.weights_shapes
+        )
         self._outbox = Outbox(board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock)
         self._make_worker = make_worker
         self._began_s = clock()
@@ -91,13 +99,14 @@ class JoinedActor:
         self._returns: list[float] = []
 
     def run(self, should_stop: ShouldStop, report: Report) -> SeatEnd:
-        """Play until the end and return which one it was; ``report`` is called after each fragment.
+        """Play until the end and return which one it was.
 
-        ``should_stop`` is asked at least once in LOOK_S and once per fragment. Raises what the env and the board raise.
+        ``report`` is called after each fragment, and while the first weights are refused. ``should_stop`` is asked at
+        least once in LOOK_S and once per fragment. Raises what the env and the board raise.
         """
         self._outbox.start()
         try:
-            if self._wait_for_weights(should_stop):
+            if self._wait_for_weights(should_stop, report):
                 worker = self._make_worker(self._seat)
                 try:
                     self._play(worker, should_stop, report)
@@ -129,10 +138,13 @@ class JoinedActor:
             seconds=seconds,
             is_connected=self._outbox.is_connected,
             mean_return=sum(returns) / len(returns) if returns else None,
+            weights_refusal=self._feed.refusal,
         )
 
-    def _wait_for_weights(self, should_stop: ShouldStop) -> bool:
+    def _wait_for_weights(self, should_stop: ShouldStop, report: Report) -> bool:
         while not self._feed.wait(LOOK_S):
+            if self._feed.refusal:
+                report(self.figures())
             self._outbox.check()
             if self._outbox.end is not None or should_stop():
                 return False
@@ -178,5 +190,6 @@ class JoinedActor:
 
     def _seal(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> list[bytes]:
         seat = self._seat
-        header = Header(seat.task_id, seat.index, seat.epoch, number)
-        return seal_fragment(header, rows, info, self._settings.key, MAX_MESSAGE_BYTES)
+        keys = self._settings.keys
+        header = Header(seat.task_id, seat.index, seat.epoch, number, actor=keys.actor)
+        return seal_fragment(header, rows, info, keys.key, MAX_MESSAGE_BYTES)

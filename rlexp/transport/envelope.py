@@ -1,6 +1,8 @@
 """Messages as they travel: a JSON header and an LZ4 block, signed. Nothing is unpacked before its size is known.
 
 ``RLX1 | length of the header (u32) | header | LZ4 block | HMAC-SHA256 of all before it``
+
+The header names the actor whose key the signature is made with; so it is read before the signature is verified.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -33,6 +35,10 @@ _LENGTH_BYTES: Final = 4
 _PREFIX_BYTES: Final = len(_MAGIC) + 1 + _LENGTH_BYTES
 _SIGNATURE_BYTES: Final = sha256().digest_size
 _LARGEST_NUMBER: Final = 1 << 53
+
+
+KeyOf = Callable[[str], bytes | None]
+"""Returns the key of an actor's messages by its id; None where nobody of this id may send any."""
 
 
 class InvalidMessageError(Exception):
@@ -62,6 +68,8 @@ class Header:
     """What else is to be said, of JSON's own types."""
     part: int = 0
     num_parts: int = 1
+    actor: str = ""
+    """The id in the token of who sends it; empty where it comes from the trainer, or without a token."""
 
     @property
     def raw_bytes(self) -> int:
@@ -101,21 +109,29 @@ def seal(header: Header, raw: bytes, key: bytes, max_bytes: int) -> list[bytes]:
 
 
 def read_message(message: bytes, key: bytes, max_raw_bytes: int) -> Message:
-    """Return a message whose signature is right, and whose arrays have ``max_raw_bytes`` at most.
+    """Return a message that is signed with ``key``, and whose arrays have ``max_raw_bytes`` at most.
 
     Raises WrongVersionError, and InvalidMessageError for whatever else is wrong with it.
     """
+    return read_message_of_actor(message, lambda actor: key, max_raw_bytes)
+
+
+def read_message_of_actor(message: bytes, key_of: KeyOf, max_raw_bytes: int) -> Message:
+    """Return a message that is signed with the key of the actor whom its header names; see :func:`read_message`."""
     if len(message) < _PREFIX_BYTES + _SIGNATURE_BYTES or not message.startswith(_MAGIC):
         raise InvalidMessageError("not a message of rlexp")
     if message[3:4] != b"%d" % VERSION:
         raise _wrong_version(message[3:4].decode("ascii", "replace"))
     signed, signature = memoryview(message)[:-_SIGNATURE_BYTES], message[-_SIGNATURE_BYTES:]
-    if not hmac.compare_digest(hmac.digest(key, signed, "sha256"), signature):
-        raise InvalidMessageError("wrong signature: another password, or damaged on its way")
     length = int.from_bytes(message[_PREFIX_BYTES - _LENGTH_BYTES : _PREFIX_BYTES], "little")
     if length > min(MAX_HEADER_BYTES, len(signed) - _PREFIX_BYTES):
         raise InvalidMessageError("the header is too long")
     header = _read_header(bytes(signed[_PREFIX_BYTES : _PREFIX_BYTES + length]))
+    key = key_of(header.actor)
+    if key is None:
+        raise InvalidMessageError("sent without a token" if not header.actor else "sent by an actor of unknown id")
+    if not hmac.compare_digest(hmac.digest(key, signed, "sha256"), signature):
+        raise InvalidMessageError("wrong signature: another password or token, or damaged on its way")
     if header.raw_bytes > max_raw_bytes:
         raise InvalidMessageError(f"{header.raw_bytes} bytes of arrays; at most {max_raw_bytes} are allowed")
     return Message(header, bytes(signed[_PREFIX_BYTES + length :]))
@@ -155,6 +171,7 @@ def _header_text(header: Header) -> bytes:
             "columns": [[column.name, column.dtype, column.shape] for column in header.columns],
             "info": header.info,
             "raw_bytes": header.raw_bytes,
+            "actor": header.actor,
         },
         allow_nan=False,
     ).encode()
@@ -175,6 +192,7 @@ def _read_header(text: bytes) -> Header:
             info=_mapping(content["info"]),
             part=_number(content["part"]),
             num_parts=_number(content["parts"], 1),
+            actor=_text(content.get("actor", "")),
         )
         raw_bytes = content["raw_bytes"]
     except (KeyError, TypeError, ValueError) as error:

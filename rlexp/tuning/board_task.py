@@ -10,14 +10,15 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
 from rlexp.joined_actors.board_thread import BoardLink
 from rlexp.sessions.choose import Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
-from rlexp.transport.credentials import message_key
 from rlexp.transport.opening import open_board
+from rlexp.transport.tokens import MASTER_VARIABLE, read_master, trainer_keys
 
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
 _LONGEST_NAME: Final = 50
@@ -48,7 +49,11 @@ def checked_board(
         opened.tasks()
     shown = replace(board, password="")
     by_password = f"; {PASSWORD_VARIABLE} has its password" if board.password else ""
-    display.on_note(None, f"actors join with: rlexp join {shown}{by_password}")
+    config, has_tokens = trials[0].experiment.config, read_master() is not None
+    by_token = " --token @FILE, each with a token of its own" if has_tokens else ""
+    display.on_note(None, f"actors join with: rlexp join {shown}{by_token}{by_password}")
+    if isinstance(config, DQNConfig) and config.board.refused_actors and not has_tokens:
+        display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
     return shown
 
 
@@ -69,7 +74,8 @@ def board_link(board: BoardAddress | None, name: str, environment: Mapping[str, 
     address = replace(board, password=environment.get(PASSWORD_VARIABLE, ""))
     task_id = new_task_id(name)
     member = f"trainer-{secrets.token_hex(4)}"
-    return BoardLink(open_board(address), task_id, name, member, message_key(address.password, task_id))
+    keys = trainer_keys(read_master(environment), address.password, task_id)
+    return BoardLink(open_board(address), task_id, name, member, keys)
 
 
 def new_task_id(name: str) -> str:

@@ -28,12 +28,12 @@ from rlexp.rollout.source import Sample
 from rlexp.sample_batch import SampleBatch
 from rlexp.transport.board import Seat, Task
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.envelope import Header
 from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
 
 TASK = "task-1"
-KEY = message_key("", TASK)
+KEYS = SharedKeys.of("", TASK)
 EMPTY_REPORT = SampleInfo(0, 4, 4, Episodes.join([]), 0, SampleTime())
 WAIT_S = 60.0
 LONG_S = 1000.0
@@ -79,7 +79,7 @@ class ClaimedBoard(MemoryBoard):
 def trial(board: MemoryBoard, **keys: Any) -> Iterator[ApexAgent]:
     """Provide an agent whose trial is on ``board``."""
     config = ApexConfig.model_validate({**TINY, "optimizer": ONE_SHARD, "board": {"lease_s": LONG_S, **keys}})
-    link = BoardLink(board, TASK, "a trial", "trainer", KEY)
+    link = BoardLink(board, TASK, "a trial", "trainer", KEYS)
     agent = ApexAgent("CartPole-v1", config, CountingPool(), 0, board=link)
     try:
         until(lambda: board.describe(TASK) is not None and board.tasks()[0].trainer is not None)
@@ -161,7 +161,7 @@ def test_seat_is_leased_for_so_long() -> None:
 def test_actor_beats_so_often() -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, beat_s=0.25):
-        assert actor_settings(read_description(task_of(board)).config, KEY).beat_s == 0.25
+        assert actor_settings(read_description(task_of(board)).config, KEYS).beat_s == 0.25
 
 
 @pytest.mark.key("board.patience_s")
@@ -193,8 +193,8 @@ def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None
     board = MemoryBoard(MemoryServer())
     with trial(board, max_weights_mb=limit_mb) as agent:
         until(lambda: agent.stats()["board"]["num_weights_published"])
-        settings = actor_settings(read_description(task_of(board)).config, KEY)
-        feed = WeightsFeed(board, TASK, settings.key, settings.max_weights_bytes)
+        settings = actor_settings(read_description(task_of(board)).config, KEYS)
+        feed = WeightsFeed(board, TASK, settings.keys, settings.max_weights_bytes)
         feed.fetch(0)
     assert feed.num_refused == num_refused
 
@@ -210,7 +210,7 @@ def test_actor_is_banned_after_so_many_invalid_fragments() -> None:
         for number in range(2):
             assert not any("is banned" in event for event in events)
             header = Header(TASK, seat.index, seat.epoch, number)
-            board.beat(seat, seal_fragment(header, rows, EMPTY_REPORT, KEY, 1 << 20))
+            board.beat(seat, seal_fragment(header, rows, EMPTY_REPORT, KEYS.key, 1 << 20))
             until(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"] > number)  # noqa: B023
             events += agent.drain_events()
     assert any("a liar is banned after 2 invalid fragments" in event for event in events)

@@ -79,32 +79,6 @@ def test_full_server_is_reported(board: Board, locked_server: RedisServer) -> No
         locked_server.command("CONFIG", "SET", "maxmemory", "0")
 
 
-def test_actor_may_only_read_what_it_only_reads(board: Board, locked_server: RedisServer) -> None:
-    """An access list can be written for an actor: it claims, beats and sends, and can change nothing else."""
-    if locked_server.version < (7, 0):
-        pytest.skip("Redis before 7.0 knows no keys that may only be read")
-    board.announce(TASK)
-    lead = board.lead(TASK.id, "trainer", LONG_S)
-    assert lead is not None
-    assert board.put_blob(lead, "weights-1", b"weights")
-    keys = "%RW~rlexp:{*}:seats %RW~rlexp:{*}:epochs %RW~rlexp:{*}:got %RW~rlexp:{*}:in:* %R~rlexp:*"
-    calls = "+evalsha +script|load +rpush +llen +hget +hset +hdel +hmget +hvals +get +smembers +time +auth +client"
-    locked_server.command(
-        "ACL", "SETUSER", "actor", "on", ">hidden", "resetkeys", "-@all", *keys.split(), *calls.split()
-    )
-    actor = open_board(parse_address(f"redis://actor:hidden@127.0.0.1:{locked_server.port}"))
-    seat = actor.claim(TASK.id, "actor", LONG_S)
-    assert seat is not None
-    assert isinstance(actor.beat(seat, [b"x"]), Beat)
-    assert actor.get_blob(TASK.id, "weights-1") == b"weights"
-    assert len(actor.tasks()) == 1
-    for call in (lambda: actor.publish(lead, News()), lambda: actor.put_blob(lead, "weights-1", b"evil")):
-        with pytest.raises(BoardError, match="does not allow"):
-            call()
-    actor.release(seat)
-    actor.close()
-
-
 def test_task_that_cannot_be_read_does_not_hide_others(board: Board, locked_server: RedisServer) -> None:
     board.announce(TASK)
     locked_server.command("SADD", "rlexp:tasks", "gone", "strange", "a:b", "x" * 99)

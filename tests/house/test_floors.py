@@ -73,6 +73,7 @@ LIBRARIES = {
     "typer": {"cli", "commands"},
     "yaml": {"config"},
     "redis": {"transport"},
+    "cryptography": {"transport"},
     "lz4": {"replay", "transport"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
@@ -153,6 +154,11 @@ def test_transport_knows_bytes_and_rows_only() -> None:
 def test_redis_client_has_two_files() -> None:
     users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == "redis"}
     assert users <= REDIS_CLIENTS
+
+
+def test_cryptography_has_one_file() -> None:
+    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == "cryptography"}
+    assert users == {"transport/signatures.py"}
 
 
 @pytest.mark.parametrize(

@@ -13,23 +13,23 @@ from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
-from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
+from rlexp.joined_actors.admission import ROUNDING, AdmissionRules, ColumnRule
 from rlexp.joined_actors.board_source import BoardSource, BoardSourceConfig
 from rlexp.joined_actors.board_thread import BoardLink, BoardThread
 from rlexp.joined_actors.inbox import Inbox
+from rlexp.joined_actors.strikes import Strikes
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.source_group import SourceGroup
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, has_frames, num_frames
 from rlexp.task_pool import TaskPool
 from rlexp.transport.board import Task
+from rlexp.transport.credentials import signed_task
 
 MB: Final = 1_000_000
 MOST_STEPS_OF_EPISODES: Final = 1_000_000
 """Env steps of a fragment, where it has whole episodes."""
 INBOX_SHARE: Final = 2
 """Messages per seat that wait in the trainer's memory; more wait in the queue, and with the actors."""
-ROUNDING: Final = 1e-4
-"""By how much more a sum of limited rewards may be than its bound."""
 
 
 def num_players_of(config: CommonConfig, link: BoardLink | None) -> int:
@@ -52,15 +52,15 @@ def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: B
     )
     inbox = Inbox(
         task_id=link.task_id,
-        key=link.key,
+        keys=link.keys,
         rules=admission_rules(config, trial),
+        strikes=Strikes(board.max_strikes, board.refused_actors),
         num_seats=board.actors,
         first_index=config.num_workers,
         window=board.window,
         max_fragment_bytes=int(board.max_fragment_mb * MB),
-        max_strikes=board.max_strikes,
     )
-    task = Task(link.task_id, link.name, board.actors, describe_trial(config, trial))
+    task = signed_task(Task(link.task_id, link.name, board.actors, describe_trial(config, trial)), link.keys)
     capacity = max(INBOX_SHARE * board.actors, board.window)
     thread = BoardThread(link, task, capacity, board.beat_s, board.lease_s, board.patience_s)
     return BoardSource(pool, thread, inbox, source_config)
@@ -113,6 +113,7 @@ def admission_rules(config: DQNConfig, trial: BoardTrial) -> AdmissionRules:
         num_frames=frames,
         frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),
         moments_shape=space.shape if config.observation_filter != "NoFilter" else None,
+        max_abs_reward=config.board.max_abs_reward,
     )
 
 
@@ -139,11 +140,16 @@ def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
 
 def _reward_rule(config: DQNConfig, env: str) -> ColumnRule:
     """Return the rule of sums of up to n rewards: finite, and where each is limited, within n times that."""
-    limits = reward_limits(config, env)
-    if limits is False:
-        return ColumnRule("f", (), itemsize=4)
-    low, high = limits if isinstance(limits, tuple) else (-float(limits), float(limits))
-    folded = config.n_step + ROUNDING
+    limits, most = reward_limits(config, env), config.board.max_abs_reward
+    if limits is True:
+        low, high = -1.0, 1.0
+    elif limits is False:
+        low, high = -math.inf, math.inf
+    else:
+        low, high = limits if isinstance(limits, tuple) else (-limits, limits)
+    if most is not None and limits is not True:  # of signs, which do not become smaller with their rewards
+        low, high = max(low, -most), min(high, most)
+    folded = config.n_step * (1 + ROUNDING)
     return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
 
 

@@ -127,12 +127,12 @@ class Joiner:
         return None
 
     def _may_play(self, task: Task) -> bool:
-        """Return whether nothing of the task is foreign code; raises UsageError where it is the only task wanted."""
+        """Return whether nothing keeps this machine from it; raises UsageError where it is the only task wanted."""
         obstacle = self._player.obstacle(task)
         if obstacle is None:
             return True
         message = f"task {task.id} ({task.name}) {obstacle.message}"
-        if self._options.task_id is not None:
+        if obstacle.is_final or self._options.task_id is not None:
             raise UsageError(message, obstacle.hint)
         self._report_once(f"{message}: it is not joined; {obstacle.hint}")
         return False

@@ -23,9 +23,12 @@ from rlexp.envs import EnvConfig, env_config_of, spaces_of
 from rlexp.envs.fingerprint import env_fingerprint
 from rlexp.errors import TrialError
 from rlexp.joined_actors.joined_actor import ActorSettings
+from rlexp.joined_actors.weights_message import Shapes
+from rlexp.models.parameter_shapes import parameter_shapes
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
 from rlexp.transport.board import Seat, Task
+from rlexp.transport.credentials import ActorKeys
 
 PROTOCOL: Final = 1
 """Of descriptions, and of what actors and trainers expect of each other."""
@@ -121,7 +124,10 @@ class SeatSpecs:
                 "install the same versions of the env and of Gymnasium at both ends",
             )
         self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + config.board.actors)
-        self._players = DQNPlayers(config, q_network_config(config, *spaces), config.board.actors)
+        network = q_network_config(config, *spaces)
+        self.weights_shapes = parameter_shapes(network)
+        """Of the weights that its players act with."""
+        self._players = DQNPlayers(config, network, config.board.actors)
 
     def worker_index(self, seat: int) -> int:
         """Return the index of a seat's worker: the trial's own workers come before."""
@@ -145,14 +151,15 @@ class SeatSpecs:
         return self.config.num_threads_per_worker or 1
 
 
-def actor_settings(config: DQNConfig, key: bytes) -> ActorSettings:
-    """Return how an actor of a task with ``config`` sends."""
+def actor_settings(config: DQNConfig, keys: ActorKeys, shapes: Shapes | None = None) -> ActorSettings:
+    """Return how an actor of a task with ``config`` sends, and which weights it takes."""
     board = config.board
     return ActorSettings(
-        key=key,
+        keys=keys,
         window=board.window,
         beat_s=board.beat_s,
         max_weights_bytes=int(board.max_weights_mb * 1e6),
+        weights_shapes=shapes,
     )
 
 

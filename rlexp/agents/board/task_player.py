@@ -14,8 +14,11 @@ from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.transport.board import Board, Seat, Task
-from rlexp.transport.credentials import message_key
+from rlexp.transport.board_errors import BannedError
+from rlexp.transport.credentials import ActorKeys, accepts_task, task_signature
+from rlexp.transport.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
 
+_HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
 _LATE: Final = 10**12
 """Env steps after which a schedule of ε has ended."""
 
@@ -39,13 +42,24 @@ class ActorView(Protocol):
 class TaskPlayer:
     """Claims seats of one board for one member; used by one thread."""
 
-    def __init__(self, board: Board, member: str, password: str, trusted: TrustedCode, view: ActorView) -> None:
-        """``password`` is the board's, from which the keys of messages are derived."""
+    def __init__(
+        self,
+        board: Board,
+        member: str,
+        password: str,
+        trusted: TrustedCode,
+        view: ActorView,
+        token: JoinToken | None = None,
+    ) -> None:
+        """Without a ``token``, the keys of messages are derived from the board's ``password``."""
         self._board, self._member, self._password = board, member, password
-        self._trusted, self._view = trusted, view
+        self._trusted, self._view, self._token = trusted, view, token
+        self._refusal = ""
 
     def obstacle(self, task: Task) -> Obstacle | None:
-        """Return why the task may not be played here: another version wrote it, or it is foreign code."""
+        """Return why the task may not be played here: it is not the trainer's, of another version, or foreign code."""
+        if not accepts_task(task, self._keys(task)):
+            return self._distrust(task)
         try:
             description = read_description(task)
         except TrialError as error:
@@ -60,16 +74,36 @@ class TaskPlayer:
         description = read_description(task)
         config = description.config
         specs = SeatSpecs(description, self._trusted.modules)  # first: a seat is not held while envs are tried
-        seat = self._board.claim(task.id, self._member, config.board.lease_s)
+        try:
+            seat = self._board.claim(task.id, self._member, config.board.lease_s)
+        except BannedError as error:
+            raise TrialError(error.message, error.hint) from error
         if seat is None:
             return None
+        self._refusal = ""
         self._view.on_seat(seat.index, task.num_seats, task.id, description.env)
-        settings = actor_settings(config, message_key(self._password, task.id))
+        settings = actor_settings(config, self._keys(task), specs.weights_shapes)
         actor = JoinedActor(self._board, seat, settings, partial(_worker_of, specs))
-        epsilon = _constant_epsilon(config, specs, seat.index)
-        end = actor.run(should_stop, lambda figures: self._view.on_figures(figures, epsilon))
+        end = actor.run(should_stop, partial(self._report, _constant_epsilon(config, specs, seat.index)))
         self._view.note(f"left seat {seat.index} of {task.id}: {end.value}")
         return end
+
+    def _report(self, epsilon: float | None, figures: ActorFigures) -> None:
+        if figures.weights_refusal != self._refusal:
+            self._refusal = figures.weights_refusal
+            self._view.note(f"weights on the board are refused: {self._refusal}")
+        self._view.on_figures(figures, epsilon)
+
+    def _keys(self, task: Task) -> ActorKeys:
+        return actor_keys(self._token, self._password, task.id)
+
+    def _distrust(self, task: Task) -> Obstacle:
+        """Return why a task is not what its trainer announced, as far as can be known here."""
+        if self._token is None:
+            return Obstacle("takes only actors with a join token", _HOW_TO_GIVE_A_TOKEN, is_final=True)
+        if not task_signature(task):
+            return Obstacle("is not signed, and this actor has a token", "its trainer needs the master key: --keys")
+        return Obstacle("is not signed by the trainer of this actor's token", "ask the trainer for a token of its own")
 
 
 def _worker_of(specs: SeatSpecs, seat: Seat) -> RolloutWorker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlexp.config.keys.fields import Conflict, Count, CountOrZero, KeyGroup, Positive
+from rlexp.config.keys.fields import ActorIds, Conflict, Count, CountOrZero, KeyGroup, Positive
 
 
 class BoardConfig(KeyGroup):
@@ -42,7 +42,14 @@ class BoardConfig(KeyGroup):
     """Largest weights that an actor accepts, in MB."""
 
     max_strikes: Count = 3
-    """Invalid fragments of an actor after which it is banned from the task."""
+    """Invalid fragments of an actor after which it is banned from the task: it loses its seat, and gets no other."""
+
+    max_abs_reward: Positive | None = None
+    """Largest absolute reward that one env step can give, before ``clip_rewards``. Fragments with larger ones are
+    refused, and episodes with larger returns than their length allows; null: any reward is accepted."""
+
+    refused_actors: ActorIds = ()
+    """Ids of actors whose join tokens are not accepted any more; see ``rlexp board keys``."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a minimum that is never reached, and leases that end between two beats."""

@@ -5,6 +5,7 @@ The models use nothing else, so that ``key_table`` can describe what a key expec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +32,8 @@ RULE = "rule"
 
 CONFLICT = "conflict"
 """Type of the pydantic error that carries the conflicts of a group in its context."""
+
+_ACTOR_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 AUTO: Final = "auto"
 """What stands for a length of fragments that follows from other keys."""
@@ -125,6 +128,13 @@ def _read_clip_rewards(value: Any) -> bool | float | tuple[float, float] | None:
     return float(value)
 
 
+def _read_actor_ids(value: Any) -> tuple[str, ...]:
+    ids = tuple(value) if isinstance(value, list | tuple) else ()
+    if len(ids) != len(value) or not all(isinstance(name, str) and _ACTOR_ID.fullmatch(name) for name in ids):
+        raise ValueError(value)
+    return ids
+
+
 def _read_fragment_length(value: Any) -> int | str:
     return AUTO if value == AUTO else _count(value)
 
@@ -169,6 +179,10 @@ CountOrAuto = Annotated[
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,
     *_judged("a list of [channels, kernel, stride], or null", _read_conv_filters),
+]
+ActorIds = Annotated[
+    tuple[str, ...],
+    *_judged("a list of ids of actors (letters, digits, - and _)", _read_actor_ids),
 ]
 Schedule = Annotated[
     tuple[tuple[int, float], ...] | None,

@@ -32,8 +32,10 @@ class RedisConnection:
     The client library's own retries are off: they would hide a lost server for seconds.
     """
 
-    def __init__(self, address: BoardAddress) -> None:
+    def __init__(self, address: BoardAddress, scripts: Sequence[str] = ()) -> None:
+        """``scripts``: all that :meth:`run` is given; they are loaded together, also for those who may not load any."""
         self._address = address
+        self._scripts = scripts
         options: dict[str, Any] = {}
         if address.scheme == "rediss":
             options = {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
@@ -65,6 +67,18 @@ class RedisConnection:
             answers: list[Any] = pipeline.execute()
             return answers
 
+    def may(self, commands: Sequence[Sequence[str]]) -> list[bool]:
+        """Return for each command whether this user may run it; none is run. Raises BoardError where nobody can say."""
+        # The server checks the rights of what a transaction is to do before it is discarded; so first, whether it has
+        # transactions. Names are in bytes, or the client library would look for a command's own answer in b"QUEUED".
+        self.call_all([(b"MULTI",), (b"DISCARD",)])
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in (["MULTI"], *commands, ["DISCARD"]):
+                pipeline.execute_command(command[0].encode(), *command[1:])
+            _, *answers, _ = pipeline.execute(raise_on_error=False)
+            return [not isinstance(answer, redis.exceptions.NoPermissionError) for answer in answers]
+
     def run(
         self,
         script: str,
@@ -85,11 +99,22 @@ class RedisConnection:
                     raise answer
             if isinstance(result, redis.exceptions.NoScriptError):
                 # A server forgets scripts when it restarts.
-                self._client.execute_command("SCRIPT LOAD", script)
+                self.load_scripts()
                 return self._client.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
             if isinstance(result, Exception):
                 raise result
             return result
+
+    def load_scripts(self) -> None:
+        """Give the server all scripts; raises BoardLostError where another user has to, as actors may not."""
+        with self._translated():
+            try:
+                self.call_all([("SCRIPT LOAD", script) for script in self._scripts])
+            except BoardError as error:
+                if not isinstance(error.__cause__, redis.exceptions.NoPermissionError):
+                    raise
+                message = f"the board {self._address} has not got the scripts of this rlexp yet; its trainer loads them"
+                raise BoardLostError(message, "the trainer and its actors need the same version of rlexp") from error
 
     def close(self) -> None:
         """Give up the connections; the second call does nothing."""

@@ -39,11 +39,11 @@ from rlexp.sample_batch import WrittenRows
 from rlexp.task_pool import InlineTaskPool
 from rlexp.transport.board import Seat, Task
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from tests.envs import COUNTING_ENV, IMAGE_ENV
 
 TASK = "task-1"
-KEY = message_key("", TASK)
+KEYS = SharedKeys.of("", TASK)
 SMALL = {
     "num_workers": 0,
     "sample_batch_size": 20,
@@ -139,7 +139,7 @@ def test_task_of_another_protocol_is_refused_with_both() -> None:
 
 
 def test_actors_cannot_join_ppo() -> None:
-    link = BoardLink(MemoryBoard(MemoryServer()), TASK, "ppo", "trainer", KEY)
+    link = BoardLink(MemoryBoard(MemoryServer()), TASK, "ppo", "trainer", KEYS)
     config = PPOConfig.model_validate({"num_workers": 0})
     with pytest.raises(UsageError, match="actors cannot join"):
         board_source(InlineTaskPool(), link, config, trial_of("CartPole-v1", config))
@@ -150,7 +150,7 @@ def test_agent_learns_from_joined_actors(
     kind: type[DQNConfig], agent_class: type[DQNAgent[Any]], tmp_path: Path
 ) -> None:
     server = MemoryServer()
-    link = BoardLink(MemoryBoard(server), TASK, "small", "trainer", KEY)
+    link = BoardLink(MemoryBoard(server), TASK, "small", "trainer", KEYS)
     agent = agent_class("CartPole-v1", config_of(kind), InlineTaskPool(), 1, board=link)
     ends: list[SeatEnd] = []
     actors = [threading.Thread(target=play, args=(server, index, ends), daemon=True) for index in range(2)]
@@ -178,7 +178,7 @@ def play(server: MemoryServer, index: int, ends: list[SeatEnd]) -> None:
     assert task is not None
     description = read_description(task)
     specs = SeatSpecs(description)
-    settings = actor_settings(description.config, KEY)
+    settings = actor_settings(description.config, KEYS)
     actor = JoinedActor(board, seat, settings, lambda seat: RolloutWorker(specs.spec(seat)))
     ends.append(actor.run(lambda: False, lambda figures: None))
 

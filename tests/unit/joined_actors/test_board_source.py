@@ -17,20 +17,21 @@ from rlexp.joined_actors.board_thread import BoardLink, BoardThread
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.joined_actors.joined_actor import ActorSettings, JoinedActor
 from rlexp.joined_actors.outbox import Outbox, SeatEnd
+from rlexp.joined_actors.strikes import Strikes
 from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool
 from rlexp.transport.board import Seat, Task, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.window import SendWindow
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENV_IDS
 from tests.rollout_settings import spec_of
 
 TASK = "counting-1"
-KEY = message_key("", TASK)
+KEYS = SharedKeys.of("", TASK)
 WINDOW = 4
 PATIENCE_S = 60.0
 OBS = ColumnRule("f", (3,), 0.0, float(ENV_IDS), itemsize=4)
@@ -70,16 +71,16 @@ class Trial:
         self.rows: list[SampleBatch] = []
         self.versions: set[int] = set()
         self._threads: list[threading.Thread] = []
-        link = BoardLink(MemoryBoard(self.server), TASK, "counting", "trainer", KEY)
+        link = BoardLink(MemoryBoard(self.server), TASK, "counting", "trainer", KEYS)
         thread = BoardThread(link, Task(TASK, "counting", 2), 8, beat_s=0.1, lease_s=15.0, patience_s=PATIENCE_S)
-        inbox = Inbox(TASK, KEY, RULES, 2, 1, WINDOW, 1 << 20, max_strikes=3)
+        inbox = Inbox(TASK, KEYS, RULES, Strikes(3), 2, 1, WINDOW, 1 << 20)
         config = BoardSourceConfig(2, min_actors, patience_s, weights_period_s=0.05)
         self.source = BoardSource(InlineTaskPool(), thread, inbox, config)
         self.source.publish(0, {"w": np.zeros(2, np.float32)})
 
     def join(self, member: str) -> Seat:
         seat = self.claim(member)
-        settings = ActorSettings(KEY, WINDOW, beat_s=0.1, max_weights_bytes=1000)
+        settings = ActorSettings(KEYS, WINDOW, beat_s=0.1, max_weights_bytes=1000)
         actor = JoinedActor(self.board, seat, settings, make_worker)
         self.actors[member] = actor
         thread = threading.Thread(target=self._play, args=(member, actor), daemon=True)
@@ -217,7 +218,7 @@ def test_lease_that_runs_out_gives_the_seat_to_another_actor(trial: Trial) -> No
     assert (taken.index, taken.epoch > seat.epoch) == (seat.index, True)
     trial.collect(3)
     window = SendWindow(WINDOW)
-    outbox = Outbox(trial.board, seat, window, WeightsFeed(trial.board, TASK, KEY, 1000), beat_s=0.1)
+    outbox = Outbox(trial.board, seat, window, WeightsFeed(trial.board, TASK, KEYS, 1000), beat_s=0.1)
     window.put([b"too late"])
     outbox.start()
     eventually(lambda: outbox.end is SeatEnd.FENCED)

@@ -7,7 +7,8 @@ import pytest
 
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.sample_batch import SampleBatch
-from tests.board_fragments import EPOCH, KEY, first_numbers, inbox, rows_of, sealed, state_of
+from rlexp.transport.credentials import SharedKeys
+from tests.board_fragments import EPOCH, TASK, first_numbers, inbox, rows_of, sealed, state_of
 
 HELD = state_of(EPOCH, EPOCH + 1)
 
@@ -71,7 +72,10 @@ def test_wrong_key_damage_and_foreign_tasks_are_refused() -> None:
     box = inbox()
     (good,) = sealed(0)
     damaged = good[:-40] + bytes([good[-40] ^ 1]) + good[-39:]
-    assert open_all(box, [*sealed(0, key=KEY[::-1]), damaged, b"", b"\x80\x04.", *sealed(0, seat=9)]) == []
+    assert (
+        open_all(box, [*sealed(0, keys=SharedKeys.of("another", TASK)), damaged, b"", b"\x80\x04.", *sealed(0, seat=9)])
+        == []
+    )
     assert box.figures()["num_refused"] == 5
 
 

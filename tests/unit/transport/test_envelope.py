@@ -29,7 +29,7 @@ from rlexp.transport.envelope import (
 )
 from rlexp.transport.parts import Parts
 
-KEY = message_key("secret", "t1")
+KEY = message_key(b"secret", "t1")
 LIMIT = 1 << 20
 RAW = np.arange(1000, dtype=np.int64).tobytes()
 HEADER = Header("t1", 3, 7, 12, 99, (Column("keys", "int64", (1000,)),), {"num_env_steps": 5, "returns": [1.5]})
@@ -72,9 +72,9 @@ def test_header_must_fit_its_arrays() -> None:
 @pytest.mark.parametrize("password", ["another", ""])
 def test_other_key_is_refused(password: str) -> None:
     with pytest.raises(InvalidMessageError, match="signature"):
-        read_message(sealed(), message_key(password, "t1"), LIMIT)
+        read_message(sealed(), message_key(password.encode(), "t1"), LIMIT)
     with pytest.raises(InvalidMessageError, match="signature"):
-        read_message(sealed(), message_key("secret", "t2"), LIMIT)
+        read_message(sealed(), message_key(b"secret", "t2"), LIMIT)
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)

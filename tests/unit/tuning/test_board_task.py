@@ -15,7 +15,7 @@ from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import UsageError
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from rlexp.tuning.board_task import board_link, checked_board, new_task_id
 
 BOARD = BoardAddress("memory", "test-board-task")
@@ -54,7 +54,7 @@ def test_password_is_not_kept_with_the_board(tmp_path: Path) -> None:
 def test_link_has_the_key_of_the_password_in_the_environment() -> None:
     link = board_link(BOARD, "small", {PASSWORD_VARIABLE: "geheim"})
     assert link is not None
-    assert link.key == message_key("geheim", link.task_id)
+    assert link.keys == SharedKeys.of("geheim", link.task_id)
     assert link.name == "small"
     assert board_link(None, "small") is None
 

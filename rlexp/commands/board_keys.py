@@ -1,0 +1,157 @@
+"""``rlexp board keys``, and the options with which ``run`` and ``join`` get what it makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rlexp.commands.options import AsJson, Debug
+from rlexp.errors import UsageError
+from rlexp.json_file import to_json
+from rlexp.transport.address import BOARD_VARIABLE, parse_address
+from rlexp.transport.tokens import (
+    MASTER_VARIABLE,
+    TOKEN_VARIABLE,
+    JoinToken,
+    MasterKey,
+    check_actor,
+    read_master,
+    read_token,
+)
+
+MASTER_FILE: Final = "master.key"
+_MOST_ACTORS: Final = 10_000
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--keys",
+        metavar="@FILE",
+        help="Accept actors with a join token only: the master key of rlexp board keys. "
+        f"Default: what {MASTER_VARIABLE} names.",
+    ),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="@FILE",
+        help=f"Your join token: tasks of its trainer are played, and no others. Default: what {TOKEN_VARIABLE} names.",
+    ),
+]
+
+
+def keys(
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="The board that the lines to type name; no connection is made."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where the files are written; its master key is used again.")
+    ] = Path("board-keys"),
+    actors: Annotated[
+        list[str] | None, typer.Option("--actor", metavar="NAME", help="Make a token for this actor; repeatable.")
+    ] = None,
+    number: Annotated[
+        int, typer.Option("--actors", min=0, max=_MOST_ACTORS, metavar="N", help="Make tokens for actor-1 to actor-N.")
+    ] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a master key for the trainer, and join tokens for its actors.
+
+    With them, nobody can send fragments or weights by the board's password alone. The master key stays with who trains;
+    each actor gets its own token, one line. Made again, a token is the same: board.refused_actors ends one.
+    """
+    names = [*(actors or ()), *(f"actor-{index + 1}" for index in range(number))]
+    address = str(replace(parse_address(url), password="")) if url else f"${BOARD_VARIABLE}"
+    if not names and not (out / MASTER_FILE).exists():
+        raise UsageError("no actor is given", "add --actor NAME for each, or --actors N")
+    for name in names:
+        check_actor(name)
+    master = _master_of(out)
+    files = {name: _write_secret(out / f"{name}.token", token.to_text()) for name, token in _tokens(master, names)}
+    if as_json:
+        print(to_json({"master": str(out / MASTER_FILE), "tokens": {name: str(file) for name, file in files.items()}}))
+        return
+    print(f"master key  {out / MASTER_FILE}")
+    for file in files.values():
+        print(f"token       {file}")
+    print(f"\ntrain  rlexp run FILE --board {address} --keys @{out / MASTER_FILE}")
+    print(f"play   rlexp join {address} --token @FILE, each with a token of its own")
+
+
+def take_master(option: str | None, has_board: bool, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Check the master key of the option, else of the environment, where the trial's process will find it.
+
+    Raises UsageError.
+    """
+    if option is not None and not has_board:
+        raise UsageError("--keys is for boards, and none was given", "add --board redis://HOST")
+    if not has_board:
+        return
+    _take(option, "--keys", MASTER_VARIABLE, environment)
+    master = read_master(environment)
+    if master is not None:
+        master.keys("")  # raises where it cannot sign
+        environment[MASTER_VARIABLE] = master.to_text()
+
+
+def take_token(option: str | None, environment: MutableMapping[str, str] = os.environ) -> JoinToken | None:
+    """Return the token of the option, else of the environment, where further processes find it too.
+
+    Raises UsageError.
+    """
+    _take(option, "--token", TOKEN_VARIABLE, environment)
+    token = read_token(environment)
+    if token is not None:
+        token.keys("")  # raises where it cannot verify
+        environment[TOKEN_VARIABLE] = token.to_text()
+    return token
+
+
+def _take(option: str | None, name: str, variable: str, environment: MutableMapping[str, str]) -> None:
+    if option is None:
+        return
+    if not option.startswith("@"):
+        raise UsageError(
+            f"{name} takes @FILE: what is typed here, everybody on this machine can read",
+            f"write it into a file that is yours alone, or set {variable}",
+        )
+    environment[variable] = option
+
+
+def _tokens(master: MasterKey, names: Sequence[str]) -> list[tuple[str, JoinToken]]:
+    return [(name, master.token(name)) for name in dict.fromkeys(names)]
+
+
+def _master_of(folder: Path) -> MasterKey:
+    """Return the master key in ``folder``, a new one where there is none."""
+    path = folder / MASTER_FILE
+    if path.exists():
+        master = read_master({MASTER_VARIABLE: f"@{path}"})
+        if master is None:
+            raise UsageError(
+                f"{path} is empty", "delete it for a new master key; then all tokens have to be made again"
+            )
+        return master
+    master = MasterKey.new()
+    _write_secret(path, master.to_text())
+    return master
+
+
+def _write_secret(path: Path, text: str) -> Path:
+    """Write a line to a file that only its owner can read, from its first moment on."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "choose another folder with --out") from error
+    return path

@@ -1,0 +1,149 @@
+"""``rlexp board serve``: a board on the Valkey or Redis that is installed on this machine."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rlexp.commands.drain_request import DrainRequest
+from rlexp.commands.options import AsJson, Debug
+from rlexp.errors import RlexpError, UsageError
+from rlexp.machine import this_machine
+from rlexp.terminal.board_servers import ServedBoard, print_served
+from rlexp.terminal.output_streams import outlive_readers
+from rlexp.transport.address import BoardAddress
+from rlexp.transport.board_errors import BoardError
+from rlexp.transport.board_server.binding import Binding, binding, check_port
+from rlexp.transport.board_server.configuration import USERS, ServerConfiguration, TlsFiles
+from rlexp.transport.board_server.folder import ServerFolder, default_folder
+from rlexp.transport.board_server.process import ServerProcess
+from rlexp.transport.board_server.program import find_program
+from rlexp.transport.board_server.role_files import write_role_files
+from rlexp.transport.boards.access import TRAINER
+from rlexp.transport.opening import open_board
+
+_MEMORY_SHARE: Final = 0.5
+"""Of the machine's memory, at most: a queue that nobody empties must not take all of it."""
+_POLL_S: Final = 0.2
+
+Bind = Annotated[
+    str | None,
+    typer.Option(
+        "--bind", metavar="ADDRESS", help="Listen at this address too, for other machines; 0.0.0.0: at all of IPv4."
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option("--host", metavar="NAME", help="The name or address that others type, where it is not ADDRESS."),
+]
+Port = Annotated[int, typer.Option("--port", min=1, max=65535, metavar="PORT", help="Listen at this port.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="Keep the passwords here. Default: rlexp/board in XDG_STATE_HOME or ~/.local/state.",
+    ),
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Encrypt, with this certificate (PEM).")
+]
+Key = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM).")]
+Authority = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="The certificates that others need to trust, if it is your own CA."),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen at a public address without TLS, where others may read along.")
+]
+
+
+Actors = Annotated[
+    int, typer.Option("--actors", min=1, max=10_000, metavar="N", help="Make join tokens for N actors, a file each.")
+]
+
+
+def serve(
+    bind: Bind = None,
+    host: Host = None,
+    port: Port = 6379,
+    folder: Folder = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    tls_ca: Authority = None,
+    actors: Actors = 1,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Start a board on the Valkey or Redis that is installed, and print what trainers and actors type.
+
+    Actors, trainers and clients have passwords of their own, which are kept in DIR, and may do no more than they need.
+    Without --bind only this machine reaches it. Ctrl-C ends it, and what is on it is gone.
+    """
+    tls = _tls_files(tls_cert, tls_key, tls_ca)
+    where = binding(bind, host)
+    if tls is None and not insecure:
+        _refuse_public(where)
+    program = find_program()
+    check_port(where, port)
+    outlive_readers()
+    with DrainRequest() as request, ServerFolder(folder or default_folder()) as kept:
+        memory = int(this_machine().memory_total * _MEMORY_SHARE)
+        passwords = kept.passwords(USERS)
+        configuration = ServerConfiguration(where, port, program.version[:2], memory, passwords, tls)
+        files = write_role_files(kept, configuration, actors)
+        with closing(ServerProcess(program, kept.log)) as server:
+            server.start(configuration.text())
+            address = configuration.address(TRAINER.name)
+            url = str(replace(address, username="", password="", ca_file=""))
+            authority = tls.authority if tls else None
+            print_served(
+                ServedBoard(program.title, url, where.is_local, authority, files, memory, _problem_of(address)), as_json
+            )
+            _wait(server, request)
+    raise typer.Exit(request.exit_code)
+
+
+def _tls_files(certificate: Path | None, key: Path | None, authority: Path | None) -> TlsFiles | None:
+    if certificate is None and key is None and authority is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("TLS needs a certificate and its key", "give both --tls-cert FILE and --tls-key FILE")
+    for path in filter(None, (certificate, key, authority)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    return TlsFiles(certificate, key, authority)
+
+
+def _refuse_public(where: Binding) -> None:
+    if (public := where.public_address) is not None:
+        raise UsageError(
+            f"{public} is a public address, and connections would not be encrypted",
+            "give --tls-cert and --tls-key, a private address with --bind, or --insecure if nobody can read along",
+        )
+
+
+def _problem_of(address: BoardAddress) -> str:
+    """Return why a trainer cannot connect to ``address`` from here, such as a certificate of another name."""
+    with closing(open_board(address)) as board:
+        try:
+            board.tasks()
+        except BoardError as error:
+            return error.message
+    return ""
+
+
+def _wait(server: ServerProcess, request: DrainRequest) -> None:
+    with suppress(KeyboardInterrupt):  # the second Ctrl-C: the server is being ended already
+        while not request():
+            if server.has_ended:
+                raise RlexpError(f"the server has ended: {server.last_words()}", f"see {server.log}")
+            time.sleep(_POLL_S)

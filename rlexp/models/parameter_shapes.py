@@ -1,0 +1,34 @@
+"""The shapes of a Q-network's parameters, by their names: what weights must have before a network takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.numpy_q_network import can_be
+
+
+def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each parameter; only networks that NumPy cannot compute need torch for that."""
+    if can_be(config):
+        return dict(_linear_shapes(config))
+    import torch
+
+    from rlexp.models.q_network import QNetwork
+
+    with torch.device("meta"):  # without memory for them
+        return {name: tuple(parameter.shape) for name, parameter in QNetwork(config).state_dict().items()}
+
+
+def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the parameters of fully connected layers; between two of them lies one without parameters."""
+    head = config.head
+    torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
+    parts = {"torso": torso, "advantage_head": (torso[-1], *head.hiddens, config.num_actions)}
+    if head.dueling:
+        parts["value_head"] = (torso[-1], *head.hiddens, 1)
+    for part, sizes in parts.items():
+        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            yield f"{part}.{2 * index}.weight", (fan_out, fan_in)
+            yield f"{part}.{2 * index}.bias", (fan_out,)

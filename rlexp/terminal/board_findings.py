@@ -1,0 +1,206 @@
+"""What was found out about a board, as lines of ``rlexp board check``: each is right, or has what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rlexp.number_format import duration, size
+from rlexp.transport.address import BoardAddress
+from rlexp.transport.board_errors import BoardError, BoardLostError
+from rlexp.transport.boards.access import OLDEST
+from rlexp.transport.probes.reach import Obstacle, Reach, ReachError
+from rlexp.transport.probes.redis_facts import RedisFacts
+from rlexp.transport.probes.speed import Speed
+
+_CERTIFICATE_S: Final = 14 * 86400.0
+_SLOW_S: Final = 0.3
+_CLOCK_S: Final = 300.0
+_LITTLE_MEMORY: Final = 64 << 20
+_FEW_CONNECTIONS: Final = 10
+_RULES_HINT: Final = "rlexp board acl prints the rules of roles, for the server's owner"
+
+
+class Level(StrEnum):
+    """How a finding is to be taken."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+    """This user may not ask."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line."""
+
+    check: str
+    level: Level
+    text: str
+    hint: str | None = None
+    """What to do about it."""
+
+
+_REMEDIES: Final[Mapping[Obstacle, str]] = {
+    Obstacle.NAME: "mend the name in the address; try it with ping",
+    Obstacle.PORT: "start the server, mend the port, or open the firewall; it may listen on loopback only (bind)",
+    Obstacle.SILENCE: "open the firewall or the cloud's access rules for this machine, or use a tunnel (ssh -L)",
+    Obstacle.PLAIN: "give redis:// where the server has no TLS, or the port at which it has it",
+    Obstacle.AUTHORITY: "add ?ssl_ca_certs=FILE with the authority's certificate to the address",
+    Obstacle.HOST: "give the name that the certificate is for, or have one made for this name",
+    Obstacle.TIME: "renew the server's certificate; if it is valid, set this machine's clock",
+}
+
+
+def unreachable(error: ReachError) -> Finding:
+    """Return the only finding of a server that cannot be reached."""
+    return Finding("reach", Level.PROBLEM, error.reason, _REMEDIES[error.obstacle])
+
+
+def reach_findings(address: BoardAddress, found: Reach) -> Iterator[Finding]:
+    """Yield how the server is reached."""
+    where = "this machine" if found.is_this_machine else "a private network" if found.is_private else "public"
+    yield Finding("reach", Level.OK, f"{found.peer} ({where}) in {_ms(found.connect_s)}")
+    if found.tls_version:
+        yield _certificate(found)
+    elif found.is_this_machine:
+        yield Finding("TLS", Level.OK, "none, and none is needed on this machine")
+    else:
+        level = Level.WARNING if found.is_private else Level.PROBLEM
+        yield Finding("TLS", level, "none: whoever is on the way reads the password", "use rediss://, or a tunnel")
+    if not address.password:
+        yield Finding(
+            "password", Level.WARNING, "none: everybody who reaches the server can use and erase it", _RULES_HINT
+        )
+
+
+def refused(address: BoardAddress, error: BoardError) -> Finding:
+    """Return the last finding of a server that can be reached, and then does not answer as it should."""
+    hint = error.hint
+    if isinstance(error, BoardLostError) and not address.has_tls:
+        hint = "if it has TLS, give rediss://"
+    return Finding("server", Level.PROBLEM, error.message, hint)
+
+
+def server_findings(facts: RedisFacts) -> Iterator[Finding]:
+    """Yield how the server is."""
+    yield from _server(facts)
+    yield from _rights(facts)
+    yield from speed_findings(facts.speed)
+    yield from _memory(facts.about)
+    offset = f"{abs(facts.clock_offset_s):.1f} s {'ahead' if facts.clock_offset_s > 0 else 'behind'}"
+    if abs(facts.clock_offset_s) > _CLOCK_S:
+        yield Finding("clock", Level.WARNING, f"the server's is {offset}", "leases do not mind; certificates may")
+    else:
+        yield Finding("clock", Level.OK, f"the server's is {offset}")
+
+
+def speed_findings(speed: Speed) -> Iterator[Finding]:
+    """Yield how fast messages go, of a board or a queue."""
+    trip = f"{_ms(speed.round_trip_s)}, the median of 20"
+    if speed.round_trip_s > _SLOW_S:
+        yield Finding("round trip", Level.WARNING, trip, "raise board.window, so that more fragments are on their way")
+    else:
+        yield Finding("round trip", Level.OK, trip)
+    if speed.bytes_per_s is not None:
+        yield Finding("speed", Level.OK, f"{size(speed.bytes_per_s)}/s, both ways together")
+    if speed.refused_bytes is not None:
+        text = f"{size(speed.refused_bytes)} do not go through: {speed.refusal}"
+        hint = "raise the limit of the server (proto-max-bulk-len) or plan, or set board.max_fragment_mb below it"
+        yield Finding("largest message", Level.PROBLEM, text, hint)
+    else:
+        yield Finding("largest message", Level.OK, f"{size(speed.largest_bytes)} go through")
+
+
+def _certificate(found: Reach) -> Finding:
+    left_s = found.certificate_left_s
+    if left_s is None:
+        return Finding("TLS", Level.OK, f"{found.tls_version}, the certificate is the host's")
+    text = f"{found.tls_version}, the certificate is the host's and valid for {duration(left_s)}"
+    if left_s < _CERTIFICATE_S:
+        return Finding("TLS", Level.WARNING, text, "renew it: afterwards nobody can connect")
+    return Finding("TLS", Level.OK, text)
+
+
+def _server(facts: RedisFacts) -> Iterator[Finding]:
+    title = f"{facts.server} {'.'.join(map(str, facts.version))}"
+    if facts.version < OLDEST:
+        yield Finding("server", Level.PROBLEM, title, "a board needs Redis 6.2 or newer, or Valkey")
+    elif facts.role != "master":
+        yield Finding(
+            "server", Level.PROBLEM, f"{title}, a replica, which only reads", "give the address of the master"
+        )
+    elif facts.mode != "standalone":
+        hint = "it works where one node has all slots; else give a server that is no cluster"
+        yield Finding("server", Level.WARNING, f"{title}, {facts.mode}", hint)
+    else:
+        yield Finding("server", Level.OK, title)
+
+
+def _rights(facts: RedisFacts) -> Iterator[Finding]:
+    user = f"user {facts.user}" if facts.user else "this user"
+    if facts.missing is None:
+        yield Finding("rights", Level.UNKNOWN, "the server does not say what this user may do", _RULES_HINT)
+        return
+    roles = [role for role, missing in facts.missing.items() if not missing]
+    if not roles:
+        role, missing = min(facts.missing.items(), key=lambda item: len(item[1]))
+        text = f"{user} can be of no role; as {role} it may not {', '.join(missing)}"
+        yield Finding("rights", Level.PROBLEM, text, _RULES_HINT)
+    elif facts.rules_server:
+        text = f"{user} may do everything, also erase the server: so may all who have its password"
+        yield Finding("rights", Level.WARNING, text, _RULES_HINT)
+    else:
+        yield Finding("rights", Level.OK, f"{user} can be {_listed(roles)}")
+
+
+def _memory(about: Mapping[str, str] | None) -> Iterator[Finding]:
+    if about is None:
+        hint = "ask as trainer, client or owner"
+        yield Finding("memory", Level.UNKNOWN, "this user may not ask for memory and persistence (INFO)", hint)
+        return
+    limit, used = int(about.get("maxmemory", 0)), int(about.get("used_memory", 0))
+    policy = about.get("maxmemory_policy", "noeviction")
+    text = f"{size(used)} used of {size(limit)}" if limit else f"{size(used)} used, no limit (maxmemory 0)"
+    if limit and policy != "noeviction":
+        text = f"{text}; when full, it deletes what tasks still need ({policy})"
+        yield Finding(
+            "memory", Level.PROBLEM, text, "set maxmemory-policy noeviction: then it refuses, and both ends wait"
+        )
+    elif limit and limit - used < _LITTLE_MEMORY:
+        hint = "few or small tasks: window x seats x fragment size and two versions of weights must fit"
+        yield Finding("memory", Level.WARNING, text, hint)
+    else:
+        yield Finding("memory", Level.OK, text)
+    yield _persistence(about)
+    yield from _connections(about)
+
+
+def _persistence(about: Mapping[str, str]) -> Finding:
+    if about.get("rdb_last_bgsave_status", "ok") != "ok" or about.get("aof_last_write_status", "ok") != "ok":
+        hint = 'free its disk, or turn persistence off (save "", appendonly no): a board needs none'
+        return Finding("persistence", Level.PROBLEM, "its last write to the disk failed: it may refuse messages", hint)
+    if about.get("aof_enabled") == "1":
+        text = "every fragment is written to the disk (appendonly), which a board does not need"
+        return Finding("persistence", Level.WARNING, text, "appendonly no: a trainer fills an emptied board again")
+    return Finding("persistence", Level.OK, "fragments are not logged to the disk")
+
+
+def _connections(about: Mapping[str, str]) -> Iterator[Finding]:
+    most, now = int(about.get("maxclients", 0)), int(about.get("connected_clients", 0))
+    if most:
+        text = f"{now} of {most}"
+        level = Level.WARNING if most - now < _FEW_CONNECTIONS else Level.OK
+        hint = "an actor takes one or two, a trainer up to four" if level is Level.WARNING else None
+        yield Finding("connections", level, text, hint)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"

@@ -1,0 +1,228 @@
+"""Master keys and join tokens: what a board's password does not give, each as one line of text that can be copied.
+
+The trainer keeps the *master key*. From it follow the key of each actor, by the actor's id, and the pair of keys of the
+trainer's signatures. A *join token* has one actor's key and the trainer's public key, and nothing of the master.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from rlexp.errors import UsageError
+from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys, message_key
+from rlexp.transport.task_limits import is_name
+
+MASTER_VARIABLE: Final = "RLEXP_BOARD_MASTER"
+"""Has the trainer's master key, or ``@FILE`` with it."""
+TOKEN_VARIABLE: Final = "RLEXP_BOARD_TOKEN"
+"""Has an actor's join token, or ``@FILE`` with it."""
+_MASTER: Final = "rlexp-master-1-"
+_TOKEN: Final = "rlexp-token-1-"
+_KEY_BYTES: Final = 32
+_SIGNATURE_BYTES: Final = 64
+_CHECKSUM_BYTES: Final = 4
+_ACTOR: Final = b"rlexp actor 1 "
+_TRAINER: Final = b"rlexp trainer 1"
+_MOST_BYTES: Final = 4096
+"""Of a file with a key or token."""
+
+
+@dataclass(frozen=True)
+class JoinToken:
+    """What one actor needs to send fragments, and to know its trainer."""
+
+    actor: str
+    """Its id: letters, digits, ``-`` and ``_``, at most 64 of them."""
+    key: bytes = field(repr=False)
+    trainer: bytes = field(repr=False)
+    """The public key of the trainer's signatures."""
+
+    def keys(self, task_id: str) -> ActorKeys:
+        """Return the actor's end of a task; raises UsageError where signatures cannot be verified here."""
+        _signatures()
+        return TokenKeys(self.actor, message_key(self.key, task_id), message_key(b"", task_id), self.trainer)
+
+    def to_text(self) -> str:
+        """Return the line that :func:`parse_token` reads."""
+        actor = self.actor.encode()
+        return _encoded(_TOKEN, bytes([len(actor)]) + actor + self.key + self.trainer)
+
+
+@dataclass(frozen=True)
+class MasterKey:
+    """What the trainer's keys and those of all actors follow from."""
+
+    secret: bytes = field(repr=False)
+
+    @staticmethod
+    def new() -> MasterKey:
+        """Return a key that nobody else has."""
+        return MasterKey(secrets.token_bytes(_KEY_BYTES))
+
+    def token(self, actor: str) -> JoinToken:
+        """Return the token of an actor, always the same; raises UsageError where the id cannot be one."""
+        return JoinToken(check_actor(actor), self.actor_key(actor), _signatures().public_key(self.signing_key))
+
+    def keys(self, task_id: str) -> TrainerKeys:
+        """Return the trainer's end of a task; raises UsageError where nothing can be signed here."""
+        _signatures()
+        return MasterKeys(self, task_id)
+
+    def to_text(self) -> str:
+        """Return the line that :func:`parse_master` reads."""
+        return _encoded(_MASTER, self.secret)
+
+    def actor_key(self, actor: str) -> bytes:
+        """Return the key in the token of an actor."""
+        return hmac.digest(self.secret, _ACTOR + actor.encode(), "sha256")
+
+    @property
+    def signing_key(self) -> bytes:
+        """The private key of the trainer's signatures."""
+        return hmac.digest(self.secret, _TRAINER, "sha256")
+
+
+@dataclass(frozen=True)
+class MasterKeys:
+    """The trainer's end of a task whose actors have tokens."""
+
+    master: MasterKey
+    task_id: str
+
+    has_tokens = True
+
+    @property
+    def published_key(self) -> bytes:
+        return message_key(b"", self.task_id)  # it finds damage only; the signature finds what is forged
+
+    def key_of(self, actor: str) -> bytes | None:
+        return message_key(self.master.actor_key(actor), self.task_id) if is_name(actor) else None
+
+    def sign(self, statement: bytes) -> bytes:
+        signature: bytes = _signatures().sign(self.master.signing_key, statement)
+        return signature
+
+
+@dataclass(frozen=True)
+class TokenKeys:
+    """The end of an actor that has a token."""
+
+    actor: str
+    key: bytes = field(repr=False)
+    published_key: bytes = field(repr=False)
+    trainer: bytes = field(repr=False)
+
+    num_signature_bytes = _SIGNATURE_BYTES
+
+    def accepts(self, statement: bytes, signature: bytes) -> bool:
+        return bool(_signatures().is_signed(self.trainer, statement, signature))
+
+
+def check_actor(actor: str) -> str:
+    """Return ``actor``; raises UsageError where it cannot be the id of one."""
+    if not is_name(actor):
+        raise UsageError(
+            f"{actor[:80]!r} cannot be the id of an actor", "use letters, digits, - and _, at most 64 of them"
+        )
+    return actor
+
+
+def trainer_keys(master: MasterKey | None, password: str, task_id: str) -> TrainerKeys:
+    """Return the trainer's end of a task: without a master key, what the board's password gives."""
+    return SharedKeys.of(password, task_id) if master is None else master.keys(task_id)
+
+
+def actor_keys(token: JoinToken | None, password: str, task_id: str) -> ActorKeys:
+    """Return an actor's end of a task: without a token, what the board's password gives."""
+    return SharedKeys.of(password, task_id) if token is None else token.keys(task_id)
+
+
+def read_master(environment: Mapping[str, str] = os.environ) -> MasterKey | None:
+    """Return the key that $RLEXP_BOARD_MASTER names; None without one. Raises UsageError."""
+    text = environment.get(MASTER_VARIABLE, "").strip()
+    return parse_master(_contents(text)) if text else None
+
+
+def read_token(environment: Mapping[str, str] = os.environ) -> JoinToken | None:
+    """Return the token that $RLEXP_BOARD_TOKEN names; None without one. Raises UsageError."""
+    text = environment.get(TOKEN_VARIABLE, "").strip()
+    return parse_token(_contents(text)) if text else None
+
+
+def parse_master(text: str) -> MasterKey:
+    """Return the master key that ``text`` is; raises UsageError, whose message has nothing of it."""
+    content = _decoded(text, _MASTER, "master key")
+    if len(content) != _KEY_BYTES:
+        raise _unreadable("master key")
+    return MasterKey(content)
+
+
+def parse_token(text: str) -> JoinToken:
+    """Return the join token that ``text`` is; raises UsageError, whose message has nothing of it."""
+    content = _decoded(text, _TOKEN, "join token")
+    length = content[0] if content else 0
+    actor = content[1 : 1 + length].decode("ascii", "replace")
+    keys = content[1 + length :]
+    if len(keys) != 2 * _KEY_BYTES or not is_name(actor):
+        raise _unreadable("join token")
+    return JoinToken(actor, keys[:_KEY_BYTES], keys[_KEY_BYTES:])
+
+
+def _encoded(prefix: str, content: bytes) -> str:
+    checked = content + _checksum(prefix, content)
+    return prefix + urlsafe_b64encode(checked).decode().rstrip("=")
+
+
+def _decoded(text: str, prefix: str, kind: str) -> bytes:
+    text = text.strip()
+    if not text.startswith(prefix):
+        other = {_MASTER: "a master key", _TOKEN: "a join token"}
+        found = next((name for start, name in other.items() if text.startswith(start)), "something else")
+        raise UsageError(f"a {kind} begins with {prefix}; this is {found}", "rlexp board keys makes both")
+    try:
+        checked = urlsafe_b64decode(text[len(prefix) :] + "=" * (-len(text[len(prefix) :]) % 4))
+    except (Base64Error, ValueError) as error:
+        raise _unreadable(kind) from error
+    content, checksum = checked[:-_CHECKSUM_BYTES], checked[-_CHECKSUM_BYTES:]
+    if _encoded(prefix, content) != text or checksum != _checksum(prefix, content):
+        raise _unreadable(kind)
+    return content
+
+
+def _checksum(prefix: str, content: bytes) -> bytes:
+    return sha256(prefix.encode() + content).digest()[:_CHECKSUM_BYTES]
+
+
+def _unreadable(kind: str) -> UsageError:
+    return UsageError(f"the {kind} is not as it was made: a character is missing or wrong", "copy the whole line again")
+
+
+def _contents(text: str) -> str:
+    """Return ``text``, or where it is ``@FILE`` what stands in the file."""
+    if not text.startswith("@"):
+        return text
+    path = Path(text[1:])
+    try:
+        with path.open(encoding="ascii") as file:
+            return file.read(_MOST_BYTES).strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} with a key or token cannot be read: {type(error).__name__}") from error
+
+
+def _signatures() -> ModuleType:
+    try:
+        from rlexp.transport import signatures
+    except ModuleNotFoundError as error:
+        message = "keys and tokens of a board need cryptography, which is not installed"
+        raise UsageError(message, "pip install 'rlexp[redis]'") from error
+    return signatures
