@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.inbox import MOST_WAITING, Inbox
 from rlexp.joined_actors.strikes import KEPT_REFUSALS
 from rlexp.joined_actors.weights_feed import WeightsFeed
@@ -22,8 +23,9 @@ from rlexp.sample_batch import SampleBatch
 from rlexp.transport.board import Lead, SeatHolder, Task
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys
+from rlexp.transport.envelope import Header
 from rlexp.transport.tokens import MasterKey, TokenKeys
-from tests.board_fragments import EPOCH, MAX_BYTES, TASK, first_numbers, inbox, rows_of, sealed
+from tests.board_fragments import EPOCH, MAX_BYTES, TASK, first_numbers, inbox, info_of, rows_of, sealed
 from tests.forged import Bomb
 
 MASTER = MasterKey(bytes(range(32)))
@@ -90,6 +92,18 @@ def test_part_of_another_does_not_enter_a_fragment() -> None:
     box = inbox(keys=TRAINER)
     assert opened(box, message_of(BOB, b"x", seat=0, epoch=EPOCH, parts=2)) == []
     assert opened(box, *sealed(0, keys=ALICE)) == [0]
+
+
+def test_parts_without_end_displace_no_other_actors() -> None:
+    obs = np.random.default_rng(0).uniform(0, 4, (20, 2)).astype(np.float32)
+    box, rows = inbox(keys=TRAINER), rows_of(0, count=20, obs=obs)
+    header = Header(TASK, 0, EPOCH, 0, actor="alice")
+    first, *rest = seal_fragment(header, rows, info_of(rows), ALICE.key, 550)
+    assert rest
+    assert opened(box, first) == []
+    begun = [message_of(BOB, bytes(MAX_BYTES // 2), number=number, parts=2) for number in range(20)]
+    assert opened(box, *begun) == []
+    assert opened(box, *rest) == [0]
 
 
 def test_contents_that_are_no_fragment_are_refused_with_a_strike(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_task_is_accepted_only_as_its_trainer_signed_it() -> None:
         lambda: Task("t1", TASK.name, 2, content | {"signature": content["signature"][:-2] + "00"}),
         lambda: Task("t1", TASK.name, 2, content | {"signature": "no digits"}),
         lambda: Task("t1", TASK.name, 2, content | {"signature": 7}),
+        lambda: Task("t1", TASK.name, 2, content | {"config": float("nan")}),
         lambda: signed_task(TASK, MasterKey.new().keys(TASK.id)),
     ]
     assert [accepts_task(change(), ALICE.keys(TASK.id)) for change in changes] == [False] * len(changes)
