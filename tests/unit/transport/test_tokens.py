@@ -75,6 +75,7 @@ def test_secrets_are_in_no_representation() -> None:
 def test_keys_are_read_from_the_environment_or_the_file_that_it_names(tmp_path: Path) -> None:
     file = tmp_path / "alice.token"
     file.write_text(ALICE.to_text() + "\n")
+    assert (MASTER_VARIABLE, TOKEN_VARIABLE) == ("RLEXP_BOARD_MASTER", "RLEXP_BOARD_TOKEN")
     assert read_token({TOKEN_VARIABLE: f"@{file}"}) == read_token({TOKEN_VARIABLE: ALICE.to_text()}) == ALICE
     assert read_master({MASTER_VARIABLE: MASTER.to_text()}) == MASTER
     assert read_token({}) is None
