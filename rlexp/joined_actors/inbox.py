@@ -33,6 +33,8 @@ class _Sender:
     epoch: int
     window: ReceiveWindow
     admission: Admission
+    parts: Parts
+    """Of its own: an actor that begins many fragments and ends none displaces no other's."""
 
 
 class Inbox:
@@ -55,7 +57,6 @@ class Inbox:
         self._num_seats, self._first_index, self._window_size = num_seats, first_index, window
         self._max_bytes = max_fragment_bytes
         self._clock = clock
-        self._parts = Parts(4 * max_fragment_bytes)
         self._senders: dict[int, _Sender] = {}
         self._waiting: deque[tuple[int, Message]] = deque()
         self._counts = dict.fromkeys(("fragments", "rows", "bytes", "repeated", "fenced", "lost"), 0)
@@ -154,14 +155,15 @@ class Inbox:
         if sender is None or sender.epoch != epoch:
             sender = self._senders[seat] = self._new_sender(epoch)
         try:
-            whole = self._parts.add(message)
+            whole = sender.parts.add(message)
         except InvalidMessageError as error:
             self._strikes.refuse(str(error), message.header)
             return None
         return None if whole is None else self._admit(sender, whole, member)
 
     def _new_sender(self, epoch: int) -> _Sender:
-        return _Sender(epoch, ReceiveWindow(self._window_size), Admission(self._rules, self._clock))
+        admission = Admission(self._rules, self._clock)
+        return _Sender(epoch, ReceiveWindow(self._window_size), admission, Parts(4 * self._max_bytes))
 
     def _admit(self, sender: _Sender, message: Message, member: str) -> Opened | None:
         header, window = message.header, sender.window

@@ -135,7 +135,11 @@ def task_signature(task: Task) -> bytes:
 def accepts_task(task: Task, keys: ActorKeys) -> bool:
     """Return whether ``task`` is as its trainer announced it."""
     unsigned: Mapping[str, Any] = {name: value for name, value in task.description.items() if name != SIGNATURE}
-    return keys.accepts(_task_statement(replace(task, description=unsigned)), task_signature(task))
+    try:
+        statement = _task_statement(replace(task, description=unsigned))
+    except ValueError:  # NaN, which a trainer cannot have written
+        return False
+    return keys.accepts(statement, task_signature(task))
 
 
 def _task_statement(task: Task) -> bytes:

@@ -9,28 +9,23 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from rlexp.errors import UsageError
 from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys, message_key
+from rlexp.transport.key_lines import MASTER_PREFIX, TOKEN_PREFIX, decode_line, encode_line, unreadable
 from rlexp.transport.task_limits import is_name
 
 MASTER_VARIABLE: Final = "RLEXP_BOARD_MASTER"
 """Has the trainer's master key, or ``@FILE`` with it."""
 TOKEN_VARIABLE: Final = "RLEXP_BOARD_TOKEN"
 """Has an actor's join token, or ``@FILE`` with it."""
-_MASTER: Final = "rlexp-master-1-"
-_TOKEN: Final = "rlexp-token-1-"
 _KEY_BYTES: Final = 32
 _SIGNATURE_BYTES: Final = 64
-_CHECKSUM_BYTES: Final = 4
 _ACTOR: Final = b"rlexp actor 1 "
 _TRAINER: Final = b"rlexp trainer 1"
 _MOST_BYTES: Final = 4096
@@ -55,7 +50,7 @@ class JoinToken:
     def to_text(self) -> str:
         """Return the line that :func:`parse_token` reads."""
         actor = self.actor.encode()
-        return _encoded(_TOKEN, bytes([len(actor)]) + actor + self.key + self.trainer)
+        return encode_line(TOKEN_PREFIX, bytes([len(actor)]) + actor + self.key + self.trainer)
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class MasterKey:
 
     def to_text(self) -> str:
         """Return the line that :func:`parse_master` reads."""
-        return _encoded(_MASTER, self.secret)
+        return encode_line(MASTER_PREFIX, self.secret)
 
     def actor_key(self, actor: str) -> bytes:
         """Return the key in the token of an actor."""
@@ -161,50 +156,21 @@ def read_token(environment: Mapping[str, str] = os.environ) -> JoinToken | None:
 
 def parse_master(text: str) -> MasterKey:
     """Return the master key that ``text`` is; raises UsageError, whose message has nothing of it."""
-    content = _decoded(text, _MASTER, "master key")
+    content = decode_line(text, MASTER_PREFIX, "master key")
     if len(content) != _KEY_BYTES:
-        raise _unreadable("master key")
+        raise unreadable("master key")
     return MasterKey(content)
 
 
 def parse_token(text: str) -> JoinToken:
     """Return the join token that ``text`` is; raises UsageError, whose message has nothing of it."""
-    content = _decoded(text, _TOKEN, "join token")
+    content = decode_line(text, TOKEN_PREFIX, "join token")
     length = content[0] if content else 0
     actor = content[1 : 1 + length].decode("ascii", "replace")
     keys = content[1 + length :]
     if len(keys) != 2 * _KEY_BYTES or not is_name(actor):
-        raise _unreadable("join token")
+        raise unreadable("join token")
     return JoinToken(actor, keys[:_KEY_BYTES], keys[_KEY_BYTES:])
-
-
-def _encoded(prefix: str, content: bytes) -> str:
-    checked = content + _checksum(prefix, content)
-    return prefix + urlsafe_b64encode(checked).decode().rstrip("=")
-
-
-def _decoded(text: str, prefix: str, kind: str) -> bytes:
-    text = text.strip()
-    if not text.startswith(prefix):
-        other = {_MASTER: "a master key", _TOKEN: "a join token"}
-        found = next((name for start, name in other.items() if text.startswith(start)), "something else")
-        raise UsageError(f"a {kind} begins with {prefix}; this is {found}", "rlexp board keys makes both")
-    try:
-        checked = urlsafe_b64decode(text[len(prefix) :] + "=" * (-len(text[len(prefix) :]) % 4))
-    except (Base64Error, ValueError) as error:
-        raise _unreadable(kind) from error
-    content, checksum = checked[:-_CHECKSUM_BYTES], checked[-_CHECKSUM_BYTES:]
-    if _encoded(prefix, content) != text or checksum != _checksum(prefix, content):
-        raise _unreadable(kind)
-    return content
-
-
-def _checksum(prefix: str, content: bytes) -> bytes:
-    return sha256(prefix.encode() + content).digest()[:_CHECKSUM_BYTES]
-
-
-def _unreadable(kind: str) -> UsageError:
-    return UsageError(f"the {kind} is not as it was made: a character is missing or wrong", "copy the whole line again")
 
 
 def _contents(text: str) -> str:

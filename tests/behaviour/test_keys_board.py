@@ -26,10 +26,12 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import SampleBatch
-from rlexp.transport.board import Seat, Task
+from rlexp.transport.board import Fenced, Seat, Task
+from rlexp.transport.board_errors import BannedError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
+from rlexp.transport.credentials import SharedKeys, TrainerKeys
 from rlexp.transport.envelope import Header
+from rlexp.transport.tokens import JoinToken, MasterKey
 from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
 
 TASK = "task-1"
@@ -76,10 +78,10 @@ class ClaimedBoard(MemoryBoard):
 
 
 @contextmanager
-def trial(board: MemoryBoard, **keys: Any) -> Iterator[ApexAgent]:
-    """Provide an agent whose trial is on ``board``."""
-    config = ApexConfig.model_validate({**TINY, "optimizer": ONE_SHARD, "board": {"lease_s": LONG_S, **keys}})
-    link = BoardLink(board, TASK, "a trial", "trainer", KEYS)
+def trial(board: MemoryBoard, keys: TrainerKeys = KEYS, **given: Any) -> Iterator[ApexAgent]:
+    """Provide an agent whose trial is on ``board``; ``given`` is under ``config.board``."""
+    config = ApexConfig.model_validate({**TINY, "optimizer": ONE_SHARD, "board": {"lease_s": LONG_S, **given}})
+    link = BoardLink(board, TASK, "a trial", "trainer", keys)
     agent = ApexAgent("CartPole-v1", config, CountingPool(), 0, board=link)
     try:
         until(lambda: board.describe(TASK) is not None and board.tasks()[0].trainer is not None)
@@ -89,10 +91,10 @@ def trial(board: MemoryBoard, **keys: Any) -> Iterator[ApexAgent]:
 
 
 @contextmanager
-def actor(board: MemoryBoard, member: str = "actor") -> Iterator[Recorder]:
+def actor(board: MemoryBoard, member: str = "actor", token: JoinToken | None = None) -> Iterator[Recorder]:
     """Play for the trial in a thread, as ``rlexp join`` does, until the body ends."""
     recorder, stopping = Recorder(), threading.Event()
-    player = TaskPlayer(board, member, "", TrustedCode(), recorder)
+    player = TaskPlayer(board, member, "", TrustedCode(), recorder, token)
     thread = threading.Thread(target=player.play, args=(task_of(board), stopping.is_set))
     thread.start()
     try:
@@ -213,4 +215,72 @@ def test_actor_is_banned_after_so_many_invalid_fragments() -> None:
             board.beat(seat, seal_fragment(header, rows, EMPTY_REPORT, KEYS.key, 1 << 20))
             until(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"] > number)  # noqa: B023
             events += agent.drain_events()
-    assert any("a liar is banned after 2 invalid fragments" in event for event in events)
+        assert any("a liar is banned after 2 invalid fragments" in event for event in events)
+        until(lambda: agent.source.poll(0) or isinstance(board.beat(seat), Fenced))
+        with pytest.raises(BannedError):
+            board.claim(TASK, "a liar", LONG_S)
+
+
+@pytest.mark.key("board.max_abs_reward")
+@pytest.mark.parametrize(("limit", "is_refused"), [(0.5, True), (1.0, False)])
+def test_larger_rewards_are_refused(limit: float, is_refused: bool) -> None:
+    """CartPole gives 1 for each step."""
+    board = MemoryBoard(MemoryServer())
+    with trial(board, max_abs_reward=limit, max_strikes=1000) as agent, actor(board):
+        taken: list[Sample] = []
+
+        def has_come() -> bool:
+            taken.extend(agent.source.poll(0))
+            return bool(taken or agent.stats()["board"]["num_refused"])
+
+        until(has_come)
+        assert bool(taken) is not is_refused
+
+
+@pytest.mark.key("board.refused_actors")
+def test_tokens_of_refused_actors_are_not_accepted() -> None:
+    pytest.importorskip("cryptography")
+    board, master = MemoryBoard(MemoryServer()), MasterKey.new()
+    with trial(board, keys=master.keys(TASK), refused_actors=["alice"]) as agent:
+        until(lambda: agent.source.poll(0) or is_banned(board, "alice/a process"))
+        with actor(board, "bob/a process", master.token("bob")):
+            assert polled(agent)
+        player = TaskPlayer(board, "alice/b", "", TrustedCode(), Recorder(), master.token("alice"))
+        with pytest.raises(TrialError, match="has banned this actor"):
+            player.play(task_of(board), lambda: True)
+
+
+def is_banned(board: MemoryBoard, member: str) -> bool:
+    try:
+        seat = board.claim(TASK, member, LONG_S)
+    except BannedError:
+        return True
+    if seat is not None:
+        board.release(seat)
+    return False
+
+
+def test_actor_without_the_right_token_is_kept_from_the_task() -> None:
+    pytest.importorskip("cryptography")
+    board, master = MemoryBoard(MemoryServer()), MasterKey.new()
+    with trial(board, keys=master.keys(TASK)):
+        without, stranger, own = (
+            TaskPlayer(board, "a/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
+            for token in (None, MasterKey.new().token("alice"), master.token("alice"))
+        )
+    assert without is not None
+    assert without.is_final
+    assert "join token" in without.message
+    assert "--token @FILE" in without.hint
+    assert stranger is not None
+    assert (stranger.message, stranger.is_final) == ("is not signed by the trainer of this actor's token", False)
+    assert own is None
+
+
+def test_actor_with_a_token_does_not_play_an_unsigned_task() -> None:
+    pytest.importorskip("cryptography")
+    board, token = MemoryBoard(MemoryServer()), MasterKey.new().token("alice")
+    with trial(board):
+        obstacle = TaskPlayer(board, "alice/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
+    assert obstacle is not None
+    assert (obstacle.message, obstacle.is_final) == ("is not signed, and this actor has a token", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,11 @@ def test_options_put_secrets_where_processes_of_the_command_find_them(tmp_path: 
 
 def test_secrets_on_the_command_line_are_refused(tmp_path: Path) -> None:
     made(tmp_path, "--actor", "alice")
-    for take in (lambda text: take_token(text, {}), lambda text: take_master(text, True, {})):
+    text = (tmp_path / "alice.token").read_text()
+    takes: list[Callable[[], object]] = [lambda: take_token(text, {}), lambda: take_master(text, True, {})]
+    for take in takes:
         with pytest.raises(UsageError, match="takes @FILE") as caught:
-            take((tmp_path / "alice.token").read_text())
+            take()
         assert "rlexp-token" not in f"{caught.value.message} {caught.value.hint}"
     with pytest.raises(UsageError, match="--keys is for boards"):
         take_master(f"@{tmp_path / 'master.key'}", False, {})

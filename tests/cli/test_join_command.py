@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.transport.address import parse_address
+from rlexp.transport.board import Task
+from rlexp.transport.credentials import signed_task
+from rlexp.transport.opening import open_board
+from rlexp.transport.tokens import MasterKey
 from tests.brokers import running_redis
 
 TIMEOUT_S = 150
@@ -45,6 +50,8 @@ def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torc
         (["join"], "error: no board is given"),
         (["join", DEAD, "--for", "long"], "error: --for long is no duration"),
         (["sweep", "a.yaml", "--board", DEAD], "error: --board is for rlexp run: a sweep has many trials"),
+        (["join", DEAD, "--token", "rlexp-token-1-geheim"], "error: --token takes @FILE"),
+        (["run", "a.yaml", "--board", DEAD, "--keys", "rlexp-master-1-geheim"], "error: --keys takes @FILE"),
         (["join", "redis://:geheim@8.8.8.8"], "error: redis://:***@8.8.8.8:6379 is a public address"),
     ],
 )
@@ -75,3 +82,17 @@ def test_interrupt_ends_all_processes_with_130(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.wait(TIMEOUT_S) == 130
     assert all("no task has a free seat; waiting" in line for line in waiting)
+
+
+def test_task_that_wants_a_token_ends_an_actor_without_one_with_2(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    pytest.importorskip("cryptography")
+    with running_redis() as server:
+        board = open_board(parse_address(server.url))
+        board.announce(signed_task(Task("t1", "small", 1), MasterKey.new().keys("t1")))
+        assert board.lead("t1", "trainer", 600.0) is not None
+        done = rlexp(tmp_path, "join", server.url)
+        board.close()
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[0] == "error: task t1 (small) takes only actors with a join token"
+    assert "--token @FILE" in done.stderr

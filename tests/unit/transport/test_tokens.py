@@ -75,6 +75,7 @@ def test_secrets_are_in_no_representation() -> None:
 def test_keys_are_read_from_the_environment_or_the_file_that_it_names(tmp_path: Path) -> None:
     file = tmp_path / "alice.token"
     file.write_text(ALICE.to_text() + "\n")
+    assert (MASTER_VARIABLE, TOKEN_VARIABLE) == ("RLEXP_BOARD_MASTER", "RLEXP_BOARD_TOKEN")
     assert read_token({TOKEN_VARIABLE: f"@{file}"}) == read_token({TOKEN_VARIABLE: ALICE.to_text()}) == ALICE
     assert read_master({MASTER_VARIABLE: MASTER.to_text()}) == MASTER
     assert read_token({}) is None
@@ -104,6 +105,7 @@ def test_task_is_accepted_only_as_its_trainer_signed_it() -> None:
         lambda: Task("t1", TASK.name, 2, content | {"signature": content["signature"][:-2] + "00"}),
         lambda: Task("t1", TASK.name, 2, content | {"signature": "no digits"}),
         lambda: Task("t1", TASK.name, 2, content | {"signature": 7}),
+        lambda: Task("t1", TASK.name, 2, content | {"config": float("nan")}),
         lambda: signed_task(TASK, MasterKey.new().keys(TASK.id)),
     ]
     assert [accepts_task(change(), ALICE.keys(TASK.id)) for change in changes] == [False] * len(changes)
