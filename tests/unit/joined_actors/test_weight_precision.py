@@ -3,6 +3,7 @@
 import numpy as np
 
 from rlexp.joined_actors.weight_precision import WeightPrecision, widened
+from rlexp.policy import Weights
 
 
 def test_float32_weights_are_sent_as_they_are() -> None:
@@ -11,7 +12,7 @@ def test_float32_weights_are_sent_as_they_are() -> None:
 
 
 def test_float16_halves_float32_arrays_only() -> None:
-    weights = {"w": np.array([1.0, 1 / 3], np.float32), "steps": np.array([7], np.int64)}
+    weights: Weights = {"w": np.array([1.0, 1 / 3], np.float32), "steps": np.array([7], np.int64)}
     rounded = WeightPrecision("float16").rounded(weights)
     assert {name: array.dtype.name for name, array in rounded.items()} == {"w": "float16", "steps": "int64"}
     received = widened(rounded)
