@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from rlexp.errors import TrialError
 from rlexp.joined_actors.board_thread import BoardThread
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.joined_actors.seat_watch import SeatWatch
+from rlexp.joined_actors.weight_precision import WeightPrecision
 from rlexp.joined_actors.weights_message import Newer
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
@@ -19,6 +21,8 @@ from rlexp.task_pool import TaskPool
 
 SAMPLES_PER_SEAT: Final = 4
 """Fragments that one poll returns for each seat, at most: the learner is fed between two polls."""
+FETCHED_BYTES_PER_S: Final = 50e6
+"""What all actors together fetch of weights, at most: half of a 1 Gbit/s cable, of which fragments need the rest."""
 HOW_TO_JOIN: Final = "start actors with rlexp join and the board's address"
 
 
@@ -31,6 +35,8 @@ class BoardSourceConfig:
     """Seats that are taken before the first sample is returned."""
     patience_s: float
     weights_period_s: float
+    """Seconds between two versions, at least; see :attr:`BoardSource.weights_period_s`."""
+    weights_dtype: str = "float32"
 
 
 class BoardSource:
@@ -57,9 +63,9 @@ class BoardSource:
         self._watch = SeatWatch()
         self._has_begun = config.min_actors == 0
         self._alone_since_s = clock()
-        self._weights: tuple[int, Weights] | None = None
+        self._precision = WeightPrecision(config.weights_dtype)
         self._moments: Moments | None = None
-        self._weights_due_s = -1.0
+        self._published_s = -math.inf
         self._num_steps_sampled = 0
         self._num_seen = 0
         self._may_have_more = False
@@ -99,14 +105,23 @@ class BoardSource:
             self._thread.wait(self._num_seen, timeout)
         return True
 
+    @property
+    def weights_period_s(self) -> float:
+        """Seconds between two versions of the weights: longer where all actors together would fetch too much."""
+        fetched = self._thread.num_weights_bytes * self._watch.num_actors
+        return max(self._config.weights_period_s, fetched / FETCHED_BYTES_PER_S)
+
     def weights_wanted(self) -> bool:
-        return self._clock() >= self._weights_due_s
+        return self._clock() - self._published_s >= self.weights_period_s
 
     def publish(self, version: int, weights: Weights) -> None:
-        self._weights = version, weights
-        self._weights_due_s = self._clock() + self._config.weights_period_s
+        """Send ``weights``; those that come too early, because a trial's own workers want them, are left out."""
+        if not self.weights_wanted():
+            return
+        self._published_s = self._clock()
         self.num_weight_syncs += max(self._watch.num_actors, 1)
-        self._thread.put_weights(Newer(version, weights, self._moments, self._num_steps_sampled))
+        rounded = self._precision.rounded(weights)
+        self._thread.put_weights(Newer(version, rounded, self._moments, self._num_steps_sampled))
 
     def set_filter(self, moments: Moments) -> None:
         """Publish ``moments`` with the next weights."""
@@ -126,7 +141,7 @@ class BoardSource:
             self._inbox.load(state["inbox"])
 
     def drain_events(self) -> list[str]:
-        return self._watch.drain_events() + self._inbox.drain_events()
+        return self._watch.drain_events() + self._inbox.drain_events() + self._precision.drain_events()
 
     def figures(self) -> dict[str, Any]:
         """Return how the actors and the board did since the last call, for the results."""
@@ -139,6 +154,7 @@ class BoardSource:
             "is_connected": thread.state.is_connected,
             "num_weights_published": thread.num_published,
             "weights_bytes": thread.num_weights_bytes,
+            "weights_period_s": self.weights_period_s,
             **self._inbox.figures(),
         }
         thread.put_figures(figures)

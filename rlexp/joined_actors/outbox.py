@@ -13,11 +13,13 @@ from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Beat, Board, Fenced, Seat, TaskStatus
 from rlexp.transport.board_errors import BoardLostError
-from rlexp.transport.window import SendWindow
+from rlexp.transport.window import STANDSTILL_S, SendWindow
 
 SHORTEST_BEAT_S: Final = 0.02
 LONGEST_FULL_BEAT_S: Final = 1.0
-"""Without room in the window a beat is due after SHORTEST_BEAT_S, then after twice as long each, up to this."""
+"""With half of the window unconfirmed a beat is due after SHORTEST_BEAT_S, then twice as late each, up to this."""
+UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
+"""With less of it, the next fragment's beat asks as well; without one, this is soon enough before any is sent again."""
 STOP_TIMEOUT_S: Final = 10.0
 
 
@@ -59,6 +61,7 @@ class Outbox:
         self._wait_s = SHORTEST_BEAT_S
         self._round_trip_s = 0.0
         self._is_queued = False
+        self._is_draining = False
         self._thread = threading.Thread(target=self._run, name=f"seat-{seat.index}", daemon=True)
 
     def start(self) -> None:
@@ -91,6 +94,8 @@ class Outbox:
     def drain(self, timeout: float) -> bool:
         """Return whether the trainer has everything, after ``timeout`` seconds at most."""
         with self._changed:
+            self._is_draining = True
+            self._changed.notify_all()
             return self._changed.wait_for(
                 lambda: not self.window.num_kept or self.end is not None or self._error is not None, timeout
             )
@@ -162,11 +167,21 @@ class Outbox:
         self._changed.notify_all()
 
     def _wait(self) -> None:
-        """Wait until there is something to send, or a beat is due: sooner where fragments are not confirmed yet."""
+        """Wait until there is something to send, or a beat is due."""
         with self._changed:
-            is_waiting = bool(self.window.num_kept) or self._feed.version == -1
-            due_s = self._last_beat_s + min(self._wait_s if is_waiting else self._beat_s, self._beat_s)
+            was_draining = self._is_draining
             self._changed.wait_for(
-                lambda: self._closing.is_set() or self.window.next_number > self.window.num_sent,
-                max(due_s - self._clock(), 0.0),
+                lambda: (
+                    self._closing.is_set()
+                    or self.window.next_number > self.window.num_sent
+                    or self._is_draining > was_draining
+                ),
+                max(self._last_beat_s + self._period_s() - self._clock(), 0.0),
             )
+
+    def _period_s(self) -> float:
+        """Return how long after the last beat the next one is due: soon where somebody waits for its answer."""
+        kept = self.window.num_kept
+        if self._feed.version == -1 or 2 * kept > self.window.size or (kept and self._is_draining):
+            return min(self._wait_s, self._beat_s)
+        return min(UNCONFIRMED_BEAT_S, self._beat_s) if kept else self._beat_s

@@ -17,15 +17,12 @@ class SeatWatch:
     def __init__(self) -> None:
         self.num_lost = 0
         """Leases that ran out."""
+        self.num_actors = 0
+        """Seats that were held when the board answered last."""
         self._holders: dict[int, SeatHolder] = {}
         self._events: list[str] = []
         self._num_beats = 0
         self._answered_s = 0.0
-
-    @property
-    def num_actors(self) -> int:
-        """Seats that were held when the board answered last."""
-        return sum(holder.left_s > 0 for holder in self._holders.values())
 
     def learn(self, state: BoardState) -> None:
         """Take the newest answer, unless it was taken before."""
@@ -35,6 +32,7 @@ class SeatWatch:
         for holder in state.seats:
             self._compare(self._holders.get(holder.index), holder, elapsed_s)
         self._holders = {holder.index: holder for holder in state.seats}
+        self.num_actors = sum(holder.left_s > 0 for holder in state.seats)
         self._num_beats, self._answered_s = state.num_beats, state.answered_s
 
     def drain_events(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from rlexp.joined_actors.weight_precision import widened
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.transport.columns import pack_arrays, unpack_arrays
@@ -73,7 +74,7 @@ def open_weights(blob: bytes, task_id: str, version: int, keys: ActorKeys, max_b
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise InvalidMessageError("weights that are not finite")
     moments = None if mean is None or squares is None else Moments(count, mean, squares)
-    return Newer(version, arrays, moments, steps, header.epoch)
+    return Newer(version, widened(arrays), moments, steps, header.epoch)
 
 
 def check_form(weights: Weights, shapes: Shapes) -> None:

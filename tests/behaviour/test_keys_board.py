@@ -22,6 +22,7 @@ from rlexp.joined_actors.board_thread import BoardLink
 from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.joined_actor import ActorFigures
 from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.joined_actors.weights_message import blob_name, open_weights
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
@@ -30,7 +31,7 @@ from rlexp.transport.board import Fenced, Seat, Task
 from rlexp.transport.board_errors import BannedError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import SharedKeys, TrainerKeys
-from rlexp.transport.envelope import Header
+from rlexp.transport.envelope import Header, read_message
 from rlexp.transport.tokens import JoinToken, MasterKey
 from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
 
@@ -179,6 +180,24 @@ def test_weights_are_published_so_often_at_most(period_s: float, is_wanted: bool
     board = MemoryBoard(MemoryServer())
     with trial(board, weights_period_s=period_s) as agent:
         assert agent.source.weights_wanted() is is_wanted  # the first ones were published when it began
+
+
+@pytest.mark.key("board.weights_dtype")
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 0.0), ("float16", 2**-11)])
+def test_weights_are_sent_in_this_precision_and_used_in_float32(dtype: str, rounding: float) -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, weights_dtype=dtype) as agent:
+        until(lambda: agent.stats()["board"]["num_weights_published"])
+        with agent.optimizer.paused() as learner:
+            learned = learner.get_weights()
+        blob = board.get_blob(TASK, blob_name(0))
+        assert blob is not None
+        assert {column.dtype for column in read_message(blob, KEYS.published_key, 1 << 20).header.columns} == {dtype}
+        received = open_weights(blob, TASK, 0, KEYS, 1 << 20).weights
+    assert received.keys() == learned.keys()
+    for name, array in received.items():
+        assert array.dtype == np.float32
+        np.testing.assert_allclose(array, learned[name], rtol=rounding, atol=rounding * 2**-13)
 
 
 @pytest.mark.key("board.max_fragment_mb")

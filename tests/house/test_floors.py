@@ -74,6 +74,8 @@ LIBRARIES = {
     "yaml": {"config"},
     "redis": {"transport"},
     "cryptography": {"transport"},
+    "google": {"transport"},
+    "grpc": {"transport"},
     "lz4": {"replay", "transport"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
@@ -149,6 +151,13 @@ def test_transport_knows_bytes_and_rows_only() -> None:
         and module.split(".")[1] not in KNOWN_TO_TRANSPORT
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_pubsub_client_has_two_files() -> None:
+    users = {
+        str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] in ("google", "grpc")
+    }
+    assert users <= {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"}
 
 
 def test_redis_client_has_two_files() -> None:

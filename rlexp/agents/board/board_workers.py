@@ -49,6 +49,7 @@ def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: B
         min_actors=board.min_actors,
         patience_s=board.patience_s,
         weights_period_s=board.weights_period_s,
+        weights_dtype=board.weights_dtype,
     )
     inbox = Inbox(
         task_id=link.task_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from rlexp.config.keys.fields import ActorIds, Conflict, Count, CountOrZero, KeyGroup, Positive
 
@@ -33,7 +34,13 @@ class BoardConfig(KeyGroup):
     it writes a checkpoint and ends with an error. While the board is away it learns from replay."""
 
     weights_period_s: Positive = 1.0
-    """Seconds between two versions of the weights that actors get, at least."""
+    """Seconds between two versions of the weights that actors get, at least. With many actors or large weights it is
+    longer, so that all actors together fetch at most 50 MB/s; ``info/board/weights_period_s`` has what it is."""
+
+    weights_dtype: Literal["float32", "float16"] = "float32"
+    """How weights are sent to actors, which act in float32 in any case. ``float16`` halves what they fetch, and rounds
+    each weight to 11 significant bits; the learner's own stay as they are. An array with a value beyond 65,504 is sent
+    as float32, and a note names it."""
 
     max_fragment_mb: Positive = 4.0
     """Largest fragment that the trainer accepts, in MB before compression."""

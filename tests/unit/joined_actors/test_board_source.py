@@ -12,13 +12,14 @@ import pytest
 
 from rlexp.errors import TrialError
 from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
-from rlexp.joined_actors.board_source import BoardSource, BoardSourceConfig
+from rlexp.joined_actors.board_source import FETCHED_BYTES_PER_S, BoardSource, BoardSourceConfig
 from rlexp.joined_actors.board_thread import BoardLink, BoardThread
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.joined_actors.joined_actor import ActorSettings, JoinedActor
 from rlexp.joined_actors.outbox import Outbox, SeatEnd
 from rlexp.joined_actors.strikes import Strikes
 from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.joined_actors.weights_message import blob_name
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool
@@ -177,10 +178,35 @@ def test_two_actors_deliver_each_step_once_and_end_with_the_task(trial: Trial) -
 def test_newer_weights_reach_an_actor(trial: Trial) -> None:
     trial.join("a")
     trial.collect(2)
+    eventually(trial.source.weights_wanted)
     trial.source.publish(5, {"w": np.ones(2, np.float32)})
     while 5 not in trial.versions:
         trial.collect(1)
     assert trial.versions == {0, 5}
+
+
+def test_weights_that_come_before_their_period_is_over_are_left_out(trial: Trial) -> None:
+    eventually(lambda: trial.source.figures()["num_weights_published"] == 1)
+    eventually(trial.source.weights_wanted)
+    for version in (5, 6):
+        trial.source.publish(version, {"w": np.ones(2, np.float32)})
+    eventually(lambda: trial.source.figures()["num_weights_published"] == 2)
+    blobs = [trial.board.get_blob(TASK, blob_name(version)) is not None for version in (0, 5, 6)]
+    assert blobs == [True, True, False]
+
+
+def test_period_of_weights_grows_with_their_size_and_the_actors(trial: Trial) -> None:
+    num_bytes = 2_000_000
+    eventually(trial.source.weights_wanted)
+    trial.source.publish(7, {"w": np.random.default_rng(0).random(num_bytes // 4, np.float32)})
+    eventually(lambda: trial.source.figures()["weights_bytes"] > num_bytes * 0.8)
+    assert trial.source.figures()["weights_period_s"] == 0.05  # nobody fetches them
+    for member in "ab":
+        trial.claim(member)
+    eventually(lambda: trial.source.poll(0) is not None and trial.source.figures()["actors"] == 2)
+    figures = trial.source.figures()
+    assert figures["weights_period_s"] == pytest.approx(2 * figures["weights_bytes"] / FETCHED_BYTES_PER_S)
+    assert figures["weights_period_s"] > 0.05
 
 
 def test_trainer_without_room_holds_actors_back_and_loses_nothing(trial: Trial) -> None:
