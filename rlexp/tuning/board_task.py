@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
+from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
@@ -20,8 +20,6 @@ from rlexp.transport.credentials import message_key
 from rlexp.transport.opening import open_board
 
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
-_LONGEST_NAME: Final = 50
-_NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def checked_board(
@@ -38,12 +36,7 @@ def checked_board(
     if joining.address is not None:
         message = "--board and --address cannot be combined yet: the trainer of a board's task runs in a Ray of its own"
         raise UsageError(message, f"leave out --address, or {_WITHOUT}")
-    if len(trials) != 1:
-        message = f"a board's task is one trial, and here are {len(trials)}"
-        raise UsageError(message, f"choose one of the variants with -o KEY=VALUE; or {_WITHOUT}")
-    reason = trials[0].experiment.config.board_obstacle
-    if reason is not None:
-        raise UsageError(f"actors cannot join {trials[0].experiment.run} over a board: {reason}", _WITHOUT)
+    joinable_trial(trials, _WITHOUT)
     with closing(open_board(board)) as opened:
         opened.tasks()
     shown = replace(board, password="")
@@ -70,9 +63,3 @@ def board_link(board: BoardAddress | None, name: str, environment: Mapping[str, 
     task_id = new_task_id(name)
     member = f"trainer-{secrets.token_hex(4)}"
     return BoardLink(open_board(address), task_id, name, member, message_key(address.password, task_id))
-
-
-def new_task_id(name: str) -> str:
-    """Return an id that no other task has, which begins with the name of an experiment."""
-    start = _NOT_IN_AN_ID.sub("_", name)[:_LONGEST_NAME].strip("_") or "task"
-    return f"{start}-{secrets.token_hex(4)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rlexp.agents.board.joinable import new_task_id
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
@@ -16,7 +17,7 @@ from rlexp.errors import UsageError
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.credentials import message_key
-from rlexp.tuning.board_task import board_link, checked_board, new_task_id
+from rlexp.tuning.board_task import board_link, checked_board
 
 BOARD = BoardAddress("memory", "test-board-task")
 
