@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.json_file import parse_json
@@ -32,6 +32,15 @@ def numbered_row(value: bytes) -> tuple[int, str]:
     """Return a result row with its number; raises ValueError where it has none."""
     number, _, row = value.decode().partition(" ")
     return int(number), row
+
+
+def received_of(fields: Mapping[bytes, bytes]) -> dict[tuple[int, int], int]:
+    """Return numbers by seat and epoch, from those by the text ``SEAT:EPOCH``; may raise ValueError."""
+    found = {}
+    for field, number in fields.items():
+        seat, _, epoch = field.decode().partition(":")
+        found[int(seat), int(epoch)] = int(number)
+    return found
 
 
 def summary(
