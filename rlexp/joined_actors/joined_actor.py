@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class ActorSettings:
     max_weights_bytes: int
     weights_shapes: Shapes | None = None
     """Of the network that acts; None: they are not compared."""
+    patience_s: float = math.inf
+    """How long it keeps a seat of a task without a trainer."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class JoinedActor:
         self._feed = WeightsFeed(
             board, seat.task_id, settings.keys, settings.max_weights_bytes, settings.weights_shapes
         )
-        self._outbox = Outbox(board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock)
+        self._outbox = Outbox(
+            board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock, settings.patience_s
+        )
         self._make_worker = make_worker
         self._began_s = clock()
         self._waited_s = 0.0

@@ -59,8 +59,8 @@ class TaskSummary:
     reason: str
     """Why it failed or was cancelled; empty where there is nothing to say."""
     num_seats: int
-    num_taken: int
-    """Seats whose lease has not run out."""
+    taken: tuple[int, ...]
+    """The seats whose lease has not run out, by index."""
     trainer: str | None
     """The member that trains it; None where its lease has run out, or none has begun."""
     age_s: float
@@ -69,6 +69,13 @@ class TaskSummary:
     """Whether any trainer that waits may train it: its file is on the board."""
     figures: Mapping[str, Any]
     """The newest results that its trainer published, of JSON's own types."""
+    weights_version: int
+    """The newest weights that can be fetched; -1 before the first ones."""
+
+    @property
+    def num_taken(self) -> int:
+        """How many seats have an actor."""
+        return len(self.taken)
 
 
 @dataclass(frozen=True)
@@ -239,6 +246,10 @@ class Board(Protocol):
         that was given before, the same right is taken again after the board lost its data; it is given also where the
         task is over meanwhile.
         """
+        ...
+
+    def received(self, task_id: str) -> dict[tuple[int, int], int]:
+        """Return by seat and epoch how far the trainers of a task have received fragments without a gap."""
         ...
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:

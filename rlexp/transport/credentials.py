@@ -39,8 +39,17 @@ class TrainerKeys(Protocol):
         """Return the key of an actor's messages; None where nobody of this id may send any. Without tokens it is ''."""
         ...
 
+    @property
+    def num_signature_bytes(self) -> int:
+        """Of its signatures: 0 without tokens."""
+        ...
+
     def sign(self, statement: bytes) -> bytes:
         """Return the trainer's signature; empty without tokens."""
+        ...
+
+    def accepts(self, statement: bytes, signature: bytes) -> bool:
+        """Return whether a trainer with the same keys made the signature."""
         ...
 
 

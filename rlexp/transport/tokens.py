@@ -28,6 +28,8 @@ _KEY_BYTES: Final = 32
 _SIGNATURE_BYTES: Final = 64
 _ACTOR: Final = b"rlexp actor 1 "
 _TRAINER: Final = b"rlexp trainer 1"
+_CLIENT: Final = "client"
+"""The id in the token of whoever submits tasks; it sends no fragments."""
 _MOST_BYTES: Final = 4096
 """Of a file with a key or token."""
 
@@ -95,6 +97,7 @@ class MasterKeys:
     task_id: str
 
     has_tokens = True
+    num_signature_bytes = _SIGNATURE_BYTES
 
     @property
     def published_key(self) -> bytes:
@@ -106,6 +109,10 @@ class MasterKeys:
     def sign(self, statement: bytes) -> bytes:
         signature: bytes = _signatures().sign(self.master.signing_key, statement)
         return signature
+
+    def accepts(self, statement: bytes, signature: bytes) -> bool:
+        public = _signatures().public_key(self.master.signing_key)
+        return bool(_signatures().is_signed(public, statement, signature))
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,12 @@ def trainer_keys(master: MasterKey | None, password: str, task_id: str) -> Train
 def actor_keys(token: JoinToken | None, password: str, task_id: str) -> ActorKeys:
     """Return an actor's end of a task: without a token, what the board's password gives."""
     return SharedKeys.of(password, task_id) if token is None else token.keys(task_id)
+
+
+def client_token(token: JoinToken | None, environment: Mapping[str, str] = os.environ) -> JoinToken | None:
+    """Return what a client verifies a trainer's signatures with: its token, or one of the trainer's master key."""
+    master = read_master(environment) if token is None else None
+    return token if master is None else master.token(_CLIENT)
 
 
 def read_master(environment: Mapping[str, str] = os.environ) -> MasterKey | None:

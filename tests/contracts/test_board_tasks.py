@@ -85,6 +85,15 @@ def test_announced_task_keeps_its_file_and_gives_the_announced_seats(board: Boar
     assert (summary.status, summary.is_submitted, summary.num_taken) == (TaskStatus.RUNNING, True, 3)
 
 
+def test_list_has_the_version_of_the_weights_and_the_seats_that_are_taken(board: Board) -> None:
+    lead = running(board)
+    first, _ = claimed(board), claimed(board)
+    board.release(first)
+    assert (listed(board).weights_version, listed(board).taken) == (-1, (1,))
+    board.publish(lead, News(7))
+    assert listed(board).weights_version == 7
+
+
 def test_announced_task_that_was_not_submitted_says_so(board: Board) -> None:
     board.announce(ANNOUNCED)
     assert not listed(board).is_submitted
@@ -177,6 +186,18 @@ def test_only_what_is_not_over_can_be_cancelled(board: Board) -> None:
 def test_figures_are_listed(board: Board) -> None:
     board.publish(running(board), News(0, {}, {"num_updates": 5, "actors": {"0": None}}))
     assert listed(board).figures == {"num_updates": 5, "actors": {"0": None}}
+
+
+def test_successor_learns_what_was_received(board: Board) -> None:
+    first = running(board)
+    assert board.received("t1") == {}
+    seats = [claimed(board), claimed(board)]
+    got = {(seat.index, seat.epoch): 10 + seat.index for seat in seats}
+    board.publish(first, News(0, got))
+    board.give_up(first)
+    taken(board, "second")
+    assert board.received("t1") == got
+    assert board.received("other") == {}
 
 
 def test_rows_are_numbered_over_all_trainers(board: Board) -> None:

@@ -9,9 +9,11 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
+    "__init__": 13,
     "cli": 12,
     "commands": 11,
     "terminal": 10,
+    "submission": 9,
     "tuning": 9,
     "agents": 8,
     "joined_actors": 7,

@@ -158,6 +158,7 @@ def actor_settings(config: DQNConfig, keys: ActorKeys, shapes: Shapes | None = N
         keys=keys,
         window=board.window,
         beat_s=board.beat_s,
+        patience_s=board.patience_s,
         max_weights_bytes=int(board.max_weights_mb * 1e6),
         weights_shapes=shapes,
     )

@@ -31,7 +31,8 @@ class BoardConfig(KeyGroup):
 
     patience_s: Positive = 600.0
     """Seconds that the trainer goes without the board, or with fewer than ``min_actors`` before learning starts; then
-    it writes a checkpoint and ends with an error. While the board is away it learns from replay."""
+    it writes a checkpoint and ends with an error. While the board is away it learns from replay. Actors leave a task
+    that has been without a trainer for so long."""
 
     weights_period_s: Positive = 1.0
     """Seconds between two versions of the weights that actors get, at least. With many actors or large weights it is
@@ -41,6 +42,10 @@ class BoardConfig(KeyGroup):
     """How weights are sent to actors, which act in float32 in any case. ``float16`` halves what they fetch, and rounds
     each weight to 11 significant bits; the learner's own stay as they are. An array with a value beyond 65,504 is sent
     as float32, and a note names it."""
+
+    recovery_period_s: Positive = 60.0
+    """Seconds between two checkpoints without replay that the trial puts on the board, at least. A trainer that follows
+    one that died begins from the newest of them: what was learned since is lost."""
 
     max_fragment_mb: Positive = 4.0
     """Largest fragment that the trainer accepts, in MB before compression."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.json_file import parse_json
 from rlexp.transport.board import SeatHolder, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardError
 
-SUMMARY_FIELDS: Final = ("name", "status", "reason", "seats", "announced", "submitted")
+SUMMARY_FIELDS: Final = ("name", "status", "reason", "seats", "announced", "submitted", "weights")
 """Of a task's hash, those that a list shows."""
 
 
@@ -34,11 +34,20 @@ def numbered_row(value: bytes) -> tuple[int, str]:
     return int(number), row
 
 
+def received_of(fields: Mapping[bytes, bytes]) -> dict[tuple[int, int], int]:
+    """Return numbers by seat and epoch, from those by the text ``SEAT:EPOCH``; may raise ValueError."""
+    found = {}
+    for field, number in fields.items():
+        seat, _, epoch = field.decode().partition(":")
+        found[int(seat), int(epoch)] = int(number)
+    return found
+
+
 def summary(
     task_id: str,
     task: Sequence[Any],
     trainer: bytes | None,
-    seats: Sequence[bytes],
+    seats: Mapping[bytes, bytes],
     figures: bytes | None,
     *,
     now_ms: int,
@@ -47,7 +56,7 @@ def summary(
 
     Raises AttributeError, ValueError or BoardError where they are not what a board keeps.
     """
-    name, status, reason, num_seats, announced, submitted = (field.decode() for field in task)
+    name, status, reason, num_seats, announced, submitted, weights = (field.decode() for field in task)
     expires, _, member = _lease(trainer)
     published = parse_json(figures or b"{}")
     return TaskSummary(
@@ -56,11 +65,12 @@ def summary(
         status=TaskStatus(status),
         reason=reason,
         num_seats=int(num_seats),
-        num_taken=sum(_lease(seat)[0] > now_ms for seat in seats),
+        taken=tuple(sorted(int(index) for index, lease in seats.items() if _lease(lease)[0] > now_ms)),
         trainer=member if expires > now_ms else None,
         age_s=max(now_ms - int(announced), 0) / 1000,
         is_submitted=submitted == "1",
         figures=published if isinstance(published, dict) else {},
+        weights_version=int(weights),
     )
 
 
