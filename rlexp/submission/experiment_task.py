@@ -1,0 +1,102 @@
+"""An experiment as a task: what can be submitted, its text on the board, and the plan that a task's text makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from rlexp.agents.board.joinable import joinable_trial, new_task_id
+from rlexp.agents.board.trusted_code import TrustedCode
+from rlexp.config.keys.trial import Trial
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.plan import refuse_sweeps
+from rlexp.errors import ConfigError, TrialError, UsageError
+from rlexp.runs.secrets import masked
+from rlexp.transport.board import Task
+
+_WITHOUT: Final = "train it with rlexp run"
+_ON_THIS_MACHINE: Final = {
+    "restore": "is a folder of this machine, and the trainer is another one",
+    "storage": "would be written by the trainer, with the rights of its machine",
+}
+"""Keys beside ``config`` that mean something else where the trainer is, and why."""
+
+
+@dataclass(frozen=True)
+class SubmittedTask:
+    """A task, and the only trial of the plan that its text makes."""
+
+    task: Task
+    plan: Plan
+    trial: Trial
+    source: str
+    """The experiment file as its user wrote it; the text on the board where that is all there is."""
+
+    @property
+    def resolved(self) -> str:
+        """The experiment with every key and its seed, as it is on the board."""
+        return self.task.file
+
+
+def task_of(plan: Plan) -> SubmittedTask:
+    """Return the task of a plan's only trial; raises UsageError, with the reason, where it cannot be submitted."""
+    refuse_sweeps(plan)
+    trial = joinable_trial(plan.trials, _WITHOUT)
+    for key, reason in _ON_THIS_MACHINE.items():
+        if getattr(trial.experiment, key) is not None:
+            raise UsageError(f"{key} {reason}", f"leave it out with -o {key}=null, or {_WITHOUT}")
+    secret = next(_secrets({each.name: each.resolved for each in plan.experiments}), None)
+    if secret is not None:
+        message = f"{secret} is a secret, and everybody who can read the board would have it"
+        raise UsageError(message, f"let the env read it from the environment of its machine, or {_WITHOUT}")
+    name, text = trial.experiment.name, resolved_yaml(plan)
+    task = Task(new_task_id(name), name, trial.experiment.config.board.actors, file=text)
+    return SubmittedTask(task, plan, trial, plan.sources[0].read_text(encoding="utf-8"))
+
+
+def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
+    """Return what the text of a task makes; raises UsageError where nobody has submitted it, or it names foreign code.
+
+    The results of a run are evaluated on this machine later, in the env that its file names.
+    """
+    if not task.file:
+        raise UsageError(f"task {task.id} was not submitted: it is trained by rlexp run --board", "see its results")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "task.yaml"
+        path.write_text(task.file, encoding="utf-8")
+        try:
+            plan = load_plan([path], options=LoadOptions(module_folders=()))
+        except ConfigError as error:
+            raise TrialError(f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it") from error
+    trial = joinable_trial(plan.trials, _WITHOUT)
+    experiment = trial.experiment
+    obstacle = trusted.obstacle(experiment.env, experiment.config.env_config, plan.modules.imports)
+    if obstacle is not None:
+        raise UsageError(f"task {task.id} {obstacle.message}", obstacle.hint)
+    return SubmittedTask(task, plan, trial, task.file)
+
+
+def described(task: Task | None, task_id: str) -> Task:
+    """Return ``task``; raises UsageError where the board had none."""
+    if task is None:
+        raise UsageError(f"task {task_id} is not on the board", "rlexp tasks lists those that are")
+    return task
+
+
+def _secrets(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted keys whose values :func:`~rlexp.runs.secrets.masked` hides."""
+    hidden = masked(value)
+    if hidden == value:
+        return
+    if not isinstance(value, Mapping):
+        yield path
+        return
+    for key, item in value.items():
+        inner = f"{path}.{key}" if path else str(key)
+        if isinstance(item, Mapping) and isinstance(hidden[key], Mapping):
+            yield from _secrets(item, inner)
+        elif hidden[key] != item:
+            yield inner

@@ -1,0 +1,101 @@
+"""TaskWatch: how a task does, and its result rows in their order, by what a board says at each look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlexp.json_file import parse_json
+from rlexp.runs.last_row import is_row
+from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
+
+PATIENCE_S: Final = 60.0
+"""For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted
+again."""
+
+
+@dataclass(frozen=True)
+class TaskNews:
+    """What is new since the last look."""
+
+    summary: TaskSummary | None
+    """None: the board has lost the task."""
+    rows: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class TaskWatch:
+    """Follows one task; used by one thread."""
+
+    def __init__(self, board: Board, task: Task, last_row: dict[str, Any] | None, clock: Callable[[], float]) -> None:
+        """Begin after ``last_row``, the newest one that is recorded, where the board still has it."""
+        self._board, self._task, self._clock = board, task, clock
+        self._last_row = last_row
+        self._next, self._last_text = 0, ""
+        self._has_begun = False
+        self._was_queued = True
+        self._lost_s: float | None = None
+
+    def look(self) -> TaskNews:
+        """Return what is new; raises what the board raises."""
+        summary = next((each for each in self._board.tasks() if each.id == self._task.id), None)
+        if summary is None:
+            return TaskNews(None, notes=self._submit_again())
+        self._lost_s = None
+        self._was_queued = summary.status is TaskStatus.QUEUED
+        texts, notes = self._new_texts()
+        rows = [row for text in texts if (row := _row_of(text)) is not None]
+        if len(rows) < len(texts):
+            notes = (*notes, f"left out {len(texts) - len(rows)} results that are none")
+        return TaskNews(summary, tuple(self._not_recorded(rows)), notes)
+
+    def _submit_again(self) -> tuple[str, ...]:
+        """Put a task on the board that it has lost: at once where no trainer had it, else after PATIENCE_S."""
+        now = self._clock()
+        first = self._lost_s is None
+        self._lost_s = now if self._lost_s is None else self._lost_s
+        if self._was_queued or now - self._lost_s > PATIENCE_S:
+            self._board.submit(self._task)
+            self._lost_s, self._was_queued = None, True
+            return ("the board had lost the task; it was submitted again",)
+        waiting = f"the board has lost the task; waiting up to {PATIENCE_S:.0f} s for its trainer to announce it again"
+        return (waiting,) if first else ()
+
+    def _new_texts(self) -> tuple[list[str], tuple[str, ...]]:
+        """Return the rows after the last one, and what happened where the board does not have that one any more."""
+        overlap = max(self._next - 1, 0)
+        numbered = self._board.rows(self._task.id, overlap)
+        if self._next and numbered and numbered[0] == (overlap, self._last_text):
+            numbered = numbered[1:]
+        elif self._next and numbered and numbered[0][0] <= overlap:  # the board lost its data: these are new
+            numbered = self._board.rows(self._task.id, 0)
+        if not numbered:
+            return [], ()
+        missed = numbered[0][0] - self._next
+        self._next, self._last_text = numbered[-1][0] + 1, numbered[-1][1]
+        notes = (f"{missed:,} results are not on the board any more",) if missed > 0 else ()
+        return [text for _, text in numbered], notes
+
+    def _not_recorded(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows after the recorded one, with the first rows; all of them where it is not among them."""
+        if self._has_begun or not rows:
+            return rows
+        self._has_begun = True
+        known = [index for index, row in enumerate(rows) if _same(row, self._last_row)]
+        return rows[known[-1] + 1 :] if known else rows
+
+
+def _same(row: dict[str, Any], recorded: dict[str, Any] | None) -> bool:
+    """Return whether two rows are of the same moment; evaluations may have been added to the recorded one."""
+    names = ("training_iteration", "timesteps_total", "timestamp")
+    return recorded is not None and all(row.get(name) == recorded.get(name) for name in names)
+
+
+def _row_of(text: str) -> dict[str, Any] | None:
+    """Return the row that a trainer has put there as text; None where it is not one."""
+    try:
+        row = parse_json(text)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and is_row(row) else None
