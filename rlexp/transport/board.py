@@ -6,22 +6,15 @@ that the board gives out once: whatever comes with an older epoch is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from rlexp.json_file import to_json
 from rlexp.transport.carrier import Carrier
 
 NOTHING_GOT: Final = -1
 """The number of fragments received without a gap, before the first one: they are numbered from 0."""
-
-
-MAX_DESCRIPTION_BYTES: Final = 1 << 20
-_MOST_SEATS: Final = 10_000
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TaskStatus(StrEnum):
@@ -41,7 +34,7 @@ class TaskStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """What a trainer announces."""
+    """What a trainer announces, or somebody submits."""
 
     id: str
     """Letters, digits, ``-`` and ``_``, at most 64 of them; unlike any other task's."""
@@ -50,7 +43,10 @@ class Task:
     num_seats: int
     """Actors at most, from 1 on."""
     description: Mapping[str, Any] = field(default_factory=dict)
-    """What an actor needs to know, of JSON's own types; at most 1 MiB as text."""
+    """What an actor needs to know, of JSON's own types; empty where no trainer has begun yet."""
+    file: str = ""
+    """The experiment of a submitted task, as YAML; empty where its trainer has the file itself. At most 1 MiB together
+    with the description."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,11 @@ class TaskSummary:
     trainer: str | None
     """The member that trains it; None where its lease has run out, or none has begun."""
     age_s: float
-    """Seconds since it was announced."""
+    """Seconds since it was put there."""
+    is_submitted: bool
+    """Whether any trainer that waits may train it: its file is on the board."""
+    figures: Mapping[str, Any]
+    """The newest results that its trainer published, of JSON's own types."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Beat:
     """The highest fragment that the trainer received without a gap, of this seat and epoch; NOTHING_GOT before."""
     num_queued: int | None = None
     """Messages that wait in the task's queue; None where nobody can say."""
+    is_led: bool = True
+    """Whether the task has a trainer whose lease has not run out."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,26 @@ class Board(Protocol):
         """Return the board's own queue of a task; the caller closes it."""
         ...
 
+    # What somebody calls who submits tasks.
+
+    def submit(self, task: Task) -> None:
+        """Put a task there, QUEUED until a trainer announces it; raises BoardError where its id is taken."""
+        ...
+
+    def cancel(self, task_id: str, reason: str) -> bool:
+        """Let a task be CANCELLED; return False where it is over already, or where there is none.
+
+        Its trainer and its actors learn of it with their next beats.
+        """
+        ...
+
+    def rows(self, task_id: str, start: int) -> list[tuple[int, str]]:
+        """Return the numbered result rows from number ``start`` on, those that are kept, the oldest first.
+
+        Where ``start`` is beyond the next row, the board has lost its data: then all that it has are returned.
+        """
+        ...
+
     # What an actor calls.
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
@@ -195,14 +217,17 @@ class Board(Protocol):
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         """Put a task on the board, RUNNING; a task that is there stays as it is.
 
-        ``epochs`` are the highest that the trainer knows of each seat: a board without data gives out higher ones.
+        One that is QUEUED is RUNNING from then on, with the description and number of seats of ``task``. ``epochs``
+        are the highest that the trainer knows of each seat: a board without data gives out higher ones.
         """
         ...
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
-        """Take the right to train a task; return None where another member has it, or where there is no such task.
+        """Take the right to train a task, QUEUED or RUNNING.
 
-        With ``epoch``, the one that was given before, the same right is taken again after the board lost its data.
+        Return None where another member has it, and where there is no such task or it is over. With ``epoch``, the one
+        that was given before, the same right is taken again after the board lost its data; it is given also where the
+        task is over meanwhile.
         """
         ...
 
@@ -221,34 +246,24 @@ class Board(Protocol):
         """Remove what has this name; does nothing where the lead is another's, or nothing has the name."""
         ...
 
+    def put_rows(self, lead: Lead, rows: Sequence[str]) -> bool:
+        """Add result rows as JSON text, with the next numbers; return False where the lead is another's.
+
+        They are numbered from 0, also over several trainers; the newest 1,000 are kept.
+        """
+        ...
+
+    def give_up(self, lead: Lead) -> None:
+        """Give the lead back, so that another trainer can follow at once; does nothing where it is another's."""
+        ...
+
     def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
-        """Say how a task ended; does nothing where the lead is another's. A week later it is gone."""
+        """Say how a task ended; does nothing where the lead is another's. A week later it is gone.
+
+        A task that is over already stays as it is: it was cancelled.
+        """
         ...
 
     def close(self) -> None:
         """Give up the connections; the second call does nothing."""
         ...
-
-
-def is_name(name: str) -> bool:
-    """Return whether ``name`` can be the id of a task or the name of a blob."""
-    return _NAME.fullmatch(name) is not None
-
-
-def check_name(name: str) -> str:
-    """Return ``name``; raises ValueError where it has other characters than ids of tasks and names of blobs have."""
-    if not is_name(name):
-        raise ValueError(f"{name[:80]!r} has other characters than letters, digits, - and _, or more than 64")
-    return name
-
-
-def check_task(task: Task) -> Task:
-    """Return ``task``; raises ValueError where something about it is not allowed."""
-    check_name(task.id)
-    if not 1 <= task.num_seats <= _MOST_SEATS:
-        raise ValueError(f"a task of {task.num_seats} seats; 1 to {_MOST_SEATS} are allowed")
-    if not isinstance(task.description, Mapping):
-        raise ValueError("the description of a task is no object")
-    if len(to_json(task.description)) > MAX_DESCRIPTION_BYTES:
-        raise ValueError("the description of a task has more than 1 MiB")
-    return task

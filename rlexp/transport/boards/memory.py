@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import replace
 
 from rlexp.transport.board import (
     NOTHING_GOT,
@@ -15,42 +14,16 @@ from rlexp.transport.board import (
     Lead,
     News,
     Seat,
-    SeatHolder,
     Task,
     TaskStatus,
     TaskSummary,
     TrainerBeat,
-    check_name,
-    check_task,
 )
+from rlexp.transport.board_errors import BoardError
+from rlexp.transport.boards.memory_tasks import Lease, MemoryTask
 from rlexp.transport.carrier import Carrier
 from rlexp.transport.carriers.memory import MemoryCarrier, MemoryQueue
-
-KEPT_AFTER_END_S: Final = 7 * 24 * 3600.0
-"""For how long a board knows of a task that is over: a week."""
-
-
-@dataclass
-class _Lease:
-    epoch: int
-    member: str
-    expires_s: float
-
-
-@dataclass
-class _Entry:
-    task: Task
-    announced_s: float
-    status: TaskStatus = TaskStatus.RUNNING
-    reason: str = ""
-    ended_s: float | None = None
-    trainer: _Lease | None = None
-    seats: dict[int, _Lease] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
-    news: News = field(default_factory=News)
-    got: dict[tuple[int, int], int] = field(default_factory=dict)
-    blobs: dict[str, bytes] = field(default_factory=dict)
-    queue: MemoryQueue = field(default_factory=MemoryQueue)
+from rlexp.transport.task_limits import KEPT_S, check_name, check_rows, check_task
 
 
 class MemoryServer:
@@ -60,7 +33,7 @@ class MemoryServer:
         """``clock`` returns seconds since the epoch; only it decides when a lease runs out."""
         self.clock = clock
         self.lock = threading.Lock()
-        self.entries: dict[str, _Entry] = {}
+        self.entries: dict[str, MemoryTask] = {}
 
     def lose_data(self) -> None:
         """Forget everything, as a server that restarts without its data."""
@@ -79,7 +52,7 @@ class MemoryBoard:
         with self._server.lock:
             self._forget_old(now)
             entries = sorted(self._server.entries.values(), key=lambda entry: (entry.announced_s, entry.task.id))
-            return [_summary(entry, now) for entry in entries]
+            return [entry.summary(now) for entry in entries]
 
     def describe(self, task_id: str) -> Task | None:
         with self._server.lock:
@@ -88,6 +61,28 @@ class MemoryBoard:
 
     def queue(self, task_id: str) -> Carrier:
         return _TaskQueue(self._server, task_id)
+
+    def submit(self, task: Task) -> None:
+        check_task(task)
+        now = self._server.clock()
+        with self._server.lock:
+            if task.id in self._server.entries:
+                raise BoardError(f"the board has a task {task.id} already")
+            self._server.entries[task.id] = MemoryTask(task, now, now + KEPT_S, TaskStatus.QUEUED)
+
+    def cancel(self, task_id: str, reason: str) -> bool:
+        now = self._server.clock()
+        with self._server.lock:
+            entry = self._server.entries.get(task_id)
+            return entry is not None and entry.end(TaskStatus.CANCELLED, reason, now)
+
+    def rows(self, task_id: str, start: int) -> list[tuple[int, str]]:
+        with self._server.lock:
+            entry = self._server.entries.get(task_id)
+            if entry is None or not entry.rows:
+                return []
+            lost = start > entry.rows[-1][0] + 1
+            return [(number, row) for number, row in entry.rows if lost or number >= start]
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
         now = self._server.clock()
@@ -101,7 +96,7 @@ class MemoryBoard:
                     epoch = _next_epoch(entry.epochs.get(index, 0), now)
                     entry.got.pop((index, entry.epochs.get(index, 0)), None)
                     entry.epochs[index] = epoch
-                    entry.seats[index] = _Lease(epoch, member, now + lease_s)
+                    entry.seats[index] = Lease(epoch, member, now + lease_s)
                     return Seat(task_id, index, epoch, member, lease_s)
             return None
 
@@ -118,9 +113,10 @@ class MemoryBoard:
             if newest > seat.epoch or (lease and newest == seat.epoch and lease.member != seat.member):
                 return Fenced()
             entry.epochs[seat.index] = seat.epoch
-            entry.seats[seat.index] = _Lease(seat.epoch, seat.member, now + seat.lease_s)
+            entry.seats[seat.index] = Lease(seat.epoch, seat.member, now + seat.lease_s)
             got = entry.got.get((seat.index, seat.epoch), NOTHING_GOT)
-            return Beat(entry.status, entry.news.weights_version, got, len(entry.queue.messages))
+            is_led = entry.has_trainer(now)
+            return Beat(entry.status, entry.news.weights_version, got, len(entry.queue.messages), is_led)
 
     def release(self, seat: Seat) -> None:
         with self._server.lock:
@@ -138,7 +134,11 @@ class MemoryBoard:
         check_task(task)
         now = self._server.clock()
         with self._server.lock:
-            entry = self._server.entries.setdefault(task.id, _Entry(task, now))
+            entry = self._server.entries.setdefault(task.id, MemoryTask(task, now, now + KEPT_S))
+            if entry.status is TaskStatus.QUEUED:
+                entry.task = replace(entry.task, description=task.description, num_seats=task.num_seats)
+                entry.status = TaskStatus.RUNNING
+            entry.expires_s = now + KEPT_S
             for index, epoch in (epochs or {}).items():
                 entry.epochs[index] = max(entry.epochs.get(index, 0), epoch)
 
@@ -149,12 +149,13 @@ class MemoryBoard:
             if entry is None:
                 return None
             lease = entry.trainer
-            if lease and lease.expires_s > now and (lease.epoch, lease.member) != (epoch, member):
+            same = lease is not None and (lease.epoch, lease.member) == (epoch, member)
+            if not same and (entry.has_trainer(now) or entry.status.is_over):
                 return None
             if epoch and lease and lease.epoch > epoch:
                 return None
             given = epoch or _next_epoch(lease.epoch if lease else 0, now)
-            entry.trainer = _Lease(given, member, now + lease_s)
+            entry.trainer = Lease(given, member, now + lease_s)
             return Lead(task_id, given, member, lease_s)
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
@@ -163,19 +164,20 @@ class MemoryBoard:
             entry = self._server.entries.get(lead.task_id)
             if entry is None or entry.trainer is None:
                 return TrainerBeat(None)
-            if not _leads(entry, lead):
+            if not entry.is_led_by(lead):
                 return Fenced()
             entry.trainer.expires_s = now + lead.lease_s
+            entry.expires_s = now + KEPT_S
             entry.news = news
             for (index, epoch), number in news.got.items():
                 if entry.epochs.get(index, 0) <= epoch:
                     entry.got[index, epoch] = max(entry.got.get((index, epoch), NOTHING_GOT), number)
-            return TrainerBeat(entry.status, _holders(entry, now), len(entry.queue.messages))
+            return TrainerBeat(entry.status, entry.holders(now), len(entry.queue.messages))
 
     def put_blob(self, lead: Lead, name: str, content: bytes) -> bool:
         with self._server.lock:
             entry = self._server.entries.get(lead.task_id)
-            if entry is None or not _leads(entry, lead):
+            if entry is None or not entry.is_led_by(lead):
                 return False
             entry.blobs[check_name(name)] = bytes(content)
             return True
@@ -183,15 +185,31 @@ class MemoryBoard:
     def drop_blob(self, lead: Lead, name: str) -> None:
         with self._server.lock:
             entry = self._server.entries.get(lead.task_id)
-            if entry and _leads(entry, lead):
+            if entry and entry.is_led_by(lead):
                 entry.blobs.pop(name, None)
+
+    def put_rows(self, lead: Lead, rows: Sequence[str]) -> bool:
+        check_rows(rows)
+        with self._server.lock:
+            entry = self._server.entries.get(lead.task_id)
+            if entry is None or not entry.is_led_by(lead):
+                return False
+            following = entry.rows[-1][0] + 1 if entry.rows else 0
+            entry.rows.extend(enumerate(rows, following))
+            return True
+
+    def give_up(self, lead: Lead) -> None:
+        with self._server.lock:
+            entry = self._server.entries.get(lead.task_id)
+            if entry and entry.trainer and entry.is_led_by(lead):
+                entry.trainer.expires_s = 0.0
 
     def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
         now = self._server.clock()
         with self._server.lock:
             entry = self._server.entries.get(lead.task_id)
-            if entry and entry.trainer and _leads(entry, lead):
-                entry.status, entry.reason, entry.ended_s = status, reason, now
+            if entry and entry.trainer and entry.is_led_by(lead):
+                entry.end(status, reason, now)
                 entry.trainer.expires_s = 0.0
 
     def close(self) -> None:
@@ -199,9 +217,8 @@ class MemoryBoard:
 
     def _forget_old(self, now: float) -> None:
         entries = self._server.entries
-        for task_id, entry in list(entries.items()):
-            if entry.ended_s is not None and now - entry.ended_s > KEPT_AFTER_END_S:
-                del entries[task_id]
+        for task_id in [task_id for task_id, entry in entries.items() if entry.expires_s <= now]:
+            del entries[task_id]
 
 
 class _TaskQueue:
@@ -233,29 +250,3 @@ class _TaskQueue:
 def _next_epoch(before: int, now_s: float) -> int:
     """Return an epoch that was never given out, also where the data of a server was lost."""
     return max(before + 1, int(now_s * 1000))
-
-
-def _leads(entry: _Entry, lead: Lead) -> bool:
-    lease = entry.trainer
-    return lease is not None and (lease.epoch, lease.member) == (lead.epoch, lead.member)
-
-
-def _holders(entry: _Entry, now: float) -> tuple[SeatHolder, ...]:
-    return tuple(
-        SeatHolder(index, lease.epoch, lease.member, max(lease.expires_s - now, 0.0))
-        for index, lease in sorted(entry.seats.items())
-    )
-
-
-def _summary(entry: _Entry, now: float) -> TaskSummary:
-    trainer = entry.trainer
-    return TaskSummary(
-        id=entry.task.id,
-        name=entry.task.name,
-        status=entry.status,
-        reason=entry.reason,
-        num_seats=entry.task.num_seats,
-        num_taken=sum(lease.expires_s > now for lease in entry.seats.values()),
-        trainer=trainer.member if trainer and trainer.expires_s > now else None,
-        age_s=now - entry.announced_s,
-    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from rlexp.json_file import parse_json, to_json
 from rlexp.transport.address import BoardAddress
@@ -18,22 +17,18 @@ from rlexp.transport.board import (
     Lead,
     News,
     Seat,
-    SeatHolder,
     Task,
     TaskStatus,
     TaskSummary,
     TrainerBeat,
-    check_name,
-    check_task,
-    is_name,
 )
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.boards import scripts
-from rlexp.transport.boards.memory import KEPT_AFTER_END_S
+from rlexp.transport.boards.redis_values import SUMMARY_FIELDS, holders, milliseconds, numbered_row, summary
 from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnection
+from rlexp.transport.task_limits import KEPT_ROWS, KEPT_S, check_name, check_rows, check_task, is_name
 
 _TASKS: Final = "rlexp:tasks"
-_KEPT_S: Final = int(KEPT_AFTER_END_S)
 _UPLOAD_S: Final = 3600
 """What a trainer that died has put of a blob is gone after an hour."""
 
@@ -49,48 +44,66 @@ class RedisBoard:
         ids = self._ids()
         commands: list[tuple[str, ...]] = [("TIME",)]
         for task_id in ids:
-            fields = ("name", "status", "reason", "seats", "announced")
-            commands.append(("HMGET", _key(task_id, "task"), *fields))
+            commands.append(("HMGET", _key(task_id, "task"), *SUMMARY_FIELDS))
             commands.append(("GET", _key(task_id, "trainer")))
             commands.append(("HVALS", _key(task_id, "seats")))
+            commands.append(("GET", _key(task_id, "figures")))
         (seconds, micros), *answers = self._connection.call_all(commands)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         found = []
         for i, task_id in enumerate(ids):
             # A task whose keys are gone, or hold something else, is no reason not to list the others.
             with suppress(AttributeError, ValueError, BoardError):
-                found.append(_summary(task_id, answers[3 * i], answers[3 * i + 1], answers[3 * i + 2], now_ms))
+                found.append(summary(task_id, *answers[4 * i : 4 * i + 4], now_ms=now_ms))
         return sorted(found, key=lambda task: (-task.age_s, task.id))
 
     def describe(self, task_id: str) -> Task | None:
-        name, seats, description = self._connection.call("HMGET", _key(task_id, "task"), "name", "seats", "description")
+        fields = ("name", "seats", "description", "file")
+        name, seats, description, file = self._connection.call("HMGET", _key(task_id, "task"), *fields)
         if name is None:
             return None
         try:
-            return check_task(Task(task_id, name.decode(), int(seats), parse_json(description)))
+            return check_task(Task(task_id, name.decode(), int(seats), parse_json(description), (file or b"").decode()))
         except (TypeError, ValueError) as error:
             raise BoardError(f"the board has a task {task_id} that cannot be read") from error
 
     def queue(self, task_id: str) -> RedisCarrier:
         return RedisCarrier(self._connection, _key(task_id, "in:0"))
 
+    def submit(self, task: Task) -> None:
+        check_task(task)
+        arguments: Command = [task.name, task.num_seats, to_json(task.description), task.file, KEPT_S]
+        if not self._connection.run(scripts.SUBMIT, [_key(task.id, "task")], arguments):
+            raise BoardError(f"the board has a task {task.id} already")
+        self._connection.call("SADD", _TASKS, task.id)
+
+    def cancel(self, task_id: str, reason: str) -> bool:
+        return bool(self._connection.run(scripts.CANCEL, [_key(task_id, "task")], [reason, KEPT_S]))
+
+    def rows(self, task_id: str, start: int) -> list[tuple[int, str]]:
+        found = self._connection.run(scripts.ROWS, [], [_key(task_id, "rows"), start])
+        try:
+            return [numbered_row(row) for row in found]
+        except ValueError as error:
+            raise BoardError(f"the board has rows of task {task_id} that cannot be read") from error
+
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
         keys = [_key(task_id, name) for name in ("seats", "epochs", "got")]
-        index, epoch = self._connection.run(scripts.CLAIM, keys, [_key(task_id, "task"), member, _ms(lease_s)])
+        index, epoch = self._connection.run(scripts.CLAIM, keys, [_key(task_id, "task"), member, milliseconds(lease_s)])
         return None if index < 0 else Seat(task_id, int(index), int(epoch), member, lease_s)
 
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
         keys = [_key(seat.task_id, name) for name in ("seats", "epochs")]
-        read = [_key(seat.task_id, name) for name in ("task", "got", "in:0")]
+        read = [_key(seat.task_id, name) for name in ("task", "got", "in:0", "trainer")]
         sent = [self.queue(seat.task_id).push(messages)] if messages else []
-        arguments: Command = [*read, seat.index, seat.epoch, seat.member, _ms(seat.lease_s)]
+        arguments: Command = [*read, seat.index, seat.epoch, seat.member, milliseconds(seat.lease_s)]
         status, *more = self._connection.run(scripts.BEAT, keys, arguments, before=sent)
         if status == b"fenced":
             return Fenced()
         if status == b"unknown":
             return Beat(None, -1, NOTHING_GOT)
-        version, got, num_queued = map(int, more)
-        return Beat(TaskStatus(status.decode()), version, got, num_queued)
+        version, got, num_queued, is_led = map(int, more)
+        return Beat(TaskStatus(status.decode()), version, got, num_queued, bool(is_led))
 
     def release(self, seat: Seat) -> None:
         arguments: Command = [seat.index, seat.epoch, seat.member]
@@ -113,13 +126,13 @@ class RedisBoard:
         check_task(task)
         keys = [_key(task.id, "task"), _key(task.id, "epochs")]
         known = [number for pair in (epochs or {}).items() for number in pair]
-        arguments: Command = [task.name, task.num_seats, to_json(task.description), _KEPT_S, *known]
+        arguments: Command = [task.name, task.num_seats, to_json(task.description), task.file, KEPT_S, *known]
         self._connection.run(scripts.ANNOUNCE, keys, arguments)
         self._connection.call("SADD", _TASKS, task.id)
         self._forget_old()
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
-        arguments: Command = [_key(task_id, "task"), member, _ms(lease_s), epoch, _KEPT_S]
+        arguments: Command = [_key(task_id, "task"), member, milliseconds(lease_s), epoch, KEPT_S]
         given = int(self._connection.run(scripts.LEAD, [_key(task_id, "trainer")], arguments))
         return Lead(task_id, given, member, lease_s) if given else None
 
@@ -130,8 +143,8 @@ class RedisBoard:
         arguments: Command = [
             lead.epoch,
             lead.member,
-            _ms(lead.lease_s),
-            _KEPT_S,
+            milliseconds(lead.lease_s),
+            KEPT_S,
             news.weights_version,
             to_json(news.figures),
         ]
@@ -141,7 +154,7 @@ class RedisBoard:
         if status == b"unknown":
             return TrainerBeat(None)
         now, num_queued, seats = more
-        return TrainerBeat(TaskStatus(status.decode()), _holders(seats, int(now)), int(num_queued))
+        return TrainerBeat(TaskStatus(status.decode()), holders(seats, int(now)), int(num_queued))
 
     def put_blob(self, lead: Lead, name: str, content: bytes) -> bool:
         key = _key(lead.task_id, f"blob:{check_name(name)}")
@@ -151,15 +164,23 @@ class RedisBoard:
         head = BlobHead.of(content).to_text()
         self._connection.call_all([("HSET", written, "head", head), ("EXPIRE", written, _UPLOAD_S)])
         keys = [_key(lead.task_id, "trainer"), written, key]
-        return bool(self._connection.run(scripts.PUT_BLOB, keys, [lead.epoch, lead.member, _KEPT_S]))
+        return bool(self._connection.run(scripts.PUT_BLOB, keys, [lead.epoch, lead.member, KEPT_S]))
 
     def drop_blob(self, lead: Lead, name: str) -> None:
         keys = [_key(lead.task_id, "trainer"), _key(lead.task_id, f"blob:{check_name(name)}")]
         self._connection.run(scripts.DROP_BLOB, keys, [lead.epoch, lead.member])
 
+    def put_rows(self, lead: Lead, rows: Sequence[str]) -> bool:
+        keys = [_key(lead.task_id, "trainer"), _key(lead.task_id, "rows")]
+        arguments: Command = [lead.epoch, lead.member, KEPT_S, KEPT_ROWS, *check_rows(rows)]
+        return bool(self._connection.run(scripts.PUT_ROWS, keys, arguments))
+
+    def give_up(self, lead: Lead) -> None:
+        self._connection.run(scripts.GIVE_UP, [_key(lead.task_id, "trainer")], [lead.epoch, lead.member, KEPT_S])
+
     def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
         keys = [_key(lead.task_id, name) for name in ("trainer", "task", "in:0")]
-        self._connection.run(scripts.FINISH, keys, [lead.epoch, lead.member, status.value, reason, _KEPT_S])
+        self._connection.run(scripts.FINISH, keys, [lead.epoch, lead.member, status.value, reason, KEPT_S])
 
     def close(self) -> None:
         self._connection.close()
@@ -179,41 +200,3 @@ class RedisBoard:
 
 def _key(task_id: str, name: str) -> str:
     return f"rlexp:{{{check_name(task_id)}}}:{name}"
-
-
-def _ms(seconds: float) -> int:
-    return max(math.ceil(seconds * 1000), 1)
-
-
-def _lease(value: bytes | None) -> tuple[int, int, str]:
-    """Return when a lease ends, in ms of the server's clock, its epoch and its member."""
-    try:
-        expires, epoch, member = (value or b"0 0 ").decode().split(" ", 2)
-        return int(expires), int(epoch), member
-    except ValueError as error:
-        raise BoardError("the board has a lease that cannot be read") from error
-
-
-def _holders(seats: Sequence[bytes], now_ms: int) -> tuple[SeatHolder, ...]:
-    holders = []
-    for index, value in zip(seats[::2], seats[1::2], strict=True):
-        expires, epoch, member = _lease(value)
-        holders.append(SeatHolder(int(index), epoch, member, max(expires - now_ms, 0) / 1000))
-    return tuple(sorted(holders, key=lambda holder: holder.index))
-
-
-def _summary(
-    task_id: str, task: Sequence[Any], trainer: bytes | None, seats: Sequence[bytes], now_ms: int
-) -> TaskSummary:
-    name, status, reason, num_seats, announced = (field.decode() for field in task)
-    expires, _, member = _lease(trainer)
-    return TaskSummary(
-        id=task_id,
-        name=name,
-        status=TaskStatus(status),
-        reason=reason,
-        num_seats=int(num_seats),
-        num_taken=sum(_lease(seat)[0] > now_ms for seat in seats),
-        trainer=member if expires > now_ms else None,
-        age_s=max(now_ms - int(announced), 0) / 1000,
-    )

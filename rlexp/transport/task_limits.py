@@ -1,0 +1,50 @@
+"""What tasks, names and rows on a board may be like; every board checks them alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rlexp.json_file import to_json
+from rlexp.transport.board import Task
+
+MAX_DESCRIPTION_BYTES: Final = 1 << 20
+"""Of a description and a file together."""
+MAX_ROW_BYTES: Final = 1 << 16
+KEPT_ROWS: Final = 1000
+KEPT_S: Final = 7 * 24 * 3600
+"""For how long a board knows of a task that is over, or that nobody has trained: a week."""
+_MOST_SEATS: Final = 10_000
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_name(name: str) -> bool:
+    """Return whether ``name`` can be the id of a task or the name of a blob."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(name: str) -> str:
+    """Return ``name``; raises ValueError where it has other characters than ids of tasks and names of blobs have."""
+    if not is_name(name):
+        raise ValueError(f"{name[:80]!r} has other characters than letters, digits, - and _, or more than 64")
+    return name
+
+
+def check_task(task: Task) -> Task:
+    """Return ``task``; raises ValueError where something about it is not allowed."""
+    check_name(task.id)
+    if not 1 <= task.num_seats <= _MOST_SEATS:
+        raise ValueError(f"a task of {task.num_seats} seats; 1 to {_MOST_SEATS} are allowed")
+    if not isinstance(task.description, Mapping):
+        raise ValueError("the description of a task is no object")
+    if len(to_json(task.description)) + len(task.file.encode()) > MAX_DESCRIPTION_BYTES:
+        raise ValueError("the description and the file of a task have more than 1 MiB")
+    return task
+
+
+def check_rows(rows: Sequence[str]) -> Sequence[str]:
+    """Return ``rows``; raises ValueError where one is too long."""
+    if any(len(row.encode()) > MAX_ROW_BYTES for row in rows):
+        raise ValueError(f"a result row has more than {MAX_ROW_BYTES:,} bytes")
+    return rows
