@@ -59,8 +59,8 @@ class TaskSummary:
     reason: str
     """Why it failed or was cancelled; empty where there is nothing to say."""
     num_seats: int
-    num_taken: int
-    """Seats whose lease has not run out."""
+    taken: tuple[int, ...]
+    """The seats whose lease has not run out, by index."""
     trainer: str | None
     """The member that trains it; None where its lease has run out, or none has begun."""
     age_s: float
@@ -69,6 +69,13 @@ class TaskSummary:
     """Whether any trainer that waits may train it: its file is on the board."""
     figures: Mapping[str, Any]
     """The newest results that its trainer published, of JSON's own types."""
+    weights_version: int
+    """The newest weights that can be fetched; -1 before the first ones."""
+
+    @property
+    def num_taken(self) -> int:
+        """How many seats have an actor."""
+        return len(self.taken)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def test_seats_are_given_out_in_order_until_none_is_free(board: Board) -> None:
     assert [seat.index for seat in seats] == [0, 1]
     assert [seat.member for seat in seats] == ["a", "b"]
     assert board.claim(TASK.id, "c", LONG_S) is None
-    assert board.tasks()[0].num_taken == 2
+    assert board.tasks()[0].taken == (0, 1)
 
 
 def test_released_seat_is_free_at_once_with_a_higher_epoch(board: Board) -> None:

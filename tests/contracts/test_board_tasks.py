@@ -85,6 +85,15 @@ def test_announced_task_keeps_its_file_and_gives_the_announced_seats(board: Boar
     assert (summary.status, summary.is_submitted, summary.num_taken) == (TaskStatus.RUNNING, True, 3)
 
 
+def test_list_has_the_version_of_the_weights_and_the_seats_that_are_taken(board: Board) -> None:
+    lead = running(board)
+    first, _ = claimed(board), claimed(board)
+    board.release(first)
+    assert (listed(board).weights_version, listed(board).taken) == (-1, (1,))
+    board.publish(lead, News(7))
+    assert listed(board).weights_version == 7
+
+
 def test_announced_task_that_was_not_submitted_says_so(board: Board) -> None:
     board.announce(ANNOUNCED)
     assert not listed(board).is_submitted

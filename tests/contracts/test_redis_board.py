@@ -88,7 +88,7 @@ def test_actor_may_only_read_what_it_only_reads(board: Board, locked_server: Red
     assert lead is not None
     assert board.put_blob(lead, "weights-1", b"weights")
     keys = "%RW~rlexp:{*}:seats %RW~rlexp:{*}:epochs %RW~rlexp:{*}:got %RW~rlexp:{*}:in:* %R~rlexp:*"
-    calls = "+evalsha +script|load +rpush +llen +hget +hset +hdel +hmget +hvals +get +smembers +time +auth +client"
+    calls = "+evalsha +script|load +rpush +llen +hget +hset +hdel +hmget +hgetall +get +smembers +time +auth +client"
     locked_server.command(
         "ACL", "SETUSER", "actor", "on", ">hidden", "resetkeys", "-@all", *keys.split(), *calls.split()
     )

@@ -71,9 +71,10 @@ class MemoryTask:
             status=self.status,
             reason=self.reason,
             num_seats=self.task.num_seats,
-            num_taken=sum(lease.expires_s > now for lease in self.seats.values()),
+            taken=tuple(index for index, lease in sorted(self.seats.items()) if lease.expires_s > now),
             trainer=trainer.member if trainer and trainer.expires_s > now else None,
             age_s=now - self.announced_s,
             is_submitted=self.task.file != "",
             figures=self.news.figures,
+            weights_version=self.news.weights_version,
         )

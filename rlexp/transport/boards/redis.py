@@ -46,7 +46,7 @@ class RedisBoard:
         for task_id in ids:
             commands.append(("HMGET", _key(task_id, "task"), *SUMMARY_FIELDS))
             commands.append(("GET", _key(task_id, "trainer")))
-            commands.append(("HVALS", _key(task_id, "seats")))
+            commands.append(("HGETALL", _key(task_id, "seats")))
             commands.append(("GET", _key(task_id, "figures")))
         (seconds, micros), *answers = self._connection.call_all(commands)
         now_ms = int(seconds) * 1000 + int(micros) // 1000

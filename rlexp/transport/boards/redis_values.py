@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.json_file import parse_json
 from rlexp.transport.board import SeatHolder, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardError
 
-SUMMARY_FIELDS: Final = ("name", "status", "reason", "seats", "announced", "submitted")
+SUMMARY_FIELDS: Final = ("name", "status", "reason", "seats", "announced", "submitted", "weights")
 """Of a task's hash, those that a list shows."""
 
 
@@ -38,7 +38,7 @@ def summary(
     task_id: str,
     task: Sequence[Any],
     trainer: bytes | None,
-    seats: Sequence[bytes],
+    seats: Mapping[bytes, bytes],
     figures: bytes | None,
     *,
     now_ms: int,
@@ -47,7 +47,7 @@ def summary(
 
     Raises AttributeError, ValueError or BoardError where they are not what a board keeps.
     """
-    name, status, reason, num_seats, announced, submitted = (field.decode() for field in task)
+    name, status, reason, num_seats, announced, submitted, weights = (field.decode() for field in task)
     expires, _, member = _lease(trainer)
     published = parse_json(figures or b"{}")
     return TaskSummary(
@@ -56,11 +56,12 @@ def summary(
         status=TaskStatus(status),
         reason=reason,
         num_seats=int(num_seats),
-        num_taken=sum(_lease(seat)[0] > now_ms for seat in seats),
+        taken=tuple(sorted(int(index) for index, lease in seats.items() if _lease(lease)[0] > now_ms)),
         trainer=member if expires > now_ms else None,
         age_s=max(now_ms - int(announced), 0) / 1000,
         is_submitted=submitted == "1",
         figures=published if isinstance(published, dict) else {},
+        weights_version=int(weights),
     )
 
 
