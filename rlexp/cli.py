@@ -15,14 +15,14 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import explaining, joining, reading, training
+from rlexp.commands import explaining, joining, reading, submitting, training
 from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_ANSWER_SIGNALS = {"run", "sweep", "resume", "join"}
+_ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "submit"}
 """Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
 
 _OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}
@@ -111,6 +111,9 @@ for command in (
     training.sweep,
     training.resume,
     joining.join,
+    submitting.submit,
+    submitting.tasks,
+    submitting.cancel,
     reading.evaluate,
     reading.logs,
     reading.compare,

@@ -58,13 +58,15 @@ def chosen_board(
 
 
 def required_board(
-    text: str | None, insecure: bool, environment: MutableMapping[str, str] = os.environ
+    text: str | None,
+    insecure: bool,
+    example: str = "rlexp join redis://HOST:6379",
+    environment: MutableMapping[str, str] = os.environ,
 ) -> BoardAddress:
-    """Return the board that must be given; see :func:`chosen_board`."""
+    """Return the board that must be given, as in ``example``; see :func:`chosen_board`."""
     board = chosen_board(text, insecure, environment)
     if board is None:
-        hint = f"rlexp join redis://HOST:6379, or set {BOARD_VARIABLE}"
-        raise UsageError("no board is given", hint)
+        raise UsageError("no board is given", f"{example}, or set {BOARD_VARIABLE}")
     return board
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.agents.board.trusted_code import TrustedCode
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
@@ -52,8 +53,9 @@ def task_of(plan: Plan) -> SubmittedTask:
     if secret is not None:
         message = f"{secret} is a secret, and everybody who can read the board would have it"
         raise UsageError(message, f"let the env read it from the environment of its machine, or {_WITHOUT}")
-    name, text = trial.experiment.name, resolved_yaml(plan)
-    task = Task(new_task_id(name), name, trial.experiment.config.board.actors, file=text)
+    name, config = trial.experiment.name, trial.experiment.config
+    assert isinstance(config, DQNConfig)  # others have no actors that join
+    task = Task(new_task_id(name), name, config.board.actors, file=resolved_yaml(plan))
     return SubmittedTask(task, plan, trial, plan.sources[0].read_text(encoding="utf-8"))
 
 
@@ -70,7 +72,9 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
         try:
             plan = load_plan([path], options=LoadOptions(module_folders=()))
         except ConfigError as error:
-            raise TrialError(f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it") from error
+            raise TrialError(
+                f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it"
+            ) from error
     trial = joinable_trial(plan.trials, _WITHOUT)
     experiment = trial.experiment
     obstacle = trusted.obstacle(experiment.env, experiment.config.env_config, plan.modules.imports)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rlexp.json_file import parse_json
 from rlexp.runs.last_row import is_row
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
+from rlexp.transport.board_errors import BoardError, BoardLostError
 
 PATIENCE_S: Final = 60.0
 """For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted
@@ -56,7 +57,7 @@ class TaskWatch:
         first = self._lost_s is None
         self._lost_s = now if self._lost_s is None else self._lost_s
         if self._was_queued or now - self._lost_s > PATIENCE_S:
-            self._board.submit(self._task)
+            put(self._board, self._task)
             self._lost_s, self._was_queued = None, True
             return ("the board had lost the task; it was submitted again",)
         waiting = f"the board has lost the task; waiting up to {PATIENCE_S:.0f} s for its trainer to announce it again"
@@ -84,6 +85,18 @@ class TaskWatch:
         self._has_begun = True
         known = [index for index, row in enumerate(rows) if _same(row, self._last_row)]
         return rows[known[-1] + 1 :] if known else rows
+
+
+def put(board: Board, task: Task) -> None:
+    """Submit a task; where an answer of the board was lost, it may be there already."""
+    try:
+        board.submit(task)
+    except BoardLostError:
+        raise
+    except BoardError:
+        there = board.describe(task.id)
+        if there is None or there.file != task.file:
+            raise
 
 
 def _same(row: dict[str, Any], recorded: dict[str, Any] | None) -> bool:

@@ -7,18 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rlexp.number_format import count, percent, score, short, size
-from rlexp.terminal.lines import visible
+from rlexp.terminal.status_line import StatusLine
 
 if TYPE_CHECKING:
     from rlexp.joined_actors.joined_actor import ActorFigures
 
-_CLEAR_LINE: Final = "\r\x1b[K"
-_ON_TERMINALS_S: Final = 1.0
-_IN_LOGS_S: Final = 10.0
+_JSON_PERIOD_S: Final = 10.0
 
 
 class ActorDisplay:
@@ -26,9 +23,9 @@ class ActorDisplay:
 
     def __init__(self, as_json: bool, quiet: bool, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         """``as_json``: to stdout; else to ``stream``, which has nothing but errors where ``quiet``."""
-        self._as_json, self._quiet, self._stream, self._clock = as_json, quiet, stream, clock
-        self._period_s = _ON_TERMINALS_S if stream.isatty() and not as_json else _IN_LOGS_S
-        self._is_line_open = False
+        self._as_json, self._quiet, self._clock = as_json, quiet, clock
+        self._line = StatusLine(stream)
+        self._period_s = _JSON_PERIOD_S if as_json else self._line.period_s
         self._seat = ""
         self._shown_s = clock()
         self._before: ActorFigures | None = None
@@ -39,8 +36,7 @@ class ActorDisplay:
         if self._as_json:
             self._print_json("note", text=text)
         elif not self._quiet:
-            self._close_line()
-            print(f"{datetime.now():%H:%M:%S} {visible(text)}", file=self._stream, flush=True)
+            self._line.print_above(text)
 
     def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
         """Print that a seat was taken."""
@@ -60,25 +56,11 @@ class ActorDisplay:
             self._print_json("actor", **asdict(figures), epsilon=epsilon)
         elif not self._quiet:
             line = f"{self._seat} · {line_of(figures, before, elapsed_s, epsilon, self._last_return)}"
-            self._print_line(line)
+            self._line.show(line)
 
     def close(self) -> None:
         """Leave the cursor on a line of its own."""
-        self._close_line()
-
-    def _print_line(self, line: str) -> None:
-        if not self._stream.isatty():
-            print(f"{datetime.now():%H:%M:%S} {visible(line)}", file=self._stream, flush=True)
-            return
-        self._is_line_open = True
-        self._stream.write(f"{_CLEAR_LINE}{visible(line)}")
-        self._stream.flush()
-
-    def _close_line(self) -> None:
-        if self._is_line_open:
-            self._is_line_open = False
-            self._stream.write("\n")
-            self._stream.flush()
+        self._line.close()
 
     def _print_json(self, event: str, **values: Any) -> None:
         print(json.dumps({"event": event, "time": time.time(), **values}), file=sys.stdout, flush=True)

@@ -12,6 +12,7 @@ FLOORS = {
     "cli": 12,
     "commands": 11,
     "terminal": 10,
+    "submission": 9,
     "tuning": 9,
     "agents": 8,
     "joined_actors": 7,

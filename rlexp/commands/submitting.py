@@ -1,0 +1,172 @@
+"""``rlexp submit``, ``tasks`` and ``cancel``: tasks on a board that others train. They load neither torch nor Ray."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rlexp.commands.boards import Insecure, required_board
+from rlexp.commands.drain_request import DrainRequest
+from rlexp.commands.options import (
+    AllowUnknown,
+    AsJson,
+    AsJsonLines,
+    Debug,
+    Name,
+    Out,
+    Overrides,
+    Overwrite,
+    Quiet,
+    Seed,
+)
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.errors import UsageError
+from rlexp.machine import check_requirements
+from rlexp.terminal import print_notices
+from rlexp.terminal.output_streams import outlive_readers
+from rlexp.transport.address import BOARD_VARIABLE, PASSWORD_VARIABLE
+from rlexp.transport.board import TaskStatus
+
+_CANCELLED: Final = "cancelled with rlexp cancel"
+EXIT_CODES: Final = {TaskStatus.ENDED: 0}
+"""Of a task that is over; others are 1."""
+
+File = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="An experiment file with one trial.", show_default=False)
+]
+Board = Annotated[
+    str | None,
+    typer.Option(
+        "--board",
+        metavar="URL",
+        help="Where trainers wait: redis://HOST, rediss://HOST, or @FILE with the URL. "
+        f"Default: {BOARD_VARIABLE}. The password may be in {PASSWORD_VARIABLE}.",
+    ),
+]
+Attach = Annotated[
+    str | None,
+    typer.Option("--attach", metavar="ID", help="Wait for a task that was submitted before, instead of FILE."),
+]
+Evaluate = Annotated[
+    int | None,
+    typer.Option(
+        "--evaluate",
+        min=1,
+        metavar="N",
+        help="Play N episodes here with the newest weights, again and again meanwhile.",
+    ),
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Print the task's id and end; rlexp submit --attach ID waits.")]
+AllowEnv = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-env",
+        metavar="ENV",
+        help="With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
+    ),
+]
+OptionalUrl = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help=f"The board; default: {BOARD_VARIABLE}.", show_default=False),
+]
+Words = Annotated[list[str], typer.Argument(metavar="[URL] ID", help="The board, and the task.", show_default=False)]
+
+
+def submit(
+    file: File = None,
+    overrides: Overrides = None,
+    board: Board = None,
+    insecure: Insecure = False,
+    out: Out = Path("results"),
+    name: Name = None,
+    overwrite: Overwrite = False,
+    seed: Seed = None,
+    allow_unknown: AllowUnknown = False,
+    evaluate: Evaluate = None,
+    no_wait: NoWait = False,
+    attach: Attach = None,
+    allow_env: AllowEnv = None,
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
+    debug: Debug = False,
+) -> None:
+    """Let a trainer that waits on a board (rlexp join URL --as trainer) train an experiment; wait for its results.
+
+    They are kept in OUT/NAME like those of rlexp run. Ctrl-C ends the waiting only: the task goes on.
+    """
+    address = required_board(board, insecure, "rlexp submit FILE --board redis://HOST:6379")
+    _check_options(file, attach, no_wait, evaluate)
+    outlive_readers()
+    plan = None if file is None else _checked_plan(file, overrides, seed, allow_unknown)
+    from rlexp.agents.board.trusted_code import TrustedCode
+    from rlexp.submission.submit import SubmitOptions, Submitter
+    from rlexp.submission.task_run import RunPlace
+    from rlexp.terminal.submissions import choose_task_display
+
+    options = SubmitOptions(RunPlace(out, name, overwrite, sys.argv), evaluate, waits=not no_wait)
+    with choose_task_display(sys.stdout, sys.stderr, json=as_json, quiet=quiet) as display, DrainRequest() as request:
+        submitter = Submitter(address, options, display, request)
+        if plan is not None:
+            done = submitter.submit(plan)
+        else:
+            done = submitter.attach(attach or "", TrustedCode(frozenset(allow_env or ())))
+    if no_wait and not as_json:
+        print(done.task_id)
+    raise typer.Exit(request.exit_code if done.status is None else EXIT_CODES.get(done.status, 1))
+
+
+def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the tasks on a board: who trains them, how many actors play, and how they do.
+
+    Tasks that are over are listed for a week.
+    """
+    address = required_board(url, insecure, "rlexp tasks redis://HOST:6379")
+    from rlexp.terminal.tasks import print_tasks
+    from rlexp.transport.opening import open_board
+
+    with closing(open_board(address)) as board:
+        found = board.tasks()
+    print_tasks(found, str(replace(address, password="")), as_json)
+
+
+def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> None:
+    """End a task on a board: its trainer writes a checkpoint, its actors look for other tasks.
+
+    Whoever has the board's password can do this.
+    """
+    if len(words) > 2:
+        raise UsageError("rlexp cancel ends one task", "rlexp cancel URL ID")
+    address = required_board(words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID")
+    from rlexp.terminal.tasks import print_cancelled
+    from rlexp.transport.opening import open_board
+
+    task_id = words[-1]
+    with closing(open_board(address)) as board:
+        found = next((task for task in board.tasks() if task.id == task_id), None)
+        if found is None:
+            raise UsageError(f"task {task_id} is not on the board", "rlexp tasks lists those that are")
+        if found.status.is_over or not board.cancel(task_id, _CANCELLED):
+            raise UsageError(f"task {task_id} is over already: {found.status}", "there is nothing to cancel")
+    print_cancelled(found)
+
+
+def _check_options(file: Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
+    """Raise UsageError where options cannot be combined."""
+    if (file is None) == (attach is None):
+        message = "submit needs an experiment file" if file is None else "--attach cannot be combined with a file"
+        raise UsageError(message, "rlexp submit FILE --board URL, or rlexp submit --attach ID --board URL")
+    if no_wait and (attach is not None or evaluate is not None):
+        option = "--attach" if attach is not None else "--evaluate"
+        raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
+
+
+def _checked_plan(file: Path, overrides: list[str] | None, seed: int | None, allow_unknown: bool) -> Plan:
+    plan = load_plan([file], overrides or (), seed, LoadOptions(allow_unknown=allow_unknown))
+    print_notices(plan)
+    check_requirements(plan)
+    return plan

@@ -1,0 +1,138 @@
+"""Puts an experiment on a board as a task, or comes back to one, and waits for it: behind ``rlexp submit``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlexp.agents.board.trusted_code import TrustedCode
+from rlexp.agents.board.weights_player import WeightsPlayer
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.load import Plan
+from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.submission.evaluations import EvaluationThread
+from rlexp.submission.experiment_task import SubmittedTask, described, task_of, task_on_board
+from rlexp.submission.submission import Submission, SubmissionDisplay, TaskPlace
+from rlexp.submission.task_run import RunPlace, TaskRun, run_of_task
+from rlexp.submission.task_watch import TaskWatch, put
+from rlexp.transport.address import BoardAddress
+from rlexp.transport.board import Board, TaskStatus
+from rlexp.transport.credentials import message_key
+from rlexp.transport.opening import open_board
+
+ShouldStop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """What is done with a task beside its training."""
+
+    place: RunPlace
+    num_episodes: int | None = None
+    """Episodes of each evaluation meanwhile; None: there are none."""
+    waits: bool = True
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A task that was submitted, and what has become of it."""
+
+    task_id: str
+    directory: Path | None = None
+    """Its run; None where nobody waited, or there was no result."""
+    status: TaskStatus | None = None
+    """How it ended; None: it goes on."""
+    reason: str = ""
+    """Why it failed or was cancelled."""
+
+
+class Submitter:
+    """Puts tasks on one board, or comes back to them; used by one thread."""
+
+    def __init__(
+        self, address: BoardAddress, options: SubmitOptions, display: SubmissionDisplay, should_stop: ShouldStop
+    ) -> None:
+        """Wait for the end of a task, or until ``should_stop``."""
+        self._address, self._options = address, options
+        self._display, self._should_stop = display, should_stop
+        self._shown = str(replace(address, password=""))
+
+    def submit(self, plan: Plan) -> Submitted:
+        """Put the only trial of ``plan`` on the board.
+
+        Raises UsageError, with nothing created, where it cannot be submitted, and BoardError where the board refuses
+        or cannot be reached at first.
+        """
+        submitted, options = task_of(plan), self._options
+        player = self._player(submitted)
+        with closing(open_board(self._address)) as board:
+            board.tasks()  # before anything is created
+            if not options.waits:
+                put(board, submitted.task)
+                self._display.on_submitted(submitted.task.id)
+                return Submitted(submitted.task.id)
+            with TaskRun.create(submitted, options.place, self._shown, self._display) as run:
+                try:
+                    put(board, submitted.task)
+                except BaseException:
+                    run.leave()
+                    raise
+                self._display.on_submitted(submitted.task.id)
+                return self._follow(submitted, board, run, player)
+
+    def attach(self, task_id: str, trusted: TrustedCode) -> Submitted:
+        """Wait for a task that was submitted before, in the run that was made for it, else in a new one.
+
+        Raises UsageError where it is not on the board, or names foreign code that ``trusted`` does not allow.
+        """
+        place = self._options.place
+        with closing(open_board(self._address)) as board:
+            submitted = task_on_board(described(board.describe(task_id), task_id), trusted)
+            player = self._player(submitted)
+            path = None if place.name is not None else run_of_task(place.out, task_id)
+            if path is None:
+                run = TaskRun.create(submitted, place, self._shown, self._display)
+            else:
+                run = TaskRun.reopen(path, submitted, self._display)
+            with run:
+                return self._follow(submitted, board, run, player)
+
+    def _follow(self, submitted: SubmittedTask, board: Board, run: TaskRun, player: WeightsPlayer | None) -> Submitted:
+        task = submitted.task
+        place = TaskPlace(board, message_key(self._address.password, task.id), self._shown)
+        watch = TaskWatch(board, task, run.last_row, time.monotonic)
+        with ExitStack() as stack:
+            evaluations = None if player is None else self._evaluations(player, submitted, place.key, stack)
+            submission = Submission(place, watch, run, self._display, evaluations)
+            try:
+                summary = submission.wait(self._should_stop)
+            except BaseException:
+                run.leave()
+                raise
+        if summary is not None:
+            return Submitted(task.id, run.directory.path, summary.status, summary.reason)
+        directory = None if run.is_empty else run.directory.path
+        run.leave()
+        self._display.on_leave(task.id, self._shown)
+        return Submitted(task.id, directory)
+
+    def _player(self, submitted: SubmittedTask) -> WeightsPlayer | None:
+        if self._options.num_episodes is None or not self._options.waits:
+            return None
+        return WeightsPlayer(submitted.trial.experiment, submitted.plan.modules)
+
+    def _evaluations(
+        self, player: WeightsPlayer, submitted: SubmittedTask, key: bytes, stack: ExitStack
+    ) -> EvaluationThread:
+        """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
+        config = submitted.trial.experiment.config
+        assert isinstance(config, DQNConfig)
+        assert self._options.num_episodes is not None
+        board = stack.enter_context(closing(open_board(self._address)))
+        feed = WeightsFeed(board, submitted.task.id, key, int(config.board.max_weights_mb * 1e6))
+        thread = EvaluationThread(player, feed, self._options.num_episodes)
+        stack.callback(thread.stop)
+        return thread

@@ -1,0 +1,176 @@
+"""TaskRun: the run directory of a task that is trained elsewhere, like that of a run of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rlexp.display import Display
+from rlexp.errors import UsageError
+from rlexp.json_file import read_json, replace_json
+from rlexp.runs.last_row import last_row
+from rlexp.runs.recorders import TrialRecorder
+from rlexp.runs.run_directory import RunDirectory, trial_parameters
+from rlexp.runs.run_record import RUN_FILE, RecordedError, Status
+from rlexp.submission.experiment_task import SubmittedTask
+from rlexp.submission.result_checkpoint import keep_result
+from rlexp.transport.board import TaskStatus, TaskSummary
+
+TASK_FILE: Final = "task.json"
+"""In a run directory: the id of the task, and its board."""
+STATUSES: Final = {
+    TaskStatus.ENDED: Status.TERMINATED,
+    TaskStatus.FAILED: Status.ERROR,
+    TaskStatus.CANCELLED: Status.STOPPED,
+}
+"""How a run ends whose task is over."""
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run belongs, and how it was asked for."""
+
+    out: Path
+    name: str | None
+    overwrite: bool
+    command: Sequence[str]
+
+
+class TaskRun:
+    """Owns the directory and the recorders of one task's run, from ``create`` or ``reopen`` on; a context manager."""
+
+    def __init__(self, directory: RunDirectory, submitted: SubmittedTask, display: Display) -> None:
+        """Use :meth:`create` or :meth:`reopen`."""
+        self.directory = directory
+        self._submitted, self._trial, self._display = submitted, submitted.trial, display
+        self._folder = directory.trial_directory(self._trial)
+        self._recorder = TrialRecorder(
+            self._folder, trial_parameters(self._trial), (), self._trial.experiment.config.AGENT_COLUMNS
+        )
+        self.last_row = last_row(self._folder)
+        """The newest one that is recorded."""
+        self._evaluation: Mapping[str, Any] | None = None
+        directory.trial_status(self._trial, Status.RUNNING)
+
+    @classmethod
+    def create(cls, submitted: SubmittedTask, place: RunPlace, board: str, display: Display) -> TaskRun:
+        """Make the directory; raises as ``RunDirectory.create`` does. ``board`` is its address without password."""
+        usual_name = submitted.trial.experiment.name
+        directory = RunDirectory.create(place.out, usual_name, place.name, place.command, overwrite=place.overwrite)
+        try:
+            directory.write_experiments([submitted.source], submitted.resolved)
+            replace_json(directory.path / TASK_FILE, {"id": submitted.task.id, "board": board})
+            directory.start([submitted.trial], submitted.plan.modules)
+            return cls(directory, submitted, display)
+        except BaseException:
+            directory.discard()
+            raise
+
+    @classmethod
+    def reopen(cls, path: Path, submitted: SubmittedTask, display: Display) -> TaskRun:
+        """Go on with a run that was left; raises ResumeError where it is in use or damaged."""
+        directory = RunDirectory.open(path)
+        try:
+            if not directory.record.knows(submitted.trial.name):
+                message = f"{path} is not the run of task {submitted.task.id}"
+                raise UsageError(message, "choose another --out or --name")
+            directory.restart([submitted.trial])
+            return cls(directory, submitted, display)
+        except BaseException:
+            directory.close()
+            raise
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is new and has no result."""
+        return self.directory.is_new and self.last_row is None
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether the trainer is to write one at the end."""
+        return self._trial.experiment.checkpoint_at_end
+
+    def begin(self) -> None:
+        """Show where it is."""
+        self._display.start(self.directory.path, [self._trial])
+        self._display.on_trial_start(self._trial)
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Record a result row of the trainer, with the evaluation of this process where it has none of its own."""
+        evaluation, self._evaluation = self._evaluation, None
+        row = {**row, "trial_name": self._trial.name}
+        if evaluation is not None:
+            row = {"evaluation": dict(evaluation), **row}
+        self._write(row)
+        self._display.on_result(self._trial, row)
+
+    def add_evaluation(self, figures: Mapping[str, Any]) -> None:
+        """Keep an evaluation for the next row."""
+        self._evaluation = figures
+
+    def add_last_evaluation(self) -> None:
+        """Record the evaluation that came after the last row in that one, in place of what it has."""
+        if self._evaluation is not None and self.last_row is not None and "evaluation" not in self.last_row:
+            self._write({**self.last_row, "evaluation": dict(self._evaluation)})
+
+    def add_result(self, content: bytes, key: bytes) -> None:
+        """Keep the checkpoint that the trainer wrote at the end; raises CheckpointError where it is none.
+
+        ``key`` is the task's.
+        """
+        path = keep_result(content, self._folder, self._submitted, key)
+        row = self.last_row or {}
+        self.directory.trial_checkpoint(self._trial, path, row.get("episode_reward_mean"))
+
+    def finish(self, summary: TaskSummary, problem: str | None = None) -> None:
+        """Record and show how the task ended; ``problem``: why its run has failed nevertheless."""
+        status = Status.ERROR if problem else STATUSES[summary.status]
+        reason = problem or summary.reason or None
+        failed = status is Status.ERROR
+        error = RecordedError(reason or "the trainer gives no reason") if failed else None
+        self._recorder.end(status is Status.TERMINATED, None)
+        self.directory.trial_status(self._trial, status, error, None if failed else reason)
+        self.directory.finish(status)
+        self._display.on_trial_end(self._trial, status, reason)
+        self._display.finish(self.directory.record)
+
+    def leave(self) -> None:
+        """End while the task goes on; a run without any result is removed."""
+        if self.is_empty:
+            self.close()
+            self.directory.discard()
+        else:
+            self.directory.finish(Status.STOPPED)
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        self._recorder.close()
+        self.directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._recorder.record(row)
+        self.last_row = row
+        self.directory.trial_result(self._trial, row)
+
+
+def run_of_task(out: Path, task_id: str) -> Path | None:
+    """Return the run in ``out`` that was made for a task; None where there is none."""
+    for path in sorted(out.glob(f"*/{TASK_FILE}")):
+        try:
+            about = read_json(path)
+        except (OSError, ValueError):
+            continue
+        if isinstance(about, dict) and about.get("id") == task_id and (path.parent / RUN_FILE).is_file():
+            return path.parent
+    return None

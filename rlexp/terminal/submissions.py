@@ -1,0 +1,233 @@
+"""What ``rlexp submit`` prints: a line about the task that is renewed, results at its end, or JSON lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from rlexp.config.keys.trial import Trial
+from rlexp.display import JsonDisplay, QuietDisplay
+from rlexp.display.trial_view import TrialView
+from rlexp.number_format import count, is_known, middle_cut, score
+from rlexp.runs.last_row import earlier_rewards, last_row
+from rlexp.runs.run_name import as_typed, derived_name
+from rlexp.runs.run_record import RunRecord, Status
+from rlexp.terminal.status_line import StatusLine
+from rlexp.transport.board import TaskStatus, TaskSummary
+
+TAKEN: Final = "●"
+FREE: Final = "○"
+_MOST_SEATS: Final = 8
+"""Of which each is shown; of more, how many are taken."""
+_SHORT_NAME: Final = 16
+
+
+class QuietTaskDisplay(QuietDisplay):
+    """``-q``: shows the outcome only."""
+
+    def on_submitted(self, task_id: str) -> None:
+        """Show nothing."""
+
+    def on_task(self, task: TaskSummary) -> None:
+        """Show nothing."""
+
+    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def on_leave(self, task_id: str, board: str) -> None:
+        """Show nothing."""
+
+
+class TaskDisplay(QuietTaskDisplay):
+    """Prints events and how the task does on stderr, the summary on stdout."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stdout)
+        self._line = StatusLine(stderr)
+        self._clock = clock
+        self._shown_s = -self._line.period_s
+        self._view: TrialView | None = None
+        self._started_s: float | None = None
+        self._evaluation = ""
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Print where the results are kept."""
+        super().start(run_directory, trials)
+        (trial,) = trials
+        self._view = TrialView(trial)
+        folder = run_directory / derived_name(trial.name)
+        self._view.recall(earlier_rewards(folder))
+        row = last_row(folder)
+        if row is not None:
+            self._view.add(row)
+        self._line.print_above(f"results in {as_typed(run_directory)}")
+
+    def on_submitted(self, task_id: str) -> None:
+        """Print the id."""
+        self._line.print_above(f"submitted as {task_id}")
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Print it."""
+        self._line.print_above(text)
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Print it."""
+        self._line.print_above(text)
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Take the row into the next line."""
+        assert self._view is not None
+        self._view.add(row)
+
+    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
+        """Print it, and its mean in every line from now on."""
+        mean, low, high = (score(figures.get(f"episode_reward_{name}")) for name in ("mean", "min", "max"))
+        episodes = count(figures.get("episodes_this_iter"))
+        self._evaluation = mean
+        self._line.print_above(
+            f"evaluation after {count(version)} updates: mean return {mean} ({low} to {high}) of {episodes} episodes"
+        )
+
+    def on_task(self, task: TaskSummary) -> None:
+        """Show how the task does, where the last time is long enough ago."""
+        now_s = self._clock()
+        if task.status is TaskStatus.RUNNING and self._started_s is None:
+            row = self._view.row if self._view else {}
+            self._started_s = now_s - row.get("time_total_s", 0.0)
+        if now_s - self._shown_s >= self._line.period_s and not task.status.is_over:
+            self._shown_s = now_s
+            self._line.show(fitting(self._forms(task, now_s), self._line.columns))
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Print nothing: the summary says it."""
+        self._line.close()
+
+    def on_leave(self, task_id: str, board: str) -> None:
+        """Print how to come back, and how to end the task."""
+        self._line.print_above(f"task {task_id} goes on without this command")
+        self._line.print_above(f"  to wait for it again:  rlexp submit --attach {task_id} --board {board}")
+        self._line.print_above(f"  to end it:             rlexp cancel {board} {task_id}")
+
+    def finish(self, run: RunRecord) -> None:
+        """Print the summary on stdout."""
+        self._line.close()
+        super().finish(run)
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the cursor on a line of its own."""
+        self._line.close()
+
+    def _forms(self, task: TaskSummary, now_s: float) -> Iterator[str]:
+        """Yield the line in shorter and shorter forms."""
+        row = self._view.row if self._view else {}
+        clock = f"{task.status} {short_duration(self._elapsed_s(task, now_s))}"
+        progress = self._view.progress(now_s) if self._view and row else None
+        left = None if progress is None else progress.seconds_left
+        timed = clock if left is None else f"{clock} ({short_duration(left)} left)"
+        updates = row.get("info/num_updates", task.figures.get("num_updates"))
+        facts = [f"{count(updates)} updates"] if is_known(updates) else []
+        reward = row.get("episode_reward_mean", task.figures.get("episode_reward_mean"))
+        facts += [f"reward {score(reward)}"] if is_known(reward) else []
+        evaluation = [f"evaluation {self._evaluation}"] if self._evaluation else []
+        per_s = task.figures.get("updates_per_s")
+        rate = f" {count(per_s)}/s" if is_known(per_s) else ""
+        named = f"{task.trainer}{rate}" if task.trainer else "none"
+        cut = f"{middle_cut(task.trainer, _SHORT_NAME)}{rate}" if task.trainer else "none"
+        taken = f"seats {task.num_taken}/{task.num_seats}"
+        seats = seats_of(task)
+        for parts in (
+            [timed, *facts, *evaluation, f"trainer {named}", seats],
+            [timed, *facts, *evaluation, f"trainer {cut}", seats],
+            [timed, *facts, *evaluation, f"trainer {cut}", taken],
+            [timed, *facts, f"trainer {cut}", taken],
+            [timed, *facts, *([rate.strip()] if rate else []), taken],
+            [timed, *facts, taken],
+            [clock, *facts],
+        ):
+            yield " · ".join(parts)
+
+    def _elapsed_s(self, task: TaskSummary, now_s: float) -> float:
+        return task.age_s if self._started_s is None else now_s - self._started_s
+
+
+class JsonTaskDisplay(JsonDisplay):
+    """Prints the events of a run, and ``submitted``, ``task``, ``evaluation`` and ``left``."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        super().__init__(stdout)
+        self._shown: tuple[Any, ...] = ()
+
+    def on_submitted(self, task_id: str) -> None:
+        """Print ``submitted`` with the task's id."""
+        self._print("submitted", task=task_id)
+
+    def on_task(self, task: TaskSummary) -> None:
+        """Print ``task`` where something but its age has changed."""
+        shown = (task.status, task.trainer, task.taken, task.weights_version)
+        if shown != self._shown:
+            self._shown = shown
+            self._print("task", **task_as_json(task))
+
+    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
+        """Print ``evaluation`` with the updates behind the weights."""
+        self._print("evaluation", num_updates=version, evaluation=figures)
+
+    def on_leave(self, task_id: str, board: str) -> None:
+        """Print ``left``: the task goes on."""
+        self._print("left", task=task_id, board=board)
+
+
+def choose_task_display(
+    stdout: TextIO, stderr: TextIO, *, json: bool, quiet: bool
+) -> TaskDisplay | JsonTaskDisplay | QuietTaskDisplay:
+    """Return the display for ``--json``, ``-q``, or else the one with a line."""
+    if json:
+        return JsonTaskDisplay(stdout)
+    return QuietTaskDisplay(stdout) if quiet else TaskDisplay(stdout, stderr)
+
+
+def task_as_json(task: TaskSummary) -> dict[str, Any]:
+    """Return a line of the list of tasks, by the names that ``rlexp tasks --json`` has."""
+    return {
+        "id": task.id,
+        "name": task.name,
+        "status": task.status,
+        "reason": task.reason,
+        "trainer": task.trainer,
+        "seats": task.num_seats,
+        "taken": list(task.taken),
+        "weights_version": task.weights_version,
+        "is_submitted": task.is_submitted,
+        "age_s": round(task.age_s, 3),
+        "figures": task.figures,
+    }
+
+
+def seats_of(task: TaskSummary) -> str:
+    """Return each seat with a mark, ``seats 0 ● 1 ○``; of many, how many are taken."""
+    if task.num_seats > _MOST_SEATS:
+        return f"seats {count(task.num_taken)}/{count(task.num_seats)}"
+    return "seats " + " ".join(f"{seat} {TAKEN if seat in task.taken else FREE}" for seat in range(task.num_seats))
+
+
+def fitting(forms: Iterator[str], columns: int | None) -> str:
+    """Return the first form that has at most so many columns, else the last one."""
+    last = ""
+    for last in forms:
+        if columns is None or len(last) <= columns:
+            break
+    return last
+
+
+def short_duration(seconds: float) -> str:
+    """Return ``45s``, ``1m02``, ``2h05`` or ``3d04h``."""
+    minutes, second = divmod(int(max(seconds, 0)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d{hour:02d}h"
+    if hours:
+        return f"{hours}h{minute:02d}"
+    return f"{minutes}m{second:02d}" if minutes else f"{second}s"
