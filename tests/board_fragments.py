@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
-from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.board_state import BoardState
 from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.rollout.episodes import Episodes

@@ -241,11 +241,14 @@ class Agent(ABC, Generic[ConfigT]):
             self._events.append(f"{played}; set evaluation_config.horizon, or a longer evaluation_timeout_s")
         return {"evaluation": evaluation_figures(played)}
 
-    def save(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
-        """Write a checkpoint to ``directory``; raises what the file system raises."""
+    def save(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool = True) -> Path:
+        """Write a checkpoint to ``directory``; raises what the file system raises.
+
+        ``with_replay`` false leaves out what :meth:`add_to_checkpoint` adds, whatever the keys say.
+        """
         while True:
             try:
-                return self._write_checkpoint(directory, metadata)
+                return self._write_checkpoint(directory, metadata, with_replay)
             except ActorLostError:
                 continue  # an actor failed while its state was read; those that fail too often raise TrialError
 
@@ -254,7 +257,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.optimizer.stop()
         self.pool.stop()
 
-    def _write_checkpoint(self, directory: Path, metadata: Mapping[str, Any]) -> Path:
+    def _write_checkpoint(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool) -> Path:
         with self.optimizer.paused() as learner:
             arrays: CheckpointArrays = {
                 "learner": learner.state_dict(),
@@ -263,7 +266,8 @@ class Agent(ABC, Generic[ConfigT]):
             }
             whole_state = self._state()
         # The learner may continue now, with the batches that it has: its results are used by the next step only.
-        self.add_to_checkpoint(arrays, whole_state)
+        if with_replay:
+            self.add_to_checkpoint(arrays, whole_state)
         arrays[STATE_GROUP], state = split_state(whole_state)
         return write_checkpoint(directory, arrays, state, metadata)
 

@@ -6,6 +6,7 @@ directory gets its name after that. Agents write and read them; Tune only learns
 """
 
 from rlexp.checkpoint.contents import Checkpoint, Manifest, read_checkpoint, read_state, verify_checkpoint
+from rlexp.checkpoint.packed import iteration_of_packed, pack_checkpoint, unpack_checkpoint
 from rlexp.checkpoint.trial import (
     checkpoint_directory,
     list_checkpoints,
@@ -22,15 +23,18 @@ __all__ = [
     "Checkpoint",
     "Manifest",
     "checkpoint_directory",
+    "iteration_of_packed",
     "list_checkpoints",
     "newest_checkpoint",
     "newest_manifest",
     "newest_with_damaged_aside",
+    "pack_checkpoint",
     "publish_checkpoint",
     "read_checkpoint",
     "read_state",
     "remove_checkpoint",
     "set_aside",
+    "unpack_checkpoint",
     "verify_checkpoint",
     "write_checkpoint",
 ]

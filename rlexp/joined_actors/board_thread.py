@@ -6,14 +6,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from zlib import crc32
 
 from rlexp.errors import RlexpError, TrialError
+from rlexp.joined_actors.board_state import BoardState
+from rlexp.joined_actors.task_records import TaskRecords
 from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
 from rlexp.transport.backoff import Backoff
-from rlexp.transport.board import Board, Fenced, Lead, News, SeatHolder, Task, TaskStatus, TrainerBeat
+from rlexp.transport.board import Board, Fenced, Lead, News, Task, TaskStatus, TrainerBeat
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.carrier import Carrier
 
@@ -23,6 +25,8 @@ NEWS_PERIOD_S: Final = 0.02
 """Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
 KEPT_VERSIONS: Final = 2
 """Weights on the board: an actor may still read those before the newest ones."""
+LEASE_SLACK_S: Final = 2.0
+"""How much longer than a lease a trainer waits for that of the one before."""
 STOP_TIMEOUT_S: Final = 10.0
 
 
@@ -38,21 +42,11 @@ class BoardLink:
     """Who trains it: unlike any other process's."""
     key: bytes
     """Of the task's messages; see :func:`~rlexp.transport.credentials.message_key`."""
-
-
-@dataclass(frozen=True)
-class BoardState:
-    """What the thread has learned, replaced as a whole."""
-
-    num_beats: int = 0
-    """Answers of the board."""
-    seats: tuple[SeatHolder, ...] = ()
-    answered_s: float = 0.0
-    """When the last answer came, by the thread's clock."""
-    num_queued: int | None = None
-    is_connected: bool = False
-    is_cancelled: bool = False
-    num_lost_connections: int = 0
+    epoch: int = 0
+    """Of the right to train it, where ``member`` has it already."""
+    file: str = ""
+    """The experiment of a submitted task; the board may have lost it."""
+    records: TaskRecords = field(default_factory=TaskRecords)
 
 
 @dataclass
@@ -94,8 +88,10 @@ class BoardThread:
         self._messages: deque[bytes] = deque()
         self._outgoing = _Outgoing()
         self._error: Exception | None = None
-        self._stopping = threading.Event()
+        self._records = link.records
+        self._stopping = link.records.stopping
         self._lead: Lead | None = None
+        self._began_s: float | None = None
         self._versions: deque[int] = deque()
         self._last_newer: Newer | None = None
         self._published_s = -1.0
@@ -155,7 +151,7 @@ class BoardThread:
             self._work(carrier)
             if self._lead is not None:
                 self._publish_news()
-                self._link.board.finish(self._lead, TaskStatus.ENDED)
+                self._end(self._lead)
         except BoardLostError:
             pass  # while it stops; otherwise _work handles it
         except Exception as error:  # whatever ends the thread ends the trial
@@ -172,9 +168,11 @@ class BoardThread:
         backoff, lost_s = Backoff(crc32(self._link.member.encode())), None
         while not self._stopping.is_set():
             try:
-                if self._lead is None or not self.state.is_connected:
-                    self._begin()
+                if (self._lead is None or not self.state.is_connected) and not self._begin():
+                    self._stopping.wait(self._beat_s)
+                    continue
                 self._publish_if_due()
+                self._put_rows()
                 self._receive(carrier)
             except BoardLostError as error:
                 lost_s = self._clock() if lost_s is None else lost_s
@@ -185,27 +183,58 @@ class BoardThread:
                 backoff.succeeded()
 
     def _lose_connection(self, error: RlexpError, lost_s: float) -> None:
-        state = self.state
-        lost = state.num_lost_connections + state.is_connected
-        self.state = BoardState(state.num_beats, state.seats, state.answered_s, None, False, False, lost)
+        self.state = self.state.disconnected()
         if self._clock() - lost_s > self._patience_s:
             raise TrialError(
                 f"the board was away for {self._patience_s:g} s (board.patience_s): {error.message}",
                 "rlexp resume continues the run once the board is back",
             )
 
-    def _begin(self) -> None:
-        """Announce the task and take the lead, for the first time or again."""
+    def _begin(self) -> bool:
+        """Announce the task and take the lead, for the first time or again; return False where it is not free yet."""
         board, link = self._link.board, self._link
         board.announce(self._task, {holder.index: holder.epoch for holder in self.state.seats})
-        lead = board.lead(link.task_id, link.member, self._lease_s, self._lead.epoch if self._lead else 0)
+        before = link.epoch if self._lead is None else self._lead.epoch
+        lead = board.lead(link.task_id, link.member, self._lease_s, before)
         if lead is None:
-            raise TrialError(f"task {link.task_id} has another trainer on the board", "wait until it ends")
-        self._lead = lead
+            self._wait_for_lead()
+            return False
+        if self._lead is None:
+            self.state = replace(self.state, received=board.received(link.task_id))
+        self._lead = self._records.lead = lead
         if self._last_newer is not None:  # the board may have lost it
             self._versions.clear()
             self._put_weights(self._last_newer)
         self._publish_news()
+        return True
+
+    def _wait_for_lead(self) -> None:
+        """Raise TrialError unless the lease of a trainer that has ended may still run out."""
+        now, task_id = self._clock(), self._link.task_id
+        self._began_s = now if self._began_s is None else self._began_s
+        if any(task.id == task_id and task.status.is_over for task in self._link.board.tasks()):
+            raise TrialError(f"task {task_id} is over on the board", "rlexp resume begins another task")
+        if self._lead is not None or now - self._began_s > self._lease_s + LEASE_SLACK_S:
+            raise TrialError(f"task {task_id} has another trainer on the board", "wait until it ends")
+
+    def _end(self, lead: Lead) -> None:
+        """Tell the board how the task ended, or that another trainer is to go on with it."""
+        while self._records.has_rows and self._put_rows():
+            pass
+        if self._records.status is TaskStatus.RUNNING:
+            self._link.board.give_up(lead)
+        else:
+            self._link.board.finish(lead, self._records.status, self._records.reason)
+
+    def _put_rows(self) -> bool:
+        """Put the next result rows there; return False where the lead is another's."""
+        rows = self._records.first_rows()
+        if not rows:
+            return True
+        assert self._lead is not None
+        is_put = self._link.board.put_rows(self._lead, rows)
+        self._records.drop_rows(len(rows) if is_put else 0)
+        return is_put
 
     def _publish_if_due(self) -> None:
         with self._lock:
@@ -235,7 +264,8 @@ class BoardThread:
         with self._lock:
             outgoing = self._outgoing
             outgoing.changed = False
-            news = News(self._versions[-1] if self._versions else -1, dict(outgoing.got), outgoing.figures)
+            figures = {**outgoing.figures, **self._records.figures}
+            news = News(self._versions[-1] if self._versions else -1, dict(outgoing.got), figures)
         self._published_s = self._clock()
         answer = self._link.board.publish(self._lead, news)
         if isinstance(answer, Fenced):
@@ -245,20 +275,11 @@ class BoardThread:
         self._learn(answer)
 
     def _learn(self, answer: TrainerBeat) -> None:
-        state = self.state
         if answer.status is None:  # without data: all is announced again
-            lost = state.num_lost_connections + state.is_connected
-            self.state = BoardState(state.num_beats, state.seats, state.answered_s, None, False, False, lost)
+            self.state = self.state.disconnected()
             return
-        self.state = BoardState(
-            num_beats=state.num_beats + 1,
-            seats=_merged(state.seats, answer.seats),
-            answered_s=self._clock(),
-            num_queued=answer.num_queued,
-            is_connected=True,
-            is_cancelled=answer.status is TaskStatus.CANCELLED,
-            num_lost_connections=state.num_lost_connections,
-        )
+        self.state = self.state.after(answer, self._clock())
+        self._records.is_over = answer.status.is_over
 
     def _receive(self, carrier: Carrier) -> None:
         with self._lock:
@@ -273,13 +294,3 @@ class BoardThread:
                 self._messages.extend(messages)
                 self.num_received += len(messages)
                 self._lock.notify_all()
-
-
-def _merged(known: tuple[SeatHolder, ...], answered: tuple[SeatHolder, ...]) -> tuple[SeatHolder, ...]:
-    """Return the newest holder of each seat: a board that lost its data knows only those that beat since."""
-    holders = {holder.index: holder for holder in known}
-    for holder in answered:
-        before = holders.get(holder.index)
-        if before is None or holder.epoch >= before.epoch:
-            holders[holder.index] = holder
-    return tuple(holders[index] for index in sorted(holders))

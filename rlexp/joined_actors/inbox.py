@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlexp.joined_actors.admission import Admission, AdmissionRules, RefusedError
-from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.board_state import BoardState
 from rlexp.joined_actors.fragment_message import open_fragment
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import FrameRows, SampleBatch
@@ -60,6 +60,7 @@ class Inbox:
         self._refusals: deque[str] = deque(maxlen=KEPT_REFUSALS)
         self._events: list[str] = []
         self._counts = dict.fromkeys(("fragments", "rows", "bytes", "refused", "repeated", "fenced", "lost"), 0)
+        self._has_skipped = False
         self._seen = dict(self._counts)
         self._seen_s = clock()
 
@@ -70,6 +71,7 @@ class Inbox:
 
     def open(self, messages: Iterable[bytes], state: BoardState) -> list[Opened]:
         """Return the fragments that are new; what is wrong, comes again or is fenced is counted and left out."""
+        self._skip_received(state.received)
         epochs = {holder.index: (holder.epoch, holder.member) for holder in state.seats}
         waiting, self._waiting = self._waiting, deque()
         opened = [self._open(message, epochs, beats, state) for beats, message in waiting]
@@ -184,10 +186,23 @@ class Inbox:
         It sends at most a window's size beyond what a trainer has confirmed. So this matters only where that was an
         earlier process, which confirmed more than the checkpoint knows of that this one began with.
         """
-        confirmed = number - window.size
-        if confirmed > window.got:
-            self._counts["lost"] += confirmed - window.got
-            window.advance(confirmed)
+        self._counts["lost"] += window.advance(number - window.size)
+
+    def _skip_received(self, received: Mapping[tuple[int, int], int]) -> None:
+        """Skip, once, what a trainer before this one has confirmed: its senders do not have it any more."""
+        if self._has_skipped or not received:
+            return
+        self._has_skipped, before = True, self._counts["lost"]
+        for (seat, epoch), number in received.items():
+            sender = self._senders.get(seat)
+            if not 0 <= seat < self._num_seats or (sender is not None and sender.epoch > epoch):
+                continue
+            if sender is None or sender.epoch < epoch:
+                sender = self._senders[seat] = self._new_sender(epoch)
+            self._counts["lost"] += sender.window.advance(number)
+        if num_lost := self._counts["lost"] - before:
+            fragments = "fragment is" if num_lost == 1 else "fragments are"
+            self._events.append(f"{num_lost:,} {fragments} lost: an earlier trainer got them after its last checkpoint")
 
     def _refuse(self, why: str, seat: int | None = None) -> None:
         self._counts["refused"] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.board_state import BoardState
 from rlexp.transport.board import SeatHolder
 
 RELEASED_EARLIER_S: Final = 0.5

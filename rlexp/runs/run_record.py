@@ -72,6 +72,8 @@ class TrialRecord:
     """What it plays; None in records of earlier versions."""
     storage: str | None = None
     """URL of the second place of its checkpoints, without secrets."""
+    board_task: str | None = None
+    """The id of its task on a board, where it has one: a run that is resumed continues the task unless that is over."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
         """Record how far the trial has come, from a result row."""

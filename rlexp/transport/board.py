@@ -238,6 +238,10 @@ class Board(Protocol):
         """
         ...
 
+    def received(self, task_id: str) -> dict[tuple[int, int], int]:
+        """Return by seat and epoch how far the trainers of a task have received fragments without a gap."""
+        ...
+
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         """Make ``news`` known, and keep the lead for another ``lease_s``."""
         ...

@@ -158,13 +158,15 @@ class ReceiveWindow:
         self._settled = {int(number) for number in settled}
         self._admitted = set()
 
-    def advance(self, got: int) -> None:
-        """Take what the board says is settled, where that is more."""
+    def advance(self, got: int) -> int:
+        """Take what the board says is settled, where that is more; return how many were not known to be settled."""
         if got <= self.got:
-            return
+            return 0
+        num_skipped = got - self.got - sum(number <= got for number in self._settled)
         self.got = got
         self._settled = {number for number in self._settled if number > got}
         self._admitted = {number for number in self._admitted if number > got}
         while self.got + 1 in self._settled:
             self.got += 1
             self._settled.remove(self.got)
+        return num_skipped

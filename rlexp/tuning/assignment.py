@@ -13,7 +13,7 @@ from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
-from rlexp.transport.address import BoardAddress
+from rlexp.tuning.board_task import AssignedTask, assigned_task
 
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""
@@ -36,8 +36,8 @@ class Assignment:
     """When it is compared with others."""
     keeper: str | None = None
     """The name of the Keeper's actor that has the trial's directory; None where the trial's process has it too."""
-    board: BoardAddress | None = None
-    """Where actors can join the trial, without the password, which is in the environment; None: nowhere."""
+    task: AssignedTask | None = None
+    """What the trial is on a board, where actors join it; None: nothing."""
 
 
 def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, keeper: str | None = None) -> Assignment:
@@ -56,5 +56,5 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, ke
         deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
         milestones=source.milestones,
         keeper=keeper,
-        board=source.board,
+        task=assigned_task(directory, trial, source.board),
     )

@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
-from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import Status
 from rlexp.sessions.choose import Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
+from rlexp.transport.board import Board, TaskStatus
+from rlexp.transport.board_errors import BoardError
 from rlexp.transport.credentials import message_key
 from rlexp.transport.opening import open_board
+from rlexp.tuning.handed_task import handed_task
 
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
+_LONGEST_REASON: Final = 500
+_LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class AssignedTask:
+    """The task that a trial is on a board."""
+
+    board: BoardAddress
+    """Without the password, which is in the environment."""
+    id: str
+    member: str = ""
+    """Who has the right to train it already; empty: nobody, the trial's process takes it."""
+    epoch: int = 0
+    """Of that right."""
+    file: str = ""
+    """The experiment of a submitted task."""
 
 
 def checked_board(
@@ -51,15 +75,99 @@ def refuse_board_of_sweeps(board: BoardAddress | None) -> None:
         raise UsageError("actors cannot join a sweep over a board: a board's task is one trial", _WITHOUT)
 
 
-def board_link(board: BoardAddress | None, name: str, environment: Mapping[str, str] = os.environ) -> BoardLink | None:
-    """Return what links the process of a trial with its board, as a task of its own; None without a board.
+def record_task(
+    directory: RunDirectory,
+    trials: Sequence[Trial],
+    board: BoardAddress | None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Write down in the run which task its only trial is: a run that is resumed continues a task that is not over.
 
-    ``name`` is the experiment's. A trial that begins again is another task: what was sent to the one before is not
-    mistaken for its own.
+    A task that was submitted has its id already. Raises BoardError where the board cannot be used.
     """
     if board is None:
+        return
+    (trial,) = trials
+    record, handed = directory.record.trial(trial.name), handed_task(environment)
+    if handed is not None:
+        record.board_task = handed.id
+    elif record.board_task is None or _is_over(_with_password(board, environment), record.board_task):
+        record.board_task = new_task_id(trial.experiment.name)
+    directory.write()
+
+
+def assigned_task(
+    directory: RunDirectory, trial: Trial, board: BoardAddress | None, environment: Mapping[str, str] = os.environ
+) -> AssignedTask | None:
+    """Return what the process of ``trial`` needs to know of its task; None without a board."""
+    if board is None:
         return None
-    address = replace(board, password=environment.get(PASSWORD_VARIABLE, ""))
-    task_id = new_task_id(name)
-    member = f"trainer-{secrets.token_hex(4)}"
-    return BoardLink(open_board(address), task_id, name, member, message_key(address.password, task_id))
+    task_id = directory.record.trial(trial.name).board_task
+    assert task_id is not None
+    handed = handed_task(environment)
+    if handed is None:
+        return AssignedTask(board, task_id)
+    text = (directory.path / "experiment.yaml").read_text(encoding="utf-8")
+    return AssignedTask(board, handed.id, handed.member, handed.epoch, text)
+
+
+def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, str] = os.environ) -> BoardLink | None:
+    """Return what links the process of a trial with its board; None without one. ``name`` is the experiment's."""
+    if task is None:
+        return None
+    address = _with_password(task.board, environment)
+    member, epoch = (task.member, task.epoch) if task.member else (f"trainer-{secrets.token_hex(4)}", 0)
+    key = message_key(address.password, task.id)
+    return BoardLink(open_board(address), task.id, name, member, key, epoch, task.file)
+
+
+@contextmanager
+def task_failure_told(
+    directory: RunDirectory,
+    trials: Sequence[Trial],
+    board: BoardAddress | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[None]:
+    """Tell the board, after the body, that the only trial has failed: its process cannot know that it was the last try.
+
+    A process that was killed leaves its lease, which is waited for; another trainer's is respected.
+    """
+    try:
+        yield
+    finally:
+        if board is not None:
+            (trial,) = trials
+            record = directory.record.trial(trial.name)
+            if record.status is Status.ERROR and record.board_task is not None:
+                reason = record.error.summary if record.error else "the trial failed"
+                with suppress(BoardError), closing(open_board(_with_password(board, environment))) as opened:
+                    _fail(opened, record.board_task, reason[:_LONGEST_REASON], _lease_s(trial))
+
+
+def _fail(board: Board, task_id: str, reason: str, lease_s: float) -> None:
+    ends_at = time.monotonic() + lease_s + LEASE_SLACK_S
+    while not _is_over_on(board, task_id) and time.monotonic() < ends_at:
+        lead = board.lead(task_id, f"driver-{secrets.token_hex(4)}", lease_s)
+        if lead is not None:
+            board.finish(lead, TaskStatus.FAILED, reason)
+            return
+        time.sleep(_LOOK_S)
+
+
+def _lease_s(trial: Trial) -> float:
+    config = trial.experiment.config
+    assert isinstance(config, DQNConfig)  # no other has a board
+    return config.board.lease_s
+
+
+def _is_over(board: BoardAddress, task_id: str) -> bool:
+    with closing(open_board(board)) as opened:
+        return _is_over_on(opened, task_id)
+
+
+def _is_over_on(board: Board, task_id: str) -> bool:
+    return any(task.id == task_id and task.status.is_over for task in board.tasks())
+
+
+def _with_password(board: BoardAddress, environment: Mapping[str, str]) -> BoardAddress:
+    return replace(board, password=environment.get(PASSWORD_VARIABLE, ""))

@@ -36,7 +36,8 @@ from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board_task import checked_board, refuse_board_of_sweeps
+from rlexp.tuning.board_task import checked_board, record_task, refuse_board_of_sweeps, task_failure_told
+from rlexp.tuning.handed_task import ended_with_parent
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session
@@ -86,9 +87,11 @@ def resume_run(
         if not trials:
             return _concluded(Status.TERMINATED, directory, display)
         directory.restart(trials)
+        record_task(directory, trials, board)
         session = make_session(cluster, plan, options)
         source = FixedTrials(trials, cluster.cpus, cluster.gpus, board)
-        return run_in_session(source, trials, directory, display, request, session)
+        with ended_with_parent(), task_failure_told(directory, trials, board):
+            return run_in_session(source, trials, directory, display, request, session)
 
 
 def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Display) -> None:

@@ -25,7 +25,8 @@ from rlexp.sessions.choose import OWN, Joining
 from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board_task import checked_board
+from rlexp.tuning.board_task import checked_board, record_task, task_failure_told
+from rlexp.tuning.handed_task import ended_with_parent
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
@@ -63,9 +64,11 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
     ):
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
+        record_task(directory, plan.trials, board)
         session = make_session(cluster, plan, options)
         source = FixedTrials(plan.trials, cluster.cpus, cluster.gpus, board)
-        return run_in_session(source, plan.trials, directory, display, request, session)
+        with ended_with_parent(), task_failure_told(directory, plan.trials, board):
+            return run_in_session(source, plan.trials, directory, display, request, session)
 
 
 def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: RunOptions) -> Cluster:

@@ -8,15 +8,15 @@ import os
 import time
 import traceback
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
-from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
-from rlexp.errors import RlexpError
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING
@@ -26,11 +26,14 @@ from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.board_task import board_link
 from rlexp.tuning.keeper_actor import files_of
+from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
+from rlexp.tuning.task_reports import TaskReports, save_into
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
     from rlexp.agents.process_state import ProcessState
+    from rlexp.joined_actors.board_thread import BoardLink
 
 STDERR = 2
 END_TIMEOUT_S = 10.0
@@ -47,6 +50,8 @@ class ExperimentTrainable(tune.Trainable):
 
     _agent: Agent[Any] | None = None
     _files: TrialFiles
+    _reports: TaskReports | None = None
+    """What its board is told; None without one."""
     _next: Assignment | None = None
     """The trial that begins with the next call of ``train``."""
     _process_state: ProcessState | None = None
@@ -100,7 +105,7 @@ class ExperimentTrainable(tune.Trainable):
             bounds = iteration_bounds(self._experiment.stop, self._assignment.milestones, self._last_row)
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
             stopped, over_time = self._files.stop_requested(), self._is_over_time()
-            reason = "its time_budget_s is over" if over_time else reached(self._experiment.stop, row)
+            reason = self._end_reason(over_time) or reached(self._experiment.stop, row)
             done = stopped or reason is not None
             moves = self._files.move_requested()
             now = datetime.now().astimezone()
@@ -112,7 +117,8 @@ class ExperimentTrainable(tune.Trainable):
             }
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
-            checkpoint = self._save_when_due(row, done, stopped or over_time or moves, milestone)
+            checkpoint = self._save_when_due(row, done, stopped or self._end_reason(over_time) or moves, milestone)
+            self._report_to_board(row, stopped, moves)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
         self._files.end_phases()
@@ -142,6 +148,8 @@ class ExperimentTrainable(tune.Trainable):
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
         own, aside = self._files.newest()
+        board = board_link(self._assignment.task, self._experiment.name)
+        own = self._newer_on_board(board, own)
         path = own or self._assignment.restore
         if path is not None:
             self._files.write_phase(f"reading {path.name}")
@@ -154,7 +162,7 @@ class ExperimentTrainable(tune.Trainable):
             self._resumed_row = row
         self._last_row = row or {}
         self._files.write_phase(f"creating {processes_of(config)}")
-        modules, board = self._assignment.modules, board_link(self._assignment.board, self._experiment.name)
+        modules = self._assignment.modules
         agent = make_agent(self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, modules, board)
         self._files.write_phase(TRAINING)
         return agent
@@ -177,14 +185,53 @@ class ExperimentTrainable(tune.Trainable):
         if events:
             self._events += events
             self._files.write_phase(events[-1])
-        return self._files.stop_requested() or self._files.move_requested() or self._is_over_time()
+        is_over = self._end_reason(self._is_over_time()) is not None
+        return self._files.stop_requested() or self._files.move_requested() or is_over
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
         wanted = self._experiment.config.evaluation_num_episodes
         text = f"evaluating: {num_ended} of {wanted} episodes ended, {num_env_steps:,} env steps"
         self._files.write_phase(text)
 
-    def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: bool, milestone: bool) -> str | None:
+    def _newer_on_board(self, board: BoardLink | None, own: Path | None) -> Path | None:
+        """Return the checkpoint that an earlier trainer of the task left on its board, where it is newer than ``own``.
+
+        From now on the board is told how the trial does.
+        """
+        if board is None:
+            self._reports = None
+            return own
+        config = self._experiment.config
+        assert isinstance(config, DQNConfig)  # no other has a board
+        self._reports = TaskReports(board, config.board.recovery_period_s)
+        return self._reports.recovery(self._files.folder, own) or own
+
+    def _report_to_board(self, row: dict[str, Any], stopped: bool, moves: bool) -> None:
+        """Tell the board a row, and what others need to go on or to have the result."""
+        reports, agent = self._reports, self._agent
+        if reports is None:
+            return
+        assert agent is not None
+        reports.add_row(row)
+        save = save_into(
+            lambda path: agent.save(path, self._metadata(row), with_replay=False), row["training_iteration"]
+        )
+        task = self._assignment.task
+        if moves or (stopped and task is not None and task.file):
+            reports.hand_over(save)
+        elif row["done"]:
+            reports.end(save, "it was stopped" if stopped else "")
+        else:
+            reports.save_when_due(save)
+        self._events += reports.drain_events()
+
+    def _end_reason(self, over_time: bool) -> str | None:
+        """Return why the trial is over whatever its ``stop`` says; None where nothing of that kind has happened."""
+        if self._reports is not None and self._reports.is_cancelled:
+            return "its task was cancelled"
+        return "its time_budget_s is over" if over_time else None
+
+    def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: object, milestone: bool) -> str | None:
         """Write a checkpoint at its period, at the end where asked for, and always where a person or time ends it."""
         experiment = self._experiment
         iteration = row["training_iteration"]
@@ -217,31 +264,11 @@ class ExperimentTrainable(tune.Trainable):
         return deadline_s is not None and time.time() >= deadline_s
 
     def _errors_kept(self) -> KeptErrors:
-        return KeptErrors(self._files)
+        return KeptErrors(self._files, self._fail_on_board)
 
-
-class KeptErrors:
-    """A context that keeps the error of its body among the files of a trial, and lets it pass."""
-
-    def __init__(self, files: TrialFiles) -> None:
-        self._files = files
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            self._files.write_error(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}")
-
-
-def summary(error: BaseException) -> str:
-    """Return an error in one line: the first cause, not the layers that carried it."""
-    if isinstance(error, RayTaskError):
-        error = error.cause or error
-    if isinstance(error, RlexpError):
-        return error.message + (f" ({error.hint})" if error.hint else "")
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    def _fail_on_board(self) -> None:
+        if self._reports is not None:
+            self._reports.fail()
 
 
 def processes_of(config: CommonConfig) -> str:

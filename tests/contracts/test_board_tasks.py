@@ -188,6 +188,18 @@ def test_figures_are_listed(board: Board) -> None:
     assert listed(board).figures == {"num_updates": 5, "actors": {"0": None}}
 
 
+def test_successor_learns_what_was_received(board: Board) -> None:
+    first = running(board)
+    assert board.received("t1") == {}
+    seats = [claimed(board), claimed(board)]
+    got = {(seat.index, seat.epoch): 10 + seat.index for seat in seats}
+    board.publish(first, News(0, got))
+    board.give_up(first)
+    taken(board, "second")
+    assert board.received("t1") == got
+    assert board.received("other") == {}
+
+
 def test_rows_are_numbered_over_all_trainers(board: Board) -> None:
     first = running(board)
     assert board.rows("t1", 0) == board.rows("t1", 7) == []

@@ -60,7 +60,7 @@ def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: B
         max_fragment_bytes=int(board.max_fragment_mb * MB),
         max_strikes=board.max_strikes,
     )
-    task = Task(link.task_id, link.name, board.actors, describe_trial(config, trial))
+    task = Task(link.task_id, link.name, board.actors, describe_trial(config, trial), link.file)
     capacity = max(INBOX_SHARE * board.actors, board.window)
     thread = BoardThread(link, task, capacity, board.beat_s, board.lease_s, board.patience_s)
     return BoardSource(pool, thread, inbox, source_config)

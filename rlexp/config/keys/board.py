@@ -35,6 +35,10 @@ class BoardConfig(KeyGroup):
     weights_period_s: Positive = 1.0
     """Seconds between two versions of the weights that actors get, at least."""
 
+    recovery_period_s: Positive = 60.0
+    """Seconds between two checkpoints without replay that the trial puts on the board, at least. A trainer that follows
+    one that died begins from the newest of them: what was learned since is lost."""
+
     max_fragment_mb: Positive = 4.0
     """Largest fragment that the trainer accepts, in MB before compression."""
 

@@ -158,6 +158,11 @@ class MemoryBoard:
             entry.trainer = Lease(given, member, now + lease_s)
             return Lead(task_id, given, member, lease_s)
 
+    def received(self, task_id: str) -> dict[tuple[int, int], int]:
+        with self._server.lock:
+            entry = self._server.entries.get(task_id)
+            return dict(entry.got) if entry else {}
+
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         now = self._server.clock()
         with self._server.lock:

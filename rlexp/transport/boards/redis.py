@@ -24,7 +24,14 @@ from rlexp.transport.board import (
 )
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.boards import scripts
-from rlexp.transport.boards.redis_values import SUMMARY_FIELDS, holders, milliseconds, numbered_row, summary
+from rlexp.transport.boards.redis_values import (
+    SUMMARY_FIELDS,
+    holders,
+    milliseconds,
+    numbered_row,
+    received_of,
+    summary,
+)
 from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnection
 from rlexp.transport.task_limits import KEPT_ROWS, KEPT_S, check_name, check_rows, check_task, is_name
 
@@ -135,6 +142,13 @@ class RedisBoard:
         arguments: Command = [_key(task_id, "task"), member, milliseconds(lease_s), epoch, KEPT_S]
         given = int(self._connection.run(scripts.LEAD, [_key(task_id, "trainer")], arguments))
         return Lead(task_id, given, member, lease_s) if given else None
+
+    def received(self, task_id: str) -> dict[tuple[int, int], int]:
+        fields = self._connection.call("HGETALL", _key(task_id, "got"))
+        try:
+            return received_of(fields)
+        except ValueError as error:
+            raise BoardError(f"the board has numbers of task {task_id} that cannot be read") from error
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         names = ("trainer", "task", "got", "figures", "seats", "epochs", "in:0")

@@ -34,6 +34,15 @@ def numbered_row(value: bytes) -> tuple[int, str]:
     return int(number), row
 
 
+def received_of(fields: Mapping[bytes, bytes]) -> dict[tuple[int, int], int]:
+    """Return numbers by seat and epoch, from those by the text ``SEAT:EPOCH``; may raise ValueError."""
+    found = {}
+    for field, number in fields.items():
+        seat, _, epoch = field.decode().partition(":")
+        found[int(seat), int(epoch)] = int(number)
+    return found
+
+
 def summary(
     task_id: str,
     task: Sequence[Any],

@@ -1,6 +1,6 @@
 """Who has joined, left or been lost, by the answers of the board."""
 
-from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.board_state import BoardState
 from rlexp.joined_actors.seat_watch import SeatWatch
 from rlexp.transport.board import SeatHolder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,22 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import UsageError
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
+from rlexp.transport.board import Task
 from rlexp.transport.credentials import message_key
-from rlexp.tuning.board_task import board_link, checked_board
+from rlexp.transport.opening import open_board
+from rlexp.tuning.board_task import (
+    AssignedTask,
+    assigned_task,
+    board_link,
+    checked_board,
+    record_task,
+    task_failure_told,
+)
+from rlexp.tuning.handed_task import TASK_VARIABLE, HandedTask, handed_task
 
 BOARD = BoardAddress("memory", "test-board-task")
 
@@ -53,19 +66,89 @@ def test_password_is_not_kept_with_the_board(tmp_path: Path) -> None:
 
 
 def test_link_has_the_key_of_the_password_in_the_environment() -> None:
-    link = board_link(BOARD, "small", {PASSWORD_VARIABLE: "geheim"})
+    link = board_link(AssignedTask(BOARD, "small-1"), "small", {PASSWORD_VARIABLE: "geheim"})
     assert link is not None
     assert link.key == message_key("geheim", link.task_id)
-    assert link.name == "small"
+    assert (link.task_id, link.name, link.epoch, link.file) == ("small-1", "small", 0, "")
     assert board_link(None, "small") is None
 
 
-def test_trial_that_begins_again_is_another_task() -> None:
-    first, second = board_link(BOARD, "small", {}), board_link(BOARD, "small", {})
+def test_each_process_of_a_trial_is_another_member_of_the_same_task() -> None:
+    task = AssignedTask(BOARD, "small-1")
+    first, second = board_link(task, "small", {}), board_link(task, "small", {})
     assert first is not None
     assert second is not None
-    assert first.task_id != second.task_id
+    assert first.task_id == second.task_id
     assert first.member != second.member
+
+
+def test_handed_task_keeps_its_member_epoch_and_file() -> None:
+    link = board_link(AssignedTask(BOARD, "small-1", "host-1", 7, "small: {}"), "small", {})
+    assert link is not None
+    assert (link.member, link.epoch, link.file) == ("host-1", 7, "small: {}")
+
+
+class Run:
+    """A run with one trial and a task on a board of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = f"test-board-task-{folder.name}"
+        self.address = BoardAddress("memory", self.server)
+        self.trials = trials_of(folder)
+        self.directory = RunDirectory.create(folder / "out", "run", None, [], overwrite=False)
+        self.directory.write_experiments(["small: {}"], "")
+        self.directory.start(self.trials)
+
+    def task_of(self, environment: dict[str, str] | None = None) -> AssignedTask:
+        record_task(self.directory, self.trials, self.address, environment or {})
+        task = assigned_task(self.directory, self.trials[0], self.address, environment or {})
+        assert task is not None
+        return task
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
+    with run.directory:
+        yield run
+
+
+def test_run_that_is_resumed_continues_its_task_until_that_is_over(run: Run) -> None:
+    first = run.task_of()
+    board = open_board(run.address)
+    board.announce(Task(first.id, "small", 1))
+    assert run.task_of() == first
+    assert read_run_record(run.directory.path).trials[0].board_task == first.id
+    board.cancel(first.id, "")
+    assert run.task_of().id != first.id
+
+
+def test_run_without_a_board_has_no_task(run: Run) -> None:
+    record_task(run.directory, run.trials, None)
+    assert assigned_task(run.directory, run.trials[0], None) is None
+    assert run.directory.record.trials[0].board_task is None
+
+
+def test_run_of_a_submitted_task_is_that_task(run: Run) -> None:
+    handed = HandedTask("given-1", 8, 1, "host with spaces")
+    task = run.task_of({TASK_VARIABLE: handed.to_text()})
+    assert task == AssignedTask(run.address, "given-1", "host with spaces", 8, "small: {}")
+
+
+@pytest.mark.parametrize("text", ["", "a", "a b c d", "a:b 1 2 c", "a 1 2 "])
+def test_handed_task_that_join_did_not_write_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=TASK_VARIABLE):
+        handed_task({TASK_VARIABLE: text})
+
+
+@pytest.mark.parametrize(("status", "expected"), [(Status.ERROR, "FAILED"), (Status.STOPPED, "RUNNING")])
+def test_board_learns_of_a_failure_only(run: Run, status: Status, expected: str) -> None:
+    task, board = run.task_of(), open_board(run.address)
+    board.announce(Task(task.id, "small", 1))
+    with task_failure_told(run.directory, run.trials, run.address, {}):
+        run.directory.trial_status(run.trials[0], status, RecordedError("no memory left"))
+    (summary,) = board.tasks()
+    assert (summary.status, summary.reason) == (expected, "no memory left" if expected == "FAILED" else "")
 
 
 @pytest.mark.parametrize(
