@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -14,7 +15,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DrainRequest:
-    """Owns the handlers of the signals while it is entered; a second signal raises KeyboardInterrupt."""
+    """Owns the handlers of the signals while it is entered; a second signal raises KeyboardInterrupt.
+
+    Entered in another thread than the main one, it handles none.
+    """
 
     def __init__(self, limit_s: float | None = None, parent: int | None = None) -> None:
         """Ask after ``limit_s`` seconds too, and once ``parent`` is not the parent process any more."""
@@ -38,6 +42,8 @@ class DrainRequest:
         return 0 if self.signal is None else 128 + self.signal
 
     def __enter__(self) -> DrainRequest:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # Python lets only the main thread handle signals: of a program that joins in another one
         handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._previous = {number: signal.signal(number, self._handle) for number in handled}
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlexp.commands.options import (
     AsJson,
     AsJsonLines,
     Debug,
+    Imports,
     Name,
     Out,
     Overrides,
@@ -86,6 +88,7 @@ def submit(
     name: Name = None,
     overwrite: Overwrite = False,
     seed: Seed = None,
+    imports: Imports = None,
     allow_unknown: AllowUnknown = False,
     evaluate: Evaluate = None,
     no_wait: NoWait = False,
@@ -100,9 +103,9 @@ def submit(
     They are kept in OUT/NAME like those of rlexp run. Ctrl-C ends the waiting only: the task goes on.
     """
     address = required_board(board, insecure, "rlexp submit FILE --board redis://HOST:6379")
-    _check_options(file, attach, no_wait, evaluate)
+    check_options(file, attach, no_wait, evaluate)
     outlive_readers()
-    plan = None if file is None else _checked_plan(file, overrides, seed, allow_unknown)
+    plan = None if file is None else checked_plan(file, overrides or (), seed, imports or (), allow_unknown)
     from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.submission.submit import SubmitOptions, Submitter
     from rlexp.submission.task_run import RunPlace
@@ -155,7 +158,7 @@ def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> No
     print_cancelled(found)
 
 
-def _check_options(file: Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
+def check_options(file: Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
     """Raise UsageError where options cannot be combined."""
     if (file is None) == (attach is None):
         message = "submit needs an experiment file" if file is None else "--attach cannot be combined with a file"
@@ -165,8 +168,11 @@ def _check_options(file: Path | None, attach: str | None, no_wait: bool, evaluat
         raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
 
 
-def _checked_plan(file: Path, overrides: list[str] | None, seed: int | None, allow_unknown: bool) -> Plan:
-    plan = load_plan([file], overrides or (), seed, LoadOptions(allow_unknown=allow_unknown))
+def checked_plan(
+    file: Path, overrides: Sequence[str], seed: int | None, imports: Sequence[str], allow_unknown: bool
+) -> Plan:
+    """Return the plan of a file; print what its user should know, and raise what is wrong with it."""
+    plan = load_plan([file], overrides, seed, LoadOptions(imports=tuple(imports), allow_unknown=allow_unknown))
     print_notices(plan)
     check_requirements(plan)
     return plan

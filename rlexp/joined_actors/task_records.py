@@ -10,6 +10,8 @@ from typing import Any, Final
 from rlexp.transport.board import Lead, TaskStatus
 from rlexp.transport.task_limits import KEPT_ROWS
 
+RESULT: Final = "result"
+"""The blob with the checkpoint at the end."""
 MOST_AT_ONCE: Final = 20
 """Rows that are put in one call: those that come after a time without the board are many."""
 

@@ -77,7 +77,8 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
             ) from error
     trial = joinable_trial(plan.trials, _WITHOUT)
     experiment = trial.experiment
-    obstacle = trusted.obstacle(experiment.env, experiment.config.env_config, plan.modules.imports)
+    arguments = {**experiment.config.env_config, **experiment.config.evaluation_config.env_config}
+    obstacle = trusted.obstacle(experiment.env, arguments, plan.modules.imports)
     if obstacle is not None:
         raise UsageError(f"task {task.id} {obstacle.message}", obstacle.hint)
     return SubmittedTask(task, plan, trial, task.file)

@@ -10,6 +10,7 @@ from zlib import crc32
 
 from rlexp.display import Display
 from rlexp.errors import CheckpointError
+from rlexp.joined_actors.task_records import RESULT
 from rlexp.submission.evaluations import EvaluationThread
 from rlexp.submission.task_notes import TaskNotes
 from rlexp.submission.task_run import TaskRun
@@ -21,8 +22,6 @@ from rlexp.transport.board_errors import BoardLostError
 LOOK_S: Final = 1.0
 """Seconds between two looks at the board."""
 TICK_S: Final = 0.2
-RESULT: Final = "result"
-"""The blob with the checkpoint that a trainer writes at the end."""
 
 T = TypeVar("T")
 

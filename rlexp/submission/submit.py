@@ -74,7 +74,7 @@ class Submitter:
                 put(board, submitted.task)
                 self._display.on_submitted(submitted.task.id)
                 return Submitted(submitted.task.id)
-            with TaskRun.create(submitted, options.place, self._shown, self._display) as run:
+            with TaskRun.create(submitted, options.place, self._display) as run:
                 try:
                     put(board, submitted.task)
                 except BaseException:
@@ -94,7 +94,7 @@ class Submitter:
             player = self._player(submitted)
             path = None if place.name is not None else run_of_task(place.out, task_id)
             if path is None:
-                run = TaskRun.create(submitted, place, self._shown, self._display)
+                run = TaskRun.create(submitted, place, self._display)
             else:
                 run = TaskRun.reopen(path, submitted, self._display)
             with run:
@@ -109,8 +109,10 @@ class Submitter:
             submission = Submission(place, watch, run, self._display, evaluations)
             try:
                 summary = submission.wait(self._should_stop)
-            except BaseException:
+            except BaseException as error:
                 run.leave()
+                if isinstance(error, KeyboardInterrupt):
+                    self._display.on_leave(task.id, self._shown)
                 raise
         if summary is not None:
             return Submitted(task.id, run.directory.path, summary.status, summary.reason)

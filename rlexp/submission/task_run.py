@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from rlexp.display import Display
-from rlexp.errors import UsageError
-from rlexp.json_file import read_json, replace_json
+from rlexp.errors import ResumeError, UsageError
 from rlexp.runs.last_row import last_row
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
-from rlexp.runs.run_record import RUN_FILE, RecordedError, Status
+from rlexp.runs.run_record import RUN_FILE, RecordedError, Status, read_run_record
 from rlexp.submission.experiment_task import SubmittedTask
 from rlexp.submission.result_checkpoint import keep_result
 from rlexp.transport.board import TaskStatus, TaskSummary
 
-TASK_FILE: Final = "task.json"
-"""In a run directory: the id of the task, and its board."""
 STATUSES: Final = {
     TaskStatus.ENDED: Status.TERMINATED,
     TaskStatus.FAILED: Status.ERROR,
@@ -56,14 +54,15 @@ class TaskRun:
         directory.trial_status(self._trial, Status.RUNNING)
 
     @classmethod
-    def create(cls, submitted: SubmittedTask, place: RunPlace, board: str, display: Display) -> TaskRun:
-        """Make the directory; raises as ``RunDirectory.create`` does. ``board`` is its address without password."""
+    def create(cls, submitted: SubmittedTask, place: RunPlace, display: Display) -> TaskRun:
+        """Make the directory; raises as ``RunDirectory.create`` does."""
         usual_name = submitted.trial.experiment.name
         directory = RunDirectory.create(place.out, usual_name, place.name, place.command, overwrite=place.overwrite)
         try:
             directory.write_experiments([submitted.source], submitted.resolved)
-            replace_json(directory.path / TASK_FILE, {"id": submitted.task.id, "board": board})
             directory.start([submitted.trial], submitted.plan.modules)
+            directory.record.trial(submitted.trial.name).board_task = submitted.task.id
+            directory.write()
             return cls(directory, submitted, display)
         except BaseException:
             directory.discard()
@@ -166,11 +165,8 @@ class TaskRun:
 
 def run_of_task(out: Path, task_id: str) -> Path | None:
     """Return the run in ``out`` that was made for a task; None where there is none."""
-    for path in sorted(out.glob(f"*/{TASK_FILE}")):
-        try:
-            about = read_json(path)
-        except (OSError, ValueError):
-            continue
-        if isinstance(about, dict) and about.get("id") == task_id and (path.parent / RUN_FILE).is_file():
-            return path.parent
+    for path in sorted(out.glob(f"*/{RUN_FILE}")):
+        with suppress(ResumeError):
+            if any(trial.board_task == task_id for trial in read_run_record(path.parent).trials):
+                return path.parent
     return None

@@ -13,6 +13,7 @@ from rlexp.checkpoint import checkpoint_directory, iteration_of_packed, pack_che
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.errors import CheckpointError
 from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.task_records import RESULT
 from rlexp.json_file import to_json
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.blobs import MAX_BLOB_BYTES
@@ -22,8 +23,6 @@ from rlexp.transport.task_limits import MAX_ROW_BYTES
 
 RECOVERY: Final = "recovery"
 """The blob from which another trainer begins."""
-RESULT: Final = "result"
-"""The blob with the checkpoint at the end."""
 LAST_UPLOAD_S: Final = 20.0
 """How long the end of a trial waits for a board that is away, to put its checkpoint there."""
 _FIGURES: Final = ("training_iteration", "timesteps_total", "time_total_s", "episode_reward_mean", "episodes_total")

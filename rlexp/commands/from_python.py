@@ -1,0 +1,86 @@
+"""What ``rlexp.submit`` and ``rlexp.join`` do: the commands of the same names, for programs and notebooks.
+
+Where a command ends with an error and an exit code, these raise an RlexpError.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from rlexp.agents.board.trusted_code import TrustedCode
+from rlexp.commands import joining
+from rlexp.commands.boards import required_board
+from rlexp.commands.submitting import check_options, checked_plan
+from rlexp.errors import TrialError
+from rlexp.rollout.evaluation import never
+from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
+from rlexp.terminal.submissions import QuietTaskDisplay, TaskDisplay
+from rlexp.transport.board import TaskStatus
+
+_OF_SIGNALS: Final = 128
+"""Exit codes above it are those of signals."""
+
+
+@dataclass(frozen=True)
+class BoardChoice:
+    """Which board, and whether others may read along on the way there."""
+
+    url: str | None
+    insecure: bool
+
+
+@dataclass(frozen=True)
+class FileChoice:
+    """Which experiment file, and how it is read."""
+
+    path: Path
+    overrides: Sequence[str]
+    seed: int | None
+    imports: Sequence[str]
+
+
+def submit(
+    file: FileChoice | None,
+    attach: str | None,
+    allow_env: Sequence[str],
+    board: BoardChoice,
+    options: SubmitOptions,
+    quiet: bool,
+) -> Submitted:
+    """See :func:`rlexp.submit`."""
+    address = required_board(board.url, board.insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
+    check_options(file and file.path, attach, not options.waits, options.num_episodes)
+    plan = None if file is None else checked_plan(file.path, file.overrides, file.seed, file.imports, False)
+    display = QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr)
+    with display:
+        submitter = Submitter(address, options, display, never)
+        if plan is not None:
+            done = submitter.submit(plan)
+        else:
+            done = submitter.attach(str(attach), TrustedCode(frozenset(allow_env)))
+    if done.status not in (None, TaskStatus.ENDED):
+        hint = None if done.directory is None else f"what came of it is in {done.directory}"
+        raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)
+    return done
+
+
+def join(as_trainer: bool, **options: Any) -> None:
+    """See :func:`rlexp.join`; ``options`` are those of the command."""
+    role = {"role": joining.JoinRole.TRAINER} if as_trainer else {}
+    try:
+        joining.join(**options, **role)
+    except typer.Exit as end:
+        if end.exit_code == _OF_SIGNALS + signal.SIGINT:
+            raise KeyboardInterrupt from None
+        if end.exit_code > _OF_SIGNALS:
+            raise SystemExit(end.exit_code) from None
+        if end.exit_code:
+            raise TrialError("an actor has failed", "its own error is on stderr") from None
