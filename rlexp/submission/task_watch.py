@@ -69,7 +69,8 @@ class TaskWatch:
         numbered = self._board.rows(self._task.id, overlap)
         if self._next and numbered and numbered[0] == (overlap, self._last_text):
             numbered = numbered[1:]
-        elif self._next and numbered and numbered[0][0] <= overlap:  # the board lost its data: these are new
+        elif self._next and (not numbered or numbered[0][0] <= overlap):  # the board lost its data: these are new
+            self._next = 0
             numbered = self._board.rows(self._task.id, 0)
         if not numbered:
             return [], ()

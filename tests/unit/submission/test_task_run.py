@@ -1,0 +1,165 @@
+"""The run of a task: what a submission records, and what of a trainer it does not believe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.checkpoint import verify_checkpoint
+from rlexp.display import QuietDisplay
+from rlexp.errors import CheckpointError, UsageError
+from rlexp.runs.checkpoints import find_checkpoint
+from rlexp.runs.run_record import Status, read_run_record
+from rlexp.submission.experiment_task import SubmittedTask
+from rlexp.submission.task_run import RunPlace, TaskRun, run_of_task
+from rlexp.transport.board import TaskStatus, TaskSummary
+from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
+
+SUMMARY = TaskSummary("t", "cartpole", TaskStatus.ENDED, "", 3, (), None, 1.0, True, {}, -1)
+
+
+class Silent(QuietDisplay):
+    def __init__(self) -> None:
+        self.ends: list[tuple[Status, str | None]] = []
+
+    def on_trial_end(self, trial: object, status: Status, message: str | None) -> None:
+        self.ends.append((status, message))
+
+    def finish(self, run: object) -> None:
+        pass
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> SubmittedTask:
+    return submitted_task(tmp_path)
+
+
+def made(submitted: SubmittedTask, folder: Path, display: Silent | None = None) -> TaskRun:
+    return TaskRun.create(submitted, RunPlace(folder / "out", None, False, ["rlexp", "submit"]), display or Silent())
+
+
+def rows_of(run: TaskRun) -> list[dict[str, Any]]:
+    (path,) = run.directory.path.glob("*/result.json")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def result(submitted: SubmittedTask, folder: Path, key: bytes = KEY, **metadata: Any) -> bytes:
+    board = MemoryBoard(MemoryServer())
+    board.submit(submitted.task)
+    ToldTrainer(board, submitted.task).put_result(folder, 7, key, **metadata)
+    content = board.get_blob(submitted.task.id, "result")
+    assert content is not None
+    return content
+
+
+def test_run_is_recorded_like_one_of_this_machine(submitted: SubmittedTask, tmp_path: Path) -> None:
+    display = Silent()
+    with made(submitted, tmp_path, display) as run:
+        run.begin()
+        run.record(result_row(1))
+        run.record(result_row(2))
+        run.add_result(result(submitted, tmp_path, metrics=result_row(2)), KEY)
+        run.finish(SUMMARY)
+    path = tmp_path / "out" / "cartpole"
+    record = read_run_record(path)
+    (trial,) = record.trials
+    assert (record.status, trial.status, trial.iterations, trial.episode_reward_mean) == ("TERMINATED",) * 2 + (2, 12.0)
+    assert trial.board_task == submitted.task.id
+    assert [row["trial_name"] for row in rows_of(run)] == [trial.name] * 2
+    assert len((path / trial.directory / "progress.csv").read_text().splitlines()) == 3
+    assert list((path / trial.directory).glob("events.out.tfevents.*"))
+    assert find_checkpoint(path).name == "checkpoint_000007"
+    assert (path / "resolved.yaml").read_text() == submitted.task.file
+    assert display.ends == [(Status.TERMINATED, None)]
+
+
+def test_checkpoint_names_the_env_and_modules_that_were_submitted(submitted: SubmittedTask, tmp_path: Path) -> None:
+    foreign = {"experiment": {"env": "os:system"}, "imports": ["antigravity"], "module_folders": ["/tmp"]}
+    with made(submitted, tmp_path) as run:
+        run.add_result(result(submitted, tmp_path, **foreign), KEY)
+        checkpoint = find_checkpoint(run.directory.path)
+    manifest = verify_checkpoint(checkpoint)
+    assert manifest.sequence == 7
+    assert manifest.metadata["experiment"]["env"] == "CartPole-v1"
+    assert (manifest.metadata["imports"], manifest.metadata["module_folders"]) == (
+        [],
+        list(submitted.plan.modules.folders),
+    )
+    assert not list(checkpoint.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("damage", [b"other key", b"cut", b"metrics"])
+def test_checkpoint_that_is_none_is_refused_and_nothing_is_left(
+    submitted: SubmittedTask, tmp_path: Path, damage: bytes
+) -> None:
+    content = result(submitted, tmp_path, **({"metrics": {"training_iteration": -1}} if damage == b"metrics" else {}))
+    with made(submitted, tmp_path) as run:
+        before = sorted(path.name for path in run.directory.path.glob("*/*"))
+        with pytest.raises(CheckpointError):
+            run.add_result(content[:-40] if damage == b"cut" else content, b"x" if damage == b"other key" else KEY)
+        assert sorted(path.name for path in run.directory.path.glob("*/*")) == before
+
+
+def test_evaluation_goes_into_the_next_row_without_one_of_its_own(submitted: SubmittedTask, tmp_path: Path) -> None:
+    ours, theirs = {"episode_reward_mean": 1.0}, {"episode_reward_mean": 2.0}
+    with made(submitted, tmp_path) as run:
+        run.add_evaluation(ours)
+        run.record(result_row(1))
+        run.record(result_row(2))
+        run.add_evaluation(ours)
+        run.record(result_row(3, evaluation=theirs))
+        run.add_evaluation(ours)
+        run.add_last_evaluation()
+        run.record(result_row(4))
+        run.add_evaluation(ours)
+        run.add_last_evaluation()
+    assert [row.get("evaluation") for row in rows_of(run)] == [ours, None, theirs, ours]
+
+
+def test_failed_task_has_its_reason(submitted: SubmittedTask, tmp_path: Path) -> None:
+    display = Silent()
+    with made(submitted, tmp_path, display) as run:
+        run.record(result_row(1))
+        run.finish(TaskSummary("t", "n", TaskStatus.FAILED, "EnvError: broken", 3, (), None, 1.0, True, {}, -1))
+    (trial,) = read_run_record(run.directory.path).trials
+    assert trial.error is not None
+    assert (trial.status, trial.error.summary) == (Status.ERROR, "EnvError: broken")
+    assert display.ends == [(Status.ERROR, "EnvError: broken")]
+
+
+def test_run_that_was_left_is_found_and_goes_on(submitted: SubmittedTask, tmp_path: Path) -> None:
+    with made(submitted, tmp_path) as run:
+        run.record(result_row(1))
+        run.leave()
+    out = tmp_path / "out"
+    path = run_of_task(out, submitted.task.id)
+    assert path == run.directory.path
+    assert read_run_record(path).status is Status.STOPPED
+    assert run_of_task(out, "other") is None
+    with TaskRun.reopen(path, submitted, Silent()) as again:
+        assert again.last_row is not None
+        assert again.last_row["training_iteration"] == 1
+        again.record(result_row(2))
+        again.finish(SUMMARY)
+    assert [row["training_iteration"] for row in rows_of(again)] == [1, 2]
+    assert read_run_record(path).status is Status.TERMINATED
+
+
+def test_run_without_a_result_is_removed_when_it_is_left(submitted: SubmittedTask, tmp_path: Path) -> None:
+    with made(submitted, tmp_path) as run:
+        run.leave()
+    assert not run.directory.path.exists()
+
+
+def test_run_of_another_experiment_is_not_continued(submitted: SubmittedTask, tmp_path: Path) -> None:
+    with made(submitted, tmp_path) as run:
+        run.record(result_row(1))
+        run.leave()
+    (tmp_path / "b").mkdir()
+    other = submitted_task(tmp_path / "b", "b: {run: DQN, env: CartPole-v1}")
+    with pytest.raises(UsageError, match="is not the run of task"):
+        TaskRun.reopen(run.directory.path, other, Silent())

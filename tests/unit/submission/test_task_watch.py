@@ -1,0 +1,159 @@
+"""How a task is followed: rows in their order, also over boards that lose data and trainers that repeat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlexp.submission.experiment_task import SubmittedTask
+from rlexp.submission.task_notes import TaskNotes
+from rlexp.submission.task_watch import PATIENCE_S, TaskWatch, put
+from rlexp.transport.board import Board, Lead, Task, TaskStatus
+from rlexp.transport.board_errors import BoardError
+from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from tests.submitted_tasks import ToldTrainer, result_row, submitted_task
+
+
+class Place:
+    """A board with a submitted task, and the clocks of both ends."""
+
+    def __init__(self, submitted: SubmittedTask) -> None:
+        self.now_s = 0.0
+        self.server = MemoryServer(lambda: 1000.0 + self.now_s)
+        self.board: Board = MemoryBoard(self.server)
+        self.task = submitted.task
+        self.board.submit(self.task)
+        self.watch = TaskWatch(self.board, self.task, None, lambda: self.now_s)
+
+    def iterations(self) -> list[int]:
+        return [row["training_iteration"] for row in self.watch.look().rows]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(submitted_task(tmp_path))
+
+
+def test_each_row_comes_once_and_in_order(place: Place) -> None:
+    assert place.watch.look().rows == ()
+    trainer = ToldTrainer(place.board, place.task)
+    trainer.put_rows(result_row(1), result_row(2))
+    assert place.iterations() == [1, 2]
+    assert place.iterations() == []
+    trainer.put_rows(result_row(3))
+    assert place.iterations() == [3]
+
+
+def test_rows_of_a_successor_that_repeats_iterations_come_too(place: Place) -> None:
+    trainer = ToldTrainer(place.board, place.task)
+    trainer.put_rows(result_row(1), result_row(2), result_row(3))
+    place.watch.look()
+    place.board.give_up(trainer.lead)
+    ToldTrainer(place.board, place.task, "colab-2").put_rows(result_row(2, timestamp=7), result_row(3, timestamp=8))
+    assert place.iterations() == [2, 3]
+
+
+def test_what_is_no_row_is_left_out_and_told(place: Place) -> None:
+    deep = "[" * 2000 + "]" * 2000
+    wrong = ["{", "[]", json.dumps({"training_iteration": 1}), json.dumps(result_row(1, timesteps_total="x")), deep]
+    ToldTrainer(place.board, place.task).put_rows(*wrong, result_row(1))
+    news = place.watch.look()
+    assert [row["training_iteration"] for row in news.rows] == [1]
+    assert news.notes == ("left out 5 results that are none",)
+
+
+def test_rows_that_the_board_does_not_keep_are_told(place: Place) -> None:
+    trainer = ToldTrainer(place.board, place.task)
+    trainer.put_rows(result_row(1))
+    place.watch.look()
+    for start in range(2, 1202, 100):
+        trainer.put_rows(*(result_row(iteration) for iteration in range(start, start + 100)))
+    news = place.watch.look()
+    assert news.notes == ("200 results are not on the board any more",)
+    assert news.rows[0]["training_iteration"] == 202
+
+
+def test_watch_that_begins_again_leaves_out_what_is_recorded(place: Place) -> None:
+    ToldTrainer(place.board, place.task).put_rows(*(result_row(iteration) for iteration in (1, 2, 3, 4)))
+    recorded = result_row(2, evaluation={"episode_reward_mean": 1.0})
+    watch = TaskWatch(place.board, place.task, recorded, lambda: 0.0)
+    assert [row["training_iteration"] for row in watch.look().rows] == [3, 4]
+    unknown = TaskWatch(place.board, place.task, result_row(2, timestamp=1), lambda: 0.0)
+    assert len(unknown.look().rows) == 4
+
+
+def test_queued_task_that_the_board_lost_is_submitted_again_at_once(place: Place) -> None:
+    place.watch.look()
+    place.server.lose_data()
+    news = place.watch.look()
+    assert (news.summary, news.notes) == (None, ("the board had lost the task; it was submitted again",))
+    summary = place.watch.look().summary
+    assert summary is not None
+    assert summary.status is TaskStatus.QUEUED
+
+
+def test_task_that_has_a_trainer_is_left_to_it_for_a_while(place: Place) -> None:
+    ToldTrainer(place.board, place.task).put_rows(result_row(1), result_row(2))
+    assert place.iterations() == [1, 2]
+    place.server.lose_data()
+    assert "waiting up to 60 s" in place.watch.look().notes[0]
+    place.now_s += PATIENCE_S - 1
+    assert place.watch.look().notes == ()
+    ToldTrainerAgain(place).put_rows(result_row(3))
+    assert place.iterations() == [3]
+
+
+def test_more_rows_than_before_after_a_loss_are_all_new(place: Place) -> None:
+    ToldTrainer(place.board, place.task).put_rows(result_row(1), result_row(2))
+    assert place.iterations() == [1, 2]
+    place.server.lose_data()
+    ToldTrainerAgain(place).put_rows(*(result_row(iteration) for iteration in (3, 4, 5, 6)))
+    assert place.iterations() == [3, 4, 5, 6]
+
+
+def test_task_whose_trainer_does_not_announce_it_is_submitted_again(place: Place) -> None:
+    ToldTrainer(place.board, place.task)
+    place.watch.look()
+    place.server.lose_data()
+    place.watch.look()
+    place.now_s += PATIENCE_S + 1
+    assert place.watch.look().notes == ("the board had lost the task; it was submitted again",)
+
+
+class ToldTrainerAgain(ToldTrainer):
+    """The trainer after the board lost its data."""
+
+    def __init__(self, place: Place) -> None:
+        task = place.task
+        self.board, self.task = place.board, task
+        self.board.announce(Task(task.id, task.name, task.num_seats, {"protocol": 1}, task.file))
+        lead = self.board.lead(task.id, "colab-1", 60.0)
+        assert isinstance(lead, Lead)
+        self.lead = lead
+
+
+def test_task_that_is_there_already_is_ours_only_with_the_same_text(place: Place) -> None:
+    put(place.board, place.task)
+    with pytest.raises(BoardError, match="already"):
+        put(place.board, Task(place.task.id, "other", 1, {}, "b: {}"))
+
+
+def test_changes_of_the_trainer_are_told_once(place: Place) -> None:
+    notes = TaskNotes("redis://host")
+
+    def told() -> list[str]:
+        return notes.of(place.board.tasks()[0])
+
+    start = "no trainer has taken it yet; start one with: rlexp join redis://host --as trainer"
+    assert told() == []
+    place.now_s += 6
+    assert (told(), told()) == ([start], [])
+    trainer = ToldTrainer(place.board, place.task)
+    assert (told(), told()) == (["trainer colab-1 has taken it"], [])
+    place.board.give_up(trainer.lead)
+    waiting = "to go on, start one with: rlexp join redis://host --as trainer"
+    assert (told(), told()) == (["trainer colab-1 is gone", waiting], [])
+    ToldTrainer(place.board, place.task, "colab-2").finish()
+    assert told() == []
