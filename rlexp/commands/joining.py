@@ -1,4 +1,4 @@
-"""``rlexp join``: plays for trials that are trained elsewhere. It loads neither torch nor Ray."""
+"""``rlexp join``: plays for trials of others, or trains submitted ones. It loads neither torch nor Ray itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import socket
 import sys
 from contextlib import closing
 from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -18,11 +20,23 @@ from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
 from rlexp.commands.options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
+from rlexp.errors import UsageError
 from rlexp.sessions.choose import seconds_of
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BOARD_VARIABLE, BoardAddress
 
 _INTERRUPTED: Final = 130
+_UNITS: Final = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
+DEFAULT_OUT: Final = Path("results")
+
+
+class JoinRole(StrEnum):
+    """What a process does for tasks."""
+
+    ACTOR = "actor"
+    TRAINER = "trainer"
+
+
 _LONGEST_HOST: Final = 24
 
 Url = Annotated[
@@ -49,6 +63,20 @@ Modules = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Import a module where a task asks for it; repeatable."),
 ]
+Role = Annotated[
+    JoinRole,
+    typer.Option(
+        "--as", help="Play for tasks (actor), or train submitted ones (trainer), which loads Ray and PyTorch."
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where a trainer keeps the runs of its tasks.")]
+Cpus = Annotated[
+    int | None, typer.Option("--cpus", min=1, metavar="N", help="A trainer leaves tasks alone that need more CPUs.")
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option("--max-memory", metavar="SIZE", help="A trainer leaves tasks alone whose replay needs more, say 8GB."),
+]
 Silent = Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors.")]
 
 
@@ -58,6 +86,10 @@ def join(
     duration: Duration = None,
     task: TaskId = None,
     processes: Processes = 1,
+    role: Role = JoinRole.ACTOR,
+    out: Out = None,
+    cpus: Cpus = None,
+    max_memory: MaxMemory = None,
     allow_env: AllowEnv = None,
     imports: Modules = None,
     insecure: Insecure = False,
@@ -68,19 +100,25 @@ def join(
     """Play for trials that others train with run --board: take a free seat, send what is played, wait again.
 
     Ctrl-C finishes the fragment, waits until the trainer has it, gives the seat back and exits with 130; a second
-    one ends at once. A board that is away is tried again, for ever.
+    one ends at once. A board that is away is tried again, for ever. With --as trainer, tasks that were submitted are
+    trained here, one after another; then Ctrl-C leaves a checkpoint on the board, from which another trainer goes on.
     """
     board = required_board(url, insecure)
+    limits = _limits(role, out, cpus, max_memory)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
     if processes > 1:
         given = {"once": once, "for": duration, "task": task, "allow_env": allow_env, "import": imports}
+        given |= {"as": role.value, "out": None if out is None else str(out), "max_memory": max_memory}
+        given["cpus"] = None if cpus is None else str(cpus)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
         raise typer.Exit(join_in_processes(words, processes, os.environ))
     parent = os.environ.get(PARENT_VARIABLE)
-    from rlexp.agents.board.joiner import Joiner, JoinOptions
+    from rlexp.agents.board.joiner import Joiner, JoinOptions, Player, has_no_trainer
+    from rlexp.agents.board.submitted_task import TrainerLimits
     from rlexp.agents.board.task_player import TaskPlayer
     from rlexp.agents.board.trusted_code import TrustedCode
+    from rlexp.commands.training_process import TaskTrainer, TrainingOptions
     from rlexp.terminal.boards import ActorDisplay
     from rlexp.transport.opening import open_board
 
@@ -88,8 +126,14 @@ def join(
     trusted = TrustedCode(frozenset(allow_env or ()), UserModules(tuple(imports or ()), with_current_folder(())))
     request = DrainRequest(limit_s, None if parent is None else int(parent))
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
-        player = TaskPlayer(opened, member, board.password, trusted, display)
-        joiner = Joiner(opened, member, JoinOptions(task, once), player, display.note, request)
+        options = JoinOptions(task, once)
+        player: Player = TaskPlayer(opened, member, board.password, trusted, display)
+        if limits is not None:
+            words = _words(None, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
+            training = TrainingOptions(board, out or DEFAULT_OUT, TrainerLimits(*limits), words)
+            options = replace(options, wants=has_no_trainer, nothing="no submitted task waits for a trainer; waiting")
+            player = TaskTrainer(opened, member, trusted, training, display.note)
+        joiner = Joiner(opened, member, options, player, display.note, request)
         try:
             joiner.run()
         except KeyboardInterrupt:
@@ -97,9 +141,29 @@ def join(
     raise typer.Exit(request.exit_code)
 
 
-def _words(board: BoardAddress, **options: str | bool | list[str] | None) -> list[str]:
+def _limits(
+    role: JoinRole, out: Path | None, cpus: int | None, max_memory: str | None
+) -> tuple[int | None, int | None] | None:
+    """Return the CPUs and bytes that tasks may use; None for actors, to which no such option may be given."""
+    if role is JoinRole.TRAINER:
+        return cpus, None if max_memory is None else _bytes(max_memory)
+    for option, value in (("--out", out), ("--cpus", cpus), ("--max-memory", max_memory)):
+        if value is not None:
+            raise UsageError(f"{option} is for trainers", f"add --as trainer, or leave out {option}")
+    return None
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of a size such as 8GB; raises UsageError where it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"--max-memory {text} is no size", "write 8GB or 500MB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _words(board: BoardAddress | None, **options: str | bool | list[str] | None) -> list[str]:
     """Return the arguments of this command for one of its processes; the password is in the environment."""
-    words = [str(replace(board, password=""))]
+    words = [] if board is None else [str(replace(board, password=""))]
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class ActorSettings:
     window: int
     beat_s: float
     max_weights_bytes: int
+    patience_s: float = math.inf
+    """How long it keeps a seat of a task without a trainer."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,9 @@ class JoinedActor:
         """Keep ``seat``, which was claimed, from now on."""
         self._seat, self._settings, self._clock = seat, settings, clock
         self._feed = WeightsFeed(board, seat.task_id, settings.key, settings.max_weights_bytes)
-        self._outbox = Outbox(board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock)
+        self._outbox = Outbox(
+            board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock, settings.patience_s
+        )
         self._make_worker = make_worker
         self._began_s = clock()
         self._waited_s = 0.0

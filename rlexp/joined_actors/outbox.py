@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ class SeatEnd(Enum):
     TASK_OVER = "the task is over"
     FENCED = "another actor has the seat"
     STOPPED = "it was stopped"
+    NO_TRAINER = "the task has no trainer any more"
 
 
 class Outbox:
@@ -40,8 +42,9 @@ class Outbox:
         feed: WeightsFeed,
         beat_s: float,
         clock: Callable[[], float] = time.monotonic,
+        patience_s: float = math.inf,
     ) -> None:
-        """Beat every ``beat_s`` at least; begins with ``start``."""
+        """Beat every ``beat_s`` at least, from ``start`` on; leave a task without a trainer after ``patience_s``."""
         self.window = window
         """To be read only, by others than this thread."""
         self.num_bytes = 0
@@ -55,6 +58,8 @@ class Outbox:
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._closing = threading.Event()
+        self._patience_s = patience_s
+        self._led_s = clock()
         self._last_beat_s = -beat_s
         self._wait_s = SHORTEST_BEAT_S
         self._round_trip_s = 0.0
@@ -157,6 +162,10 @@ class Outbox:
         self._wait_s = SHORTEST_BEAT_S if moved else min(2 * self._wait_s, LONGEST_FULL_BEAT_S)
         if answer.status is not None and answer.status.is_over:
             self.end = SeatEnd.TASK_OVER
+        if answer.is_led:  # also where the board has lost its data: a trainer fills it again
+            self._led_s = now
+        elif self.end is None and now - self._led_s > self._patience_s:
+            self.end = SeatEnd.NO_TRAINER
         if answer.status is TaskStatus.RUNNING and answer.weights_version == -1:
             self._wait_s = min(self._wait_s, 10 * SHORTEST_BEAT_S)  # it is about to begin
         self._changed.notify_all()

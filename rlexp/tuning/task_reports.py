@@ -60,12 +60,10 @@ class TaskReports:
             iteration = iteration_of_packed(content, self._link.key)
             if own is not None and iteration_of(own) >= iteration:
                 return None
-            path = unpack_checkpoint(content, folder, self._link.key, MAX_BLOB_BYTES)
+            return unpack_checkpoint(content, folder, self._link.key, MAX_BLOB_BYTES)
         except CheckpointError as error:
             self._events.append(f"{error.message}; it is left alone")
             return None
-        self._events.append(f"continues from {path.name}, which an earlier trainer left on the board, without replay")
-        return path
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Tell a result row, and the figures that lists of tasks show."""

@@ -1,4 +1,4 @@
-"""``rlexp join``: takes free seats on a board and plays there, one task after another, without torch or Ray."""
+"""``rlexp join``: finds tasks on a board and plays or trains them, one after another, without torch or Ray."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ _NAP_S: Final = 0.2
 ShouldStop = Callable[[], bool]
 
 
+def has_free_seat(summary: TaskSummary) -> bool:
+    """Return whether an actor could play for a task."""
+    is_trained = summary.status is TaskStatus.RUNNING and summary.trainer is not None
+    return is_trained and summary.num_taken < summary.num_seats
+
+
+def has_no_trainer(summary: TaskSummary) -> bool:
+    """Return whether a submitted task waits for a trainer: its first one, or one that follows another."""
+    return summary.is_submitted and not summary.status.is_over and summary.trainer is None
+
+
 @dataclass(frozen=True)
 class JoinOptions:
     """Which tasks an actor joins, and for how long."""
@@ -30,6 +41,10 @@ class JoinOptions:
     """The only task that is joined; None: any."""
     once: bool = False
     """Whether it ends with the first task in which it has played."""
+    wants: Callable[[TaskSummary], bool] = has_free_seat
+    """Whether there may be something to do in a task."""
+    nothing: str = "no task has a free seat; waiting"
+    """What is reported where no task is wanted."""
 
 
 class Player(Protocol):
@@ -116,14 +131,14 @@ class Joiner:
             summaries = [summary for summary in summaries if summary.id == wanted]
             if not summaries or summaries[0].status.is_over:
                 how = "is over" if summaries else "is not on the board"
-                raise UsageError(f"task {wanted} {how}", "without --task, any task is joined that has a free seat")
+                raise UsageError(f"task {wanted} {how}", "without --task, any task is joined")
         for summary in summaries:
-            if summary.id in self._unplayable or not _has_free_seat(summary):
+            if summary.id in self._unplayable or not self._options.wants(summary):
                 continue
             task = self._board.describe(summary.id)
             if task is not None and self._may_play(task):
                 return task
-        self._report_once("no task has a free seat; waiting")
+        self._report_once(self._options.nothing)
         return None
 
     def _may_play(self, task: Task) -> bool:
@@ -147,8 +162,3 @@ class Joiner:
         until_s = time.monotonic() + seconds
         while not self._should_stop() and (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _NAP_S))
-
-
-def _has_free_seat(summary: TaskSummary) -> bool:
-    is_trained = summary.status is TaskStatus.RUNNING and summary.trainer is not None
-    return is_trained and summary.num_taken < summary.num_seats

@@ -152,6 +152,7 @@ def actor_settings(config: DQNConfig, key: bytes) -> ActorSettings:
         key=key,
         window=board.window,
         beat_s=board.beat_s,
+        patience_s=board.patience_s,
         max_weights_bytes=int(board.max_weights_mb * 1e6),
     )
 

@@ -30,7 +30,8 @@ class BoardConfig(KeyGroup):
 
     patience_s: Positive = 600.0
     """Seconds that the trainer goes without the board, or with fewer than ``min_actors`` before learning starts; then
-    it writes a checkpoint and ends with an error. While the board is away it learns from replay."""
+    it writes a checkpoint and ends with an error. While the board is away it learns from replay. Actors leave a task
+    that has been without a trainer for so long."""
 
     weights_period_s: Positive = 1.0
     """Seconds between two versions of the weights that actors get, at least."""

@@ -21,7 +21,7 @@ from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.board import Seat, Task, TaskStatus
+from rlexp.transport.board import News, Seat, Task, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import message_key
 from rlexp.transport.window import SendWindow
@@ -225,6 +225,29 @@ def test_lease_that_runs_out_gives_the_seat_to_another_actor(trial: Trial) -> No
     assert outbox.num_dropped == 1
     trial.collect(3)
     assert_each_step_once(trial.rows)
+
+
+def test_actor_leaves_a_task_whose_trainer_is_dead() -> None:
+    clock = Clock()
+    server = MemoryServer(clock)
+    board = MemoryBoard(server)
+    board.announce(Task(TASK, "counting", 1))
+    lead = board.lead(TASK, "trainer", 15.0)
+    assert lead is not None
+    seat = board.claim(TASK, "a", 600.0)
+    assert seat is not None
+    feed = WeightsFeed(board, TASK, KEY, 1000)
+    outbox = Outbox(board, seat, SendWindow(WINDOW), feed, beat_s=0.01, clock=clock, patience_s=60.0)
+    outbox.start()
+    eventually(lambda: outbox.is_connected)
+    clock.added_s += 14.0
+    board.publish(lead, News())
+    clock.added_s += 50.0  # its lease has run out
+    assert outbox.end is None
+    clock.added_s += 50.0
+    eventually(lambda: outbox.end is SeatEnd.NO_TRAINER)
+    outbox.close()
+    assert board.tasks()[0].num_taken == 0
 
 
 def test_nothing_is_returned_before_enough_actors_are_there() -> None:

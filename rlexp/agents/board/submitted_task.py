@@ -1,0 +1,78 @@
+"""Whether a submitted task may be trained on this machine: what its experiment asks for, and what is allowed here.
+
+The experiment is a stranger's. It is read by the loader of experiment files, which makes nothing but checked keys of
+it; those that would reach files, servers or modules of this machine are refused.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.errors import ConfigError
+from rlexp.machine import this_machine
+from rlexp.machine.shortfalls import shortfalls
+from rlexp.transport.board import Task
+
+FILE_NAME: Final = "submitted.yaml"
+_LONGEST_MESSAGE: Final = 300
+
+
+@dataclass(frozen=True)
+class TrainerLimits:
+    """What tasks may use of this machine."""
+
+    cpus: int | None = None
+    """None: all that this process may use."""
+    max_memory: int | None = None
+    """Bytes of replay. None: the machine's memory."""
+
+
+def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
+    """Return why the task may not be trained here; None where it may. Nothing of it is imported or made."""
+    if not task.file:
+        return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
+    try:
+        plan = _plan_of(task.file, trusted)
+    except ConfigError as error:
+        what = "; ".join(problem.message for problem in error.problems)[:_LONGEST_MESSAGE]
+        return Obstacle(f"cannot be read: {what}", "rlexp run --dry-run shows what is wrong with an experiment")
+    if plan.sweeps or len(plan.trials) != 1:
+        return Obstacle("is a sweep or has several variants", "submit one variant")
+    experiment = plan.trials[0].experiment
+    return next(_obstacles(experiment, trusted, limits), None)
+
+
+def _plan_of(text: str, trusted: TrustedCode) -> Plan:
+    with tempfile.TemporaryDirectory(prefix="rlexp-task-") as folder:
+        file = Path(folder, FILE_NAME)
+        file.write_text(text, encoding="utf-8")
+        return load_plan([file], options=LoadOptions(trusted.modules.imports, module_folders=trusted.modules.folders))
+
+
+def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:
+    """Yield what keeps one experiment from being trained here."""
+    config = experiment.config
+    for key, reaches in (("restore", "a folder of this machine"), ("storage", "a server, with this machine's rights")):
+        if getattr(experiment, key) is not None:
+            yield Obstacle(f"names {reaches} with the key {key}", f"submit it without {key}")
+    arguments = {**config.env_config, **config.evaluation_config.env_config}
+    foreign = trusted.obstacle(experiment.env, arguments, ())
+    if foreign is not None:
+        yield foreign
+    if config.board_obstacle is not None:
+        yield Obstacle(f"cannot be joined by actors: {config.board_obstacle}", "train it with rlexp run")
+    machine = this_machine()
+    allowed = replace(
+        machine,
+        cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
+        memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
+    )
+    for problem in shortfalls(experiment, allowed):
+        yield Obstacle(f"does not fit here: {problem.message}", "--cpus and --max-memory say what tasks may use")

@@ -1,0 +1,147 @@
+"""``rlexp join --as trainer``: leads a submitted task, and trains it in a process of its own, with its own Ray."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rlexp.agents.board.joiner import ShouldStop
+from rlexp.agents.board.submitted_task import FILE_NAME, TrainerLimits, training_obstacle
+from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
+from rlexp.commands.joined_processes import PARENT_VARIABLE
+from rlexp.errors import TrialError
+from rlexp.joined_actors.outbox import SeatEnd
+from rlexp.runs.run_record import RUN_FILE
+from rlexp.transport.address import BoardAddress
+from rlexp.transport.board import Board, Lead, Task
+from rlexp.transport.board_errors import BoardError, BoardLostError
+from rlexp.tuning.handed_task import TASK_VARIABLE, HandedTask
+
+LEASE_S: Final = 15.0
+"""Of the lead until the process that trains has it."""
+START_S: Final = 180.0
+"""How long the lead is kept for a process that starts; then it must keep it itself."""
+END_TIMEOUT_S: Final = 60.0
+"""How long it may take to leave a checkpoint once it was asked to stop; then it is killed."""
+_RENEW_S: Final = 3.0
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Where and how tasks are trained here."""
+
+    address: BoardAddress
+    out: Path
+    limits: TrainerLimits
+    words: Sequence[str] = ()
+    """Options that the command that trains is given too."""
+
+
+class TaskTrainer:
+    """A Player of submitted tasks, see :class:`~rlexp.agents.board.joiner.Player`; used by one thread."""
+
+    def __init__(
+        self, board: Board, member: str, trusted: TrustedCode, options: TrainingOptions, report: Callable[[str], None]
+    ) -> None:
+        """``report`` is called with a sentence about what happens."""
+        self._board, self._member, self._trusted, self._options = board, member, trusted, options
+        self._report = report
+
+    def obstacle(self, task: Task) -> Obstacle | None:
+        """Return why the task may not be trained here; None where it may."""
+        return training_obstacle(task, self._trusted, self._options.limits)
+
+    def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
+        """Train the task until it ends; return None where another trainer was faster.
+
+        Raises TrialError where it failed, or cannot be trained here.
+        """
+        member = f"{self._member}-{secrets.token_hex(2)}"  # another one for each try: a former one of ours is fenced
+        lead = self._board.lead(task.id, member, LEASE_S)
+        if lead is None:
+            return None
+        folder = self._options.out / task.id
+        self._report(f"trains {task.id} ({task.name}) in {folder}")
+        with tempfile.TemporaryDirectory(prefix="rlexp-task-") as temporary:
+            file = Path(temporary, FILE_NAME)
+            file.write_text(task.file, encoding="utf-8")
+            code, is_stopped = self._train(lead, self._command(task, folder, file), should_stop)
+        if code == 0:
+            return SeatEnd.TASK_OVER
+        self._give_up(lead)
+        if is_stopped:
+            return SeatEnd.STOPPED
+        raise TrialError(f"the training of {task.id} ended with exit code {code}", f"its files are in {folder}")
+
+    def _command(self, task: Task, folder: Path, file: Path) -> list[str]:
+        """Return what trains the task: a run of its own, or the one that this machine began earlier."""
+        options, common = (
+            self._options,
+            ["--board", str(replace(self._options.address, password="")), *self._options.words],
+        )
+        rlexp = [sys.executable, "-m", "rlexp"]
+        if (folder / RUN_FILE).exists():
+            return [*rlexp, "resume", str(folder), *common]
+        imports = [word for module in self._trusted.modules.imports for word in ("--import", module)]
+        return [*rlexp, "run", str(file), "--out", str(options.out), "--name", task.id, *imports, *common]
+
+    def _train(self, lead: Lead, command: Sequence[str], should_stop: ShouldStop) -> tuple[int, bool]:
+        """Run the command to its end; return its exit code, and whether it was asked to stop.
+
+        It has a group of its own: a terminal sends it no signals.
+        """
+        handed = HandedTask(lead.task_id, lead.epoch, os.getpid(), lead.member)
+        environment = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
+        process = subprocess.Popen(command, env=environment | {TASK_VARIABLE: handed.to_text()}, process_group=0)
+        try:
+            return _wait(process, _Renewal(self._board, lead), should_stop)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _give_up(self, lead: Lead) -> None:
+        with suppress(BoardLostError):  # then its lease runs out
+            self._board.give_up(lead)
+
+
+class _Renewal:
+    """Keeps the lead while the process starts that is to keep it itself."""
+
+    def __init__(self, board: Board, lead: Lead) -> None:
+        self._board, self._lead = board, lead
+        self._ends_s = time.monotonic() + START_S
+        self._due_s = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._due_s <= now < self._ends_s:
+            self._due_s = now + _RENEW_S
+            with suppress(BoardError):
+                self._board.lead(self._lead.task_id, self._lead.member, LEASE_S, self._lead.epoch)
+
+
+def _wait(process: subprocess.Popen[bytes], renew: _Renewal, should_stop: ShouldStop) -> tuple[int, bool]:
+    deadline_s: float | None = None
+    while process.poll() is None:
+        if should_stop() and deadline_s is None:
+            deadline_s = time.monotonic() + END_TIMEOUT_S
+            process.send_signal(signal.SIGINT)
+        if deadline_s is None:
+            renew()
+        elif time.monotonic() > deadline_s:
+            process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+    return process.returncode, deadline_s is not None
