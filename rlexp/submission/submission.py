@@ -92,7 +92,9 @@ class Submission:
             for text in self._notes.of(news.summary):
                 self._display.on_note(None, text)
         for row in news.rows:
-            self._run.record(row)
+            # The last evaluation ends after the last row.
+            keep = self._run.hold if row["done"] and self._evaluations is not None else self._run.record
+            keep(row)
         if news.summary is not None:
             self._display.on_task(news.summary)
         self._evaluate(news.summary)
@@ -118,7 +120,6 @@ class Submission:
             while not self._evaluations.is_over and not should_stop():
                 self._pause(TICK_S, should_stop)
             self._evaluate(None)
-            self._run.add_last_evaluation()
         problem = None
         if self._run.wants_checkpoint or summary.status is not TaskStatus.ENDED:
             content = self._tried(lambda: self._place.board.get_blob(summary.id, RESULT), should_stop)
@@ -139,7 +140,8 @@ class Submission:
             problem = error.message
         if summary.status is TaskStatus.ENDED:
             return problem
-        self._display.on_note(None, problem)
+        if not self._run.is_empty:
+            self._display.on_note(None, problem)
         return None
 
     def _tried(self, call: Callable[[], T], should_stop: Callable[[], bool]) -> T | None:

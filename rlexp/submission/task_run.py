@@ -51,6 +51,7 @@ class TaskRun:
         self.last_row = last_row(self._folder)
         """The newest one that is recorded."""
         self._evaluation: Mapping[str, Any] | None = None
+        self._held: dict[str, Any] | None = None
         directory.trial_status(self._trial, Status.RUNNING)
 
     @classmethod
@@ -85,7 +86,7 @@ class TaskRun:
     @property
     def is_empty(self) -> bool:
         """Whether it is new and has no result."""
-        return self.directory.is_new and self.last_row is None
+        return self.directory.is_new and self.last_row is None and self._held is None
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -99,21 +100,24 @@ class TaskRun:
 
     def record(self, row: dict[str, Any]) -> None:
         """Record a result row of the trainer, with the evaluation of this process where it has none of its own."""
+        self._record_held()
         evaluation, self._evaluation = self._evaluation, None
         row = {**row, "trial_name": self._trial.name}
         if evaluation is not None:
             row = {"evaluation": dict(evaluation), **row}
-        self._write(row)
+        self._recorder.record(row)
+        self.last_row = row
+        self.directory.trial_result(self._trial, row)
         self._display.on_result(self._trial, row)
 
-    def add_evaluation(self, figures: Mapping[str, Any]) -> None:
-        """Keep an evaluation for the next row."""
-        self._evaluation = figures
+    def hold(self, row: dict[str, Any]) -> None:
+        """Record a row with the next one, or at the end: an evaluation that has not ended may belong to it."""
+        self._record_held()
+        self._held = row
 
-    def add_last_evaluation(self) -> None:
-        """Record the evaluation that came after the last row in that one, in place of what it has."""
-        if self._evaluation is not None and self.last_row is not None and "evaluation" not in self.last_row:
-            self._write({**self.last_row, "evaluation": dict(self._evaluation)})
+    def add_evaluation(self, figures: Mapping[str, Any]) -> None:
+        """Keep an evaluation for the next row that is recorded."""
+        self._evaluation = figures
 
     def add_result(self, content: bytes, key: bytes) -> None:
         """Keep the checkpoint that the trainer wrote at the end; raises CheckpointError where it is none.
@@ -126,6 +130,7 @@ class TaskRun:
 
     def finish(self, summary: TaskSummary, problem: str | None = None) -> None:
         """Record and show how the task ended; ``problem``: why its run has failed nevertheless."""
+        self._record_held()
         status = Status.ERROR if problem else STATUSES[summary.status]
         reason = problem or summary.reason or None
         failed = status is Status.ERROR
@@ -138,6 +143,7 @@ class TaskRun:
 
     def leave(self) -> None:
         """End while the task goes on; a run without any result is removed."""
+        self._record_held()
         if self.is_empty:
             self.close()
             self.directory.discard()
@@ -157,10 +163,10 @@ class TaskRun:
     ) -> None:
         self.close()
 
-    def _write(self, row: dict[str, Any]) -> None:
-        self._recorder.record(row)
-        self.last_row = row
-        self.directory.trial_result(self._trial, row)
+    def _record_held(self) -> None:
+        row, self._held = self._held, None
+        if row is not None:
+            self.record(row)
 
 
 def run_of_task(out: Path, task_id: str) -> Path | None:

@@ -101,8 +101,9 @@ class TaskDisplay(QuietTaskDisplay):
             self._line.show(fitting(self._forms(task, now_s), self._line.columns))
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Print nothing: the summary says it."""
-        self._line.close()
+        """Print why a task was cancelled; the summary says all else."""
+        if status is Status.STOPPED:
+            self._line.print_above(f"the task was cancelled: {message or 'no reason is given'}")
 
     def on_leave(self, task_id: str, board: str) -> None:
         """Print how to come back, and how to end the task."""

@@ -191,7 +191,7 @@ def test_submitted_plan_is_trained_and_evaluated_meanwhile(tmp_path: Path) -> No
 
     def train(trainer: ToldTrainer) -> None:
         key = message_key("", trainer.task.id)
-        trainer.put_rows(result_row(1))
+        trainer.put_rows(result_row(1, done=True))
         trainer.put_weights(5, key)
         trainer.publish(weights_version=5)
         trainer.put_result(tmp_path, 1, key)

@@ -112,12 +112,24 @@ def test_evaluation_goes_into_the_next_row_without_one_of_its_own(submitted: Sub
         run.record(result_row(2))
         run.add_evaluation(ours)
         run.record(result_row(3, evaluation=theirs))
+        run.hold(result_row(4))
         run.add_evaluation(ours)
-        run.add_last_evaluation()
-        run.record(result_row(4))
-        run.add_evaluation(ours)
-        run.add_last_evaluation()
+        run.finish(SUMMARY)
     assert [row.get("evaluation") for row in rows_of(run)] == [ours, None, theirs, ours]
+
+
+def test_row_that_is_held_is_kept_before_the_next_one_and_where_a_run_is_left(
+    submitted: SubmittedTask, tmp_path: Path
+) -> None:
+    with made(submitted, tmp_path) as run:
+        run.hold(result_row(1))
+        assert rows_of(run) == []
+        assert not run.is_empty
+        run.hold(result_row(2))
+        run.record(result_row(3))
+        run.hold(result_row(4))
+        run.leave()
+    assert [row["training_iteration"] for row in rows_of(run)] == [1, 2, 3, 4]
 
 
 def test_failed_task_has_its_reason(submitted: SubmittedTask, tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""``rlexp submit``, ``tasks`` and ``cancel``: what they load, refuse and print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlexp
+from rlexp.commands import submitting
+from rlexp.errors import RlexpError, UsageError
+from rlexp.transport.address import parse_address
+from rlexp.transport.opening import open_board
+from tests.brokers import RedisServer, running_redis
+from tests.submitted_tasks import EXPERIMENT
+
+TIMEOUT_S = 150
+DEAD = "redis://127.0.0.1:9"  # nothing listens at the discard port
+PASSWORD = "geheim-4711"
+SUBMITS = """
+import json, sys, rlexp
+first = sorted({"numpy", "pydantic", "ray", "torch", "typer"} & sys.modules.keys())
+done = rlexp.submit("a.yaml", board=sys.argv[1], wait=False, quiet=True)
+print(json.dumps([first, sorted({"ray", "torch"} & sys.modules.keys()), done.task_id]))
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    pytest.importorskip("redis")
+    with running_redis(PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.yaml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+@pytest.fixture
+def url(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The board's address; the password is in the environment."""
+    monkeypatch.setenv("RLEXP_BOARD_PASSWORD", PASSWORD)
+    return f"redis://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"file": "a.yaml"}, "no board is given"),
+        ({"board": DEAD}, "submit needs an experiment file"),
+        ({"file": "a.yaml", "attach": "t", "board": DEAD}, "--attach cannot be combined with a file"),
+        ({"file": "a.yaml", "wait": False, "evaluate": 1, "board": DEAD}, "--no-wait cannot be combined"),
+        ({"file": "a.yaml", "overrides": ["config.lr=fast"], "board": DEAD}, "config.lr"),
+        ({"file": "a.yaml", "board": DEAD}, "cannot be reached"),
+    ],
+)
+def test_what_is_wrong_is_an_error_and_nothing_is_created(
+    options: dict[str, Any], error: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("redis")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RLEXP_BOARD", "")
+    with pytest.raises(RlexpError, match=error):
+        rlexp.submit(**options)
+    assert [path.name for path in folder.iterdir()] == ["a.yaml"]
+
+
+def test_task_is_submitted_listed_and_cancelled_with_its_password_nowhere(
+    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-c", SUBMITS, url]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    first, loaded, task_id = json.loads(done.stdout)
+    assert (first, loaded) == ([], [])
+    submitting.tasks(url, as_json=True)
+    (task,) = (task for task in json.loads(capsys.readouterr().out)["tasks"] if task["id"] == task_id)
+    assert (task["name"], task["status"], task["seats"]) == ("cartpole", "QUEUED", 3)
+    submitting.cancel([url, task_id])
+    assert capsys.readouterr().out == f"cancelled {task_id}; nobody trained it\n"
+    with pytest.raises(UsageError, match=f"task {task_id} is over already: CANCELLED"):
+        submitting.cancel([url, task_id])
+    with pytest.raises(UsageError, match="task t-1 is not on the board"):
+        submitting.cancel([url, "t-1"])
+    command = [sys.executable, "-m", "rlexp", "submit", "--attach", task_id, "--board", url]
+    attached = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert attached.returncode == 1, attached.stderr
+    assert "the task was cancelled: cancelled with rlexp cancel" in attached.stderr
+    written = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert len(written) > 1
+    assert not any(PASSWORD.encode() in content for content in written)
+
+
+def test_interrupt_ends_the_waiting_with_130_and_the_task_goes_on(folder: Path, server: RedisServer) -> None:
+    address = f"redis://:{PASSWORD}@127.0.0.1:{server.port}"
+    command = [sys.executable, "-m", "rlexp", "submit", "a.yaml", "--board", address]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 130
+    task_id = said[0].split()[-1]
+    assert said[0].endswith(f"submitted as {task_id}\n")
+    assert f"rlexp submit --attach {task_id} --board redis://127.0.0.1:{server.port}" in rest
+    assert PASSWORD not in "".join(said) + rest
+    assert list((folder / "results").iterdir()) == []
+    board = open_board(parse_address(address))
+    assert board.cancel(task_id, "the test is over")
+    board.close()
