@@ -12,6 +12,7 @@ from rlexp.checkpoint import checkpoint_directory, pack_checkpoint, write_checkp
 from rlexp.config.load import load_plan
 from rlexp.joined_actors.task_records import RESULT
 from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
+from rlexp.sample_batch import Array
 from rlexp.submission.experiment_task import SubmittedTask, task_of
 from rlexp.transport.board import Board, Fenced, News, Task, TaskStatus
 
@@ -72,7 +73,7 @@ class ToldTrainer:
         """Put weights of the experiment's network there that are all zero."""
         shapes = {"torso.0": (4, 4), "advantage_head.0": (4, 4), "advantage_head.2": (2, 4)}
         shapes |= {"value_head.0": (4, 4), "value_head.2": (1, 4)}
-        weights = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        weights: dict[str, Array] = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
         weights |= {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in shapes.items()}
         blob = seal_weights(self.task.id, self.lead.epoch, Newer(version, weights, None, 100), key)
         assert self.board.put_blob(self.lead, blob_name(version), blob)

@@ -57,7 +57,7 @@ def submit(
 ) -> Submitted:
     """See :func:`rlexp.submit`."""
     address = required_board(board.url, board.insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
-    check_options(file and file.path, attach, not options.waits, options.num_episodes)
+    check_options(None if file is None else file.path, attach, not options.waits, options.num_episodes)
     plan = None if file is None else checked_plan(file.path, file.overrides, file.seed, file.imports, False)
     display = QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr)
     with display:
@@ -74,9 +74,9 @@ def submit(
 
 def join(as_trainer: bool, **options: Any) -> None:
     """See :func:`rlexp.join`; ``options`` are those of the command."""
-    role = {"role": joining.JoinRole.TRAINER} if as_trainer else {}
+    role = joining.JoinRole.TRAINER if as_trainer else joining.JoinRole.ACTOR
     try:
-        joining.join(**options, **role)
+        joining.join(**options, role=role)
     except typer.Exit as end:
         if end.exit_code == _OF_SIGNALS + signal.SIGINT:
             raise KeyboardInterrupt from None

@@ -22,6 +22,8 @@ from rlexp.transport.board_errors import BoardLostError
 LOOK_S: Final = 1.0
 """Seconds between two looks at the board."""
 TICK_S: Final = 0.2
+LAST_CHECKPOINT_S: Final = 30.0
+"""How long the trainer of a task that was cancelled may take to save, while it keeps its lease."""
 
 T = TypeVar("T")
 
@@ -69,6 +71,7 @@ class Submission:
         self._display, self._evaluations = display, evaluations
         self._notes = TaskNotes(place.shown)
         self._sleep = sleep
+        self._cancelled_s: float | None = None
         self._backoff = Backoff(crc32(str(run.directory.path).encode()))
 
     def wait(self, should_stop: Callable[[], bool]) -> TaskSummary | None:
@@ -79,10 +82,17 @@ class Submission:
         self._run.begin()
         while not should_stop():
             summary = self._tried(self._look, should_stop)
-            if summary is not None and summary.status.is_over:
+            if summary is not None and summary.status.is_over and not self._is_ending(summary):
                 return self._conclude(summary, should_stop)
             self._pause(LOOK_S, should_stop)
         return None
+
+    def _is_ending(self, summary: TaskSummary) -> bool:
+        """Return whether the trainer of a task that was cancelled may still be saving its checkpoint."""
+        if summary.status is not TaskStatus.CANCELLED or summary.trainer is None:
+            return False
+        self._cancelled_s = time.monotonic() if self._cancelled_s is None else self._cancelled_s
+        return time.monotonic() - self._cancelled_s < LAST_CHECKPOINT_S
 
     def _look(self) -> TaskSummary | None:
         news = self._watch.look()

@@ -21,6 +21,7 @@ from rlexp.submission.task_run import RunPlace, TaskRun
 from rlexp.submission.task_watch import TaskWatch
 from rlexp.terminal.submissions import QuietTaskDisplay
 from rlexp.transport.address import BoardAddress
+from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
@@ -77,7 +78,7 @@ class AwayBoard(MemoryBoard):
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "LOOK_S", 0.001)
-    monkeypatch.setattr(submission.Backoff, "failed", lambda self: 0.0)
+    monkeypatch.setattr(Backoff, "failed", lambda self: 0.0)
 
 
 class Scene:
@@ -134,6 +135,24 @@ def test_task_that_fails_or_is_cancelled_says_why(tmp_path: Path, status: TaskSt
     summary = scene.wait()
     assert summary is not None
     assert (summary.status, summary.reason, scene.status()) == (status, "because", recorded)
+
+
+def test_trainer_of_a_cancelled_task_has_time_to_save(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.trainer.put_rows(result_row(1))
+    assert scene.board.cancel(scene.submitted.task.id, "enough")
+
+    def save_at_third_look() -> bool:
+        if len(scene.display.tasks) == 3:
+            scene.trainer.put_result(tmp_path, 1)
+            scene.trainer.finish()
+        return False
+
+    summary = scene.wait(save_at_third_look)
+    assert summary is not None
+    assert (summary.status, summary.reason) == (TaskStatus.CANCELLED, "enough")
+    (trial,) = read_run_record(scene.run.directory.path).trials
+    assert trial.best_checkpoint is not None
 
 
 def test_board_that_is_away_is_tried_again(tmp_path: Path) -> None:

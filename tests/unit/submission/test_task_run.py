@@ -78,7 +78,11 @@ def test_run_is_recorded_like_one_of_this_machine(submitted: SubmittedTask, tmp_
 
 
 def test_checkpoint_names_the_env_and_modules_that_were_submitted(submitted: SubmittedTask, tmp_path: Path) -> None:
-    foreign = {"experiment": {"env": "os:system"}, "imports": ["antigravity"], "module_folders": ["/tmp"]}
+    foreign: dict[str, Any] = {
+        "experiment": {"env": "os:system"},
+        "imports": ["antigravity"],
+        "module_folders": ["/tmp"],
+    }
     with made(submitted, tmp_path) as run:
         run.add_result(result(submitted, tmp_path, **foreign), KEY)
         checkpoint = find_checkpoint(run.directory.path)
@@ -96,7 +100,8 @@ def test_checkpoint_names_the_env_and_modules_that_were_submitted(submitted: Sub
 def test_checkpoint_that_is_none_is_refused_and_nothing_is_left(
     submitted: SubmittedTask, tmp_path: Path, damage: bytes
 ) -> None:
-    content = result(submitted, tmp_path, **({"metrics": {"training_iteration": -1}} if damage == b"metrics" else {}))
+    metadata: dict[str, Any] = {"metrics": {"training_iteration": -1}} if damage == b"metrics" else {}
+    content = result(submitted, tmp_path, **metadata)
     with made(submitted, tmp_path) as run:
         before = sorted(path.name for path in run.directory.path.glob("*/*"))
         with pytest.raises(CheckpointError):
