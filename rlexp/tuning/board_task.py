@@ -24,7 +24,7 @@ from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.credentials import message_key
 from rlexp.transport.opening import open_board
-from rlexp.tuning.handed_task import handed_task
+from rlexp.tuning.handed_task import HandedTask, handed_task
 
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
@@ -141,13 +141,17 @@ def task_failure_told(
             if record.status is Status.ERROR and record.board_task is not None:
                 reason = record.error.summary if record.error else "the trial failed"
                 with suppress(BoardError), closing(open_board(_with_password(board, environment))) as opened:
-                    _fail(opened, record.board_task, reason[:_LONGEST_REASON], _lease_s(trial))
+                    _fail(
+                        opened, record.board_task, reason[:_LONGEST_REASON], _lease_s(trial), handed_task(environment)
+                    )
 
 
-def _fail(board: Board, task_id: str, reason: str, lease_s: float) -> None:
+def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: HandedTask | None) -> None:
+    """Let the task be FAILED, by the right that was handed to this run, or else by one of its own."""
+    member, epoch = (handed.member, handed.epoch) if handed else (f"driver-{secrets.token_hex(4)}", 0)
     ends_at = time.monotonic() + lease_s + LEASE_SLACK_S
     while not _is_over_on(board, task_id) and time.monotonic() < ends_at:
-        lead = board.lead(task_id, f"driver-{secrets.token_hex(4)}", lease_s)
+        lead = board.lead(task_id, member, lease_s, epoch)
         if lead is not None:
             board.finish(lead, TaskStatus.FAILED, reason)
             return

@@ -44,6 +44,8 @@ def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torc
     [
         (["join"], "error: no board is given"),
         (["join", DEAD, "--for", "long"], "error: --for long is no duration"),
+        (["join", DEAD, "--out", "here"], "error: --out is for trainers"),
+        (["join", DEAD, "--as", "trainer", "--max-memory", "much"], "error: --max-memory much is no size"),
         (["sweep", "a.yaml", "--board", DEAD], "error: --board is for rlexp run: a sweep has many trials"),
         (["join", "redis://:geheim@8.8.8.8"], "error: redis://:***@8.8.8.8:6379 is a public address"),
     ],

@@ -6,22 +6,31 @@ it; those that would reach files, servers or modules of this machine are refused
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
 
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import LoadOptions, Plan, load_plan
-from rlexp.errors import ConfigError
+from rlexp.envs import env_config_of, spaces_of
+from rlexp.errors import ConfigError, RlexpError
 from rlexp.machine import this_machine
-from rlexp.machine.shortfalls import shortfalls
+from rlexp.machine.replay_memory import bytes_per_transition
+from rlexp.machine.shortfalls import gib, shortfalls
 from rlexp.transport.board import Task
 
 FILE_NAME: Final = "submitted.yaml"
 _LONGEST_MESSAGE: Final = 300
+_BESIDE_SPACES: Final = 32
+"""Bytes of a transition beside observations and actions: reward, discount, priority."""
+_WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
 
 
 @dataclass(frozen=True)
@@ -75,4 +84,25 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
         memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
     )
     for problem in shortfalls(experiment, allowed):
-        yield Obstacle(f"does not fit here: {problem.message}", "--cpus and --max-memory say what tasks may use")
+        yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
+    if limits.max_memory is not None:
+        yield from _too_much_replay(experiment, trusted, limits.max_memory)
+
+
+def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: int) -> Iterator[Obstacle]:
+    """Yield an obstacle where replay needs more than is allowed by the env's own spaces; the env is made."""
+    replay = experiment.config.replay
+    if replay is None or bytes_per_transition(experiment) is not None:
+        return
+    try:
+        observations, actions = spaces_of(env_config_of(experiment.env, experiment.config, trusted.modules))
+    except RlexpError as error:
+        yield Obstacle(f"plays an env that cannot be made here: {error.message}", error.hint or "")
+        return
+    needed = replay.capacity * (2 * _bytes_of(observations) + _bytes_of(actions) + _BESIDE_SPACES)
+    if needed > max_memory:
+        yield Obstacle(f"may need {gib(needed)} for replay, and {gib(max_memory)} are allowed", _WHAT_IS_ALLOWED)
+
+
+def _bytes_of(space: gym.Space[Any]) -> int:
+    return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlexp.agents.board import joiner as joining
-from rlexp.agents.board.joiner import Joiner, JoinOptions
+from rlexp.agents.board.joiner import Joiner, JoinOptions, has_no_trainer
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import TrialError, UsageError
@@ -181,3 +181,21 @@ class TestTrustedCode:
     def test_what_was_allowed_is_played(self) -> None:
         trusted = TrustedCode(frozenset({"mine:Env"}), UserModules(("mine",)))
         assert trusted.obstacle("mine:Env", {"size": 3}, ("mine",)) is None
+
+
+def test_trainers_take_submitted_tasks_without_a_trainer() -> None:
+    board = MemoryBoard(MemoryServer())
+    announced(board, "played")
+    for task_id in ("queued", "led", "followed", "over"):
+        board.submit(Task(task_id, "a task", 1, file="small: {}"))
+    leads = {task_id: board.lead(task_id, "trainer", LEASE_S) for task_id in ("led", "followed")}
+    board.announce(Task("followed", "a task", 1))
+    followed = leads["followed"]
+    assert followed is not None
+    board.give_up(followed)
+    board.cancel("over", "")
+    assert {task.id for task in board.tasks() if has_no_trainer(task)} == {"queued", "followed"}
+    player = Player(SeatEnd.STOPPED, obstacles={"followed": Obstacle("needs 64 CPUs", "none here")})
+    reported = run(board, player, JoinOptions(wants=has_no_trainer, nothing="nothing waits"))
+    assert player.played == ["queued"]
+    assert all("nothing waits" not in text for text in reported)

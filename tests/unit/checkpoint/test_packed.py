@@ -24,7 +24,10 @@ ROOM = 1 << 20
 
 @pytest.fixture
 def packed(tmp_path: Path) -> bytes:
-    arrays = {"learner": {"w": np.arange(6, dtype=np.float32)}, "weights": {"w": np.ones((2, 3))}}
+    arrays: dict[str, dict[str, np.ndarray]] = {
+        "learner": {"w": np.arange(6, dtype=np.float32)},
+        "weights": {"w": np.ones((2, 3))},
+    }
     path = write_checkpoint(checkpoint_directory(tmp_path, 12), arrays, {"a": 1.5}, {"name": "é"})
     (path / "notes.txt").write_text("no part of a checkpoint")
     return pack_checkpoint(path, KEY)

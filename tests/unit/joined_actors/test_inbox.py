@@ -1,6 +1,7 @@
 """The trainer's inbox: each fragment once, none that is invalid, none of another epoch."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,3 +121,29 @@ def test_trainer_that_confirmed_more_than_its_checkpoint_knows_goes_on() -> None
     assert open_all(box, [*sealed(20), *sealed(21), *sealed(22), *sealed(23)]) == [20, 21, 22, 23]
     assert box.got() == {(0, EPOCH): 23}
     assert box.figures()["num_lost"] == 20
+
+
+def test_what_an_earlier_trainer_confirmed_is_lost_and_not_waited_for() -> None:
+    before = inbox(window=4)
+    assert open_all(before, [*sealed(0), *sealed(1), *sealed(3)]) == [0, 1, 3]
+    after = inbox(window=4)
+    after.load(before.state())
+    # Its actor sends from the next fragment on: it has nothing before it any more.
+    state = replace(HELD, received={(0, EPOCH): 5, (1, EPOCH + 1): 2, (9, EPOCH): 7})
+    assert first_numbers(after.open([*sealed(5), *sealed(6)], state)) == [6]  # type: ignore[arg-type]
+    assert after.got() == {(0, EPOCH): 6, (1, EPOCH + 1): 2}
+    assert after.figures()["num_lost"] == 3 + 3  # 2, 4 and 5 of the first seat, all of the second
+    assert after.drain_events() == ["6 fragments are lost: an earlier trainer got them after its last checkpoint"]
+    after.open(sealed(7), state)
+    assert after.figures()["num_lost"] == 6
+
+
+def test_trainer_that_knows_more_than_the_board_loses_nothing() -> None:
+    before = inbox(window=4)
+    open_all(before, [*sealed(0), *sealed(1)])
+    after = inbox(window=4)
+    after.load(before.state())
+    state = replace(HELD, received={(0, EPOCH): 0, (1, EPOCH): 3})
+    assert first_numbers(after.open([*sealed(1), *sealed(2)], state)) == [2]  # type: ignore[arg-type]
+    assert after.got()[0, EPOCH] == 2
+    assert after.figures()["num_lost"] == 4  # of the holder of the second seat before the present one

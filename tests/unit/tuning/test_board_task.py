@@ -141,6 +141,19 @@ def test_handed_task_that_join_did_not_write_is_refused(text: str) -> None:
         handed_task({TASK_VARIABLE: text})
 
 
+def test_failure_of_a_submitted_task_is_told_by_the_lead_that_was_handed_over(run: Run) -> None:
+    board = open_board(run.address)
+    board.submit(Task("given-1", "small", 1, file="small: {}"))
+    lead = board.lead("given-1", "host", 600.0)
+    assert lead is not None
+    environment = {TASK_VARIABLE: HandedTask(lead.task_id, lead.epoch, 1, lead.member).to_text()}
+    run.task_of(environment)
+    with task_failure_told(run.directory, run.trials, run.address, environment):
+        run.directory.trial_status(run.trials[0], Status.ERROR, RecordedError("no memory left"))
+    (summary,) = board.tasks()
+    assert (summary.status, summary.reason) == ("FAILED", "no memory left")
+
+
 @pytest.mark.parametrize(("status", "expected"), [(Status.ERROR, "FAILED"), (Status.STOPPED, "RUNNING")])
 def test_board_learns_of_a_failure_only(run: Run, status: Status, expected: str) -> None:
     task, board = run.task_of(), open_board(run.address)
