@@ -23,8 +23,6 @@ DRAIN_S: Final = 10.0
 """How long an actor that is stopped waits until the trainer has its last fragments."""
 LOOK_S: Final = 0.1
 """How long it waits at once, before it looks whether it is to stop."""
-MAX_MESSAGE_BYTES: Final = 4 << 20
-"""Fragments above it are sent in parts."""
 
 MakeWorker = Callable[[Seat], RolloutWorker]
 
@@ -179,4 +177,4 @@ class JoinedActor:
     def _seal(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> list[bytes]:
         seat = self._seat
         header = Header(seat.task_id, seat.index, seat.epoch, number)
-        return seal_fragment(header, rows, info, self._settings.key, MAX_MESSAGE_BYTES)
+        return seal_fragment(header, rows, info, self._settings.key, self._outbox.max_message_bytes)

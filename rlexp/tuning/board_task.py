@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from rlexp.config.keys.dqn import DQNConfig
@@ -70,7 +70,7 @@ def checked_board(
         raise UsageError(f"actors cannot join {trials[0].experiment.run} over a board: {reason}", _WITHOUT)
     with closing(open_board(board)) as opened:
         opened.tasks()
-    shown = replace(board, password="")
+    shown = board.without_passwords()
     by_password = f"; {PASSWORD_VARIABLE} has its password" if board.password else ""
     display.on_note(None, f"actors join with: rlexp join {shown}{by_password}")
     return shown
@@ -177,7 +177,7 @@ def _is_over_on(board: Board, task_id: str) -> bool:
 
 
 def _with_password(board: BoardAddress, environment: Mapping[str, str]) -> BoardAddress:
-    return replace(board, password=environment.get(PASSWORD_VARIABLE, ""))
+    return board.with_passwords(environment)
 
 
 def new_task_id(name: str) -> str:

@@ -14,7 +14,7 @@ from rlexp.transport.address import BoardAddress, parse_address, read_address, r
     ("text", "address"),
     [
         ("redis://h", BoardAddress("redis", "h", 6379)),
-        ("redis://h:1/2", BoardAddress("redis", "h", 1, 2)),
+        ("redis://h:1/2", BoardAddress("redis", "h", 1, "2")),
         ("redis://:p%40ss@h", BoardAddress("redis", "h", 6379, password="p@ss")),
         ("rediss://u:p@[::1]:9", BoardAddress("rediss", "::1", 9, username="u", password="p")),
         ("rediss://h?ssl_ca_certs=/a/ca.pem", BoardAddress("rediss", "h", 6379, ca_file="/a/ca.pem")),
