@@ -8,12 +8,11 @@ import secrets
 import socket
 import sys
 from contextlib import closing
-from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.boards import Insecure, required_board
+from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
 from rlexp.commands.options import AsJsonLines, Debug
@@ -60,6 +59,7 @@ def join(
     processes: Processes = 1,
     allow_env: AllowEnv = None,
     imports: Modules = None,
+    queue: QueueUrl = None,
     insecure: Insecure = False,
     quiet: Silent = False,
     as_json: AsJsonLines = False,
@@ -70,11 +70,13 @@ def join(
     Ctrl-C finishes the fragment, waits until the trainer has it, gives the seat back and exits with 130; a second
     one ends at once. A board that is away is tried again, for ever.
     """
-    board = required_board(url, insecure)
+    board = required_board(url, insecure, queue=queue)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
     if processes > 1:
         given = {"once": once, "for": duration, "task": task, "allow_env": allow_env, "import": imports}
+        if board.queue is not None:
+            given["queue"] = str(board.without_passwords().queue)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
         raise typer.Exit(join_in_processes(words, processes, os.environ))
     parent = os.environ.get(PARENT_VARIABLE)
@@ -99,7 +101,7 @@ def join(
 
 def _words(board: BoardAddress, **options: str | bool | list[str] | None) -> list[str]:
     """Return the arguments of this command for one of its processes; the password is in the environment."""
-    words = [str(replace(board, password=""))]
+    words = [str(board.without_passwords())]
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, chosen_board, refuse_board
+from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
@@ -84,6 +84,7 @@ def run(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: BoardUrl = None,
+    queue: QueueUrl = None,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
@@ -93,7 +94,10 @@ def run(
 
     A run is named after its experiment, or after the first file where there are several experiments.
     """
-    joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
+    joining, address_of_board = (
+        choose(address, os.environ, wait, working_dir),
+        chosen_board(board, insecure, queue=queue),
+    )
     options = load_options(imports, allow_unknown, fit, joining=joining)
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
@@ -158,6 +162,7 @@ def resume(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: BoardUrl = None,
+    queue: QueueUrl = None,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
@@ -169,7 +174,10 @@ def resume(
     -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not.
     """
     outlive_readers()
-    joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
+    joining, address_of_board = (
+        choose(address, os.environ, wait, working_dir),
+        chosen_board(board, insecure, queue=queue),
+    )
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 

@@ -19,7 +19,7 @@ from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.sessions.choose import Joining
-from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
+from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.credentials import message_key
@@ -72,7 +72,11 @@ def checked_board(
         opened.tasks()
     shown = board.without_passwords()
     by_password = f"; {PASSWORD_VARIABLE} has its password" if board.password else ""
-    display.on_note(None, f"actors join with: rlexp join {shown}{by_password}")
+    queue, of_queue = "", ""
+    if board.queue is not None:
+        queue = f" --queue {shown.queue}"
+        of_queue = f"; {QUEUE_PASSWORD_VARIABLE} has that of the queue" if board.queue.password else ""
+    display.on_note(None, f"actors join with: rlexp join {shown}{queue}{by_password}{of_queue}")
     return shown
 
 

@@ -73,10 +73,16 @@ LIBRARIES = {
     "typer": {"cli", "commands"},
     "yaml": {"config"},
     "redis": {"transport"},
+    "pika": {"transport"},
+    "paho": {"transport"},
     "lz4": {"replay", "transport"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
-REDIS_CLIENTS = {"transport/boards/redis.py", "transport/carriers/redis.py"}
+CLIENT_FILES = {
+    "redis": {"transport/boards/redis.py", "transport/carriers/redis.py"},
+    "pika": {"transport/carriers/amqp.py"},
+    "paho": {"transport/carriers/mqtt.py"},
+}
 
 
 def room_of(path: Path) -> str:
@@ -150,9 +156,10 @@ def test_transport_knows_bytes_and_rows_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_redis_client_has_two_files() -> None:
-    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == "redis"}
-    assert users <= REDIS_CLIENTS
+@pytest.mark.parametrize("library", CLIENT_FILES)
+def test_client_libraries_have_files_of_their_own(library: str) -> None:
+    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == library}
+    assert users <= CLIENT_FILES[library]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: B
         max_fragment_bytes=int(board.max_fragment_mb * MB),
         max_strikes=board.max_strikes,
     )
-    task = Task(link.task_id, link.name, board.actors, describe_trial(config, trial), link.file)
+    description = {**describe_trial(config, trial), "queue": link.board.queue_kind}
+    task = Task(link.task_id, link.name, board.actors, description, link.file)
     capacity = max(INBOX_SHARE * board.actors, board.window)
     thread = BoardThread(link, task, capacity, board.beat_s, board.lease_s, board.patience_s)
     return BoardSource(pool, thread, inbox, source_config)
