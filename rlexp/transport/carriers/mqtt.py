@@ -134,7 +134,9 @@ class _Session:
             if not self._is_subscribed and self._error is None:
                 self._error = BoardLostError(f"the queue {self._address} does not answer")
 
-    def _on_connect(self, _client: Any, _data: Any, _flags: Any, code: ReasonCode, properties: Properties) -> None:
+    def _on_connect(
+        self, _client: Any, _data: Any, _flags: Any, code: ReasonCode, properties: Properties | None
+    ) -> None:
         if code.is_failure:
             self._end(self._refusal(code))
         elif getattr(properties, "MaximumPacketSize", MAX_PACKET_BYTES) < MAX_PACKET_BYTES:
@@ -159,7 +161,7 @@ class _Session:
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         with self._changed:
             if self._num_bytes + len(message.payload) <= _BUFFERED_BYTES:
-                self._arrived.append(message.payload)
+                self._arrived.append(bytes(message.payload))
                 self._num_bytes += len(message.payload)
                 self._changed.notify_all()
 
