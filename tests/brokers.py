@@ -4,7 +4,6 @@ A server listens on loopback only, at a free port, keeps nothing on the disk, an
 Where one cannot be had the test is skipped with the reason; with RLEXP_REQUIRE_BROKERS=1 it fails.
 """
 
-import os
 import shutil
 import socket
 import subprocess
@@ -15,21 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import pytest
-from filelock import FileLock
+from tests.broker_packages import NoBroker, Packages, installed_program, library_environment, required
 
-_PACKAGES: Final = ("redis-server", "redis-tools", "liblzf1", "libjemalloc2", "libatomic1")
-"""Debian's names; the last ones are the libraries that not every machine has."""
-_CACHE: Final = Path(os.path.expanduser(os.environ.get("RLEXP_BROKERS", "~/.cache/rlexp-test-brokers")))
+_REDIS: Final = Packages(
+    "redis", "usr/bin/redis-server", ("redis-server", "redis-tools", "liblzf1", "libjemalloc2", "libatomic1")
+)
 _OLDEST: Final = (6, 2)
-_DOWNLOAD_S: Final = 45.0
-_RETRY_S: Final = 600.0
-"""For so long nobody tries again what has failed: other processes of the same test run would wait for it too."""
 _START_S: Final = 60.0
-
-
-class NoBroker(Exception):  # noqa: N818
-    """Why a server cannot be had."""
 
 
 class RedisServer:
@@ -54,12 +45,12 @@ class RedisServer:
     @property
     def environment(self) -> dict[str, str]:
         """What the program needs to find its libraries."""
-        return _environment(self._program)
+        return library_environment(self._program)
 
     def start(self) -> None:
         """Start it, at the same port as before where it had one."""
         for _ in range(10):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             self._process = subprocess.Popen(
                 self._command(port),
                 cwd=tempfile.gettempdir(),
@@ -118,71 +109,16 @@ class RedisServer:
 @contextmanager
 def running_redis(password: str = "") -> Iterator[RedisServer]:
     """Have a Redis running; skips the test, or fails it, where there is none."""
-    server: RedisServer | None = None
-    try:
-        server = RedisServer(_redis_program(), password)
+    with required("Redis"):
+        server = RedisServer(installed_program("redis-server", "valkey-server") or _REDIS.program(), password)
         server.start()
-    except NoBroker as error:
-        if os.environ.get("RLEXP_REQUIRE_BROKERS") == "1":
-            pytest.fail(f"no Redis: {error}")
-        pytest.skip(f"no Redis: {error}")
     try:
         yield server
     finally:
         server.kill()
 
 
-def _redis_program() -> Path:
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return Path(found)
-    program = _CACHE / "redis" / "usr/bin/redis-server"
-    failure = _CACHE / "failure"
-    try:
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        with FileLock(_CACHE / "lock", timeout=3 * _DOWNLOAD_S):
-            if program.exists():
-                return program
-            if failure.exists() and time.time() - failure.stat().st_mtime < _RETRY_S:
-                raise NoBroker(failure.read_text(encoding="utf-8"))
-            try:
-                _download(_PACKAGES, _CACHE / "redis")
-            except NoBroker as error:
-                failure.write_text(str(error), encoding="utf-8")
-                raise
-    except (OSError, TimeoutError) as error:
-        raise NoBroker(f"it is not installed, and {_CACHE} cannot be used ({error})") from error
-    return program
-
-
-def _download(packages: tuple[str, ...], folder: Path) -> None:
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        raise NoBroker("it is not installed, and its package can be had on Debian and Ubuntu only")
-    with tempfile.TemporaryDirectory(dir=_CACHE) as temporary:
-        _run(["apt-get", "download", "-o", "Acquire::Retries=0", *packages], temporary)
-        unpacked = Path(temporary, "unpacked")
-        for package in Path(temporary).glob("*.deb"):
-            _run(["dpkg", "-x", str(package), str(unpacked)], temporary)
-        if not (unpacked / "usr/bin/redis-server").exists():
-            raise NoBroker("its package does not have redis-server")
-        unpacked.rename(folder)
-
-
-def _run(command: list[str], folder: str) -> None:
-    try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_DOWNLOAD_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NoBroker(f"it is not installed, and {' '.join(command[:2])} fails ({type(error).__name__})") from error
-
-
-def _environment(program: Path) -> dict[str, str]:
-    libraries = [str(path) for path in (program.parents[1] / "lib").glob("*-linux-gnu*")]
-    if _CACHE not in program.parents:
-        return dict(os.environ)
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)}
-
-
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -7,6 +7,7 @@ import pytest
 from rlexp.sessions.own import OwnRay
 from rlexp.sessions.ray_environment import set_ray_environment
 from tests.brokers import RedisServer, running_redis
+from tests.queue_servers import Mosquitto, QueueServer, RabbitMQ, running_queue
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)
@@ -24,6 +25,22 @@ def redis_server() -> Iterator[RedisServer]:
     """A Redis for all tests of this process, started at the first one that needs it; its client is there too."""
     pytest.importorskip("redis")
     with running_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[QueueServer]:
+    """A RabbitMQ for all tests of this process; it takes ten seconds to start."""
+    pytest.importorskip("pika")
+    with running_queue(RabbitMQ()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mqtt_server() -> Iterator[QueueServer]:
+    """A mosquitto for all tests of this process."""
+    pytest.importorskip("paho.mqtt.client")
+    with running_queue(Mosquitto()) as server:
         yield server
 
 

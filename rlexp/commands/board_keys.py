@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -69,7 +68,7 @@ def keys(
     each actor gets its own token, one line. Made again, a token is the same: board.refused_actors ends one.
     """
     names = [*(actors or ()), *(f"actor-{index + 1}" for index in range(number))]
-    address = str(replace(parse_address(url), password="")) if url else f"${BOARD_VARIABLE}"
+    address = str(parse_address(url).without_passwords()) if url else f"${BOARD_VARIABLE}"
     if not names and not (out / MASTER_FILE).exists():
         raise UsageError("no actor is given", "add --actor NAME for each, or --actors N")
     for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
@@ -12,13 +13,19 @@ from rlexp.errors import UsageError
 from rlexp.transport.address import (
     BOARD_VARIABLE,
     PASSWORD_VARIABLE,
+    QUEUE_PASSWORD_VARIABLE,
+    QUEUE_VARIABLE,
     BoardAddress,
+    QueueAddress,
     read_address,
+    read_queue_address,
     require_private,
 )
+from rlexp.transport.opening import require_client
 
 NONE: Final = "none"
-"""The value of ``--board`` that leaves out the board that the environment names."""
+"""The value of ``--board`` and ``--queue`` that leaves out what the environment names."""
+_ADD_BOARD: Final = "add --board redis://HOST"
 BoardUrl = Annotated[
     str | None,
     typer.Option(
@@ -28,24 +35,41 @@ BoardUrl = Annotated[
         f"Default: {BOARD_VARIABLE}; none: without. The password may be in {PASSWORD_VARIABLE}.",
     ),
 ]
+QueueUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--queue",
+        metavar="URL",
+        help="Send fragments over RabbitMQ or MQTT: amqps://USER@HOST, mqtts://USER@HOST, or @FILE. "
+        f"Default: {QUEUE_VARIABLE}; none: without. The password may be in {QUEUE_PASSWORD_VARIABLE}.",
+    ),
+]
 NoBoard = Annotated[str | None, typer.Option("--board", metavar="URL", hidden=True, help="Refused, with the reason.")]
 """Of a command that cannot use one; see :func:`refuse_board`."""
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow a board without TLS at a public address, where others may read along.")
+    bool,
+    typer.Option(
+        "--insecure", help="Allow a board or queue without TLS at a public address, where others may read along."
+    ),
 ]
 
 
 def chosen_board(
-    option: str | None, insecure: bool, environment: MutableMapping[str, str] = os.environ
+    option: str | None,
+    insecure: bool,
+    environment: MutableMapping[str, str] = os.environ,
+    queue: str | None = None,
 ) -> BoardAddress | None:
-    """Return the board of the option, else of RLEXP_BOARD; None without both.
+    """Return the board of the option, else of RLEXP_BOARD, with the queue beside it; None without a board.
 
-    Its password is in the environment from now on, where processes that are started find it. Raises UsageError.
+    Passwords are in the environment from now on, where processes that are started find them. Raises UsageError.
     """
     text = (environment.get(BOARD_VARIABLE, "") if option is None else option).strip()
     if text in ("", NONE):
         if insecure:
-            raise UsageError("--insecure is for boards, and none was given", "add --board redis://HOST")
+            raise UsageError("--insecure is for boards, and none was given", _ADD_BOARD)
+        if queue is not None and queue.strip() not in ("", NONE):
+            raise UsageError("--queue is for fragments of a board's tasks, and no board was given", _ADD_BOARD)
         return None
     address = read_address(text, environment)
     if address.scheme == "memory":
@@ -54,6 +78,19 @@ def chosen_board(
         require_private(address)
     if address.password:
         environment[PASSWORD_VARIABLE] = address.password
+    return replace(address, queue=_chosen_queue(queue, insecure, environment))
+
+
+def _chosen_queue(option: str | None, insecure: bool, environment: MutableMapping[str, str]) -> QueueAddress | None:
+    text = (environment.get(QUEUE_VARIABLE, "") if option is None else option).strip()
+    if text in ("", NONE):
+        return None
+    address = read_queue_address(text, environment)
+    require_client(address)
+    if not insecure:
+        require_private(address)
+    if address.password:
+        environment[QUEUE_PASSWORD_VARIABLE] = address.password
     return address
 
 
@@ -62,9 +99,10 @@ def required_board(
     insecure: bool,
     example: str = "rlexp join redis://HOST:6379",
     environment: MutableMapping[str, str] = os.environ,
+    queue: str | None = None,
 ) -> BoardAddress:
     """Return the board that must be given, as in ``example``; see :func:`chosen_board`."""
-    board = chosen_board(text, insecure, environment)
+    board = chosen_board(text, insecure, environment, queue)
     if board is None:
         raise UsageError("no board is given", f"{example}, or set {BOARD_VARIABLE}")
     return board

@@ -15,8 +15,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.board_keys import TokenOption, take_token
-from rlexp.commands.boards import Insecure, required_board
+from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, take_token
+from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
 from rlexp.commands.options import AsJsonLines, Debug
@@ -95,6 +95,8 @@ def join(
     allow_env: AllowEnv = None,
     imports: Modules = None,
     token: TokenOption = None,
+    keys: MasterOption = None,
+    queue: QueueUrl = None,
     insecure: Insecure = False,
     quiet: Silent = False,
     as_json: AsJsonLines = False,
@@ -106,14 +108,18 @@ def join(
     one ends at once. A board that is away is tried again, for ever. With --as trainer, tasks that were submitted are
     trained here, one after another; then Ctrl-C leaves a checkpoint on the board, from which another trainer goes on.
     """
-    board, own_token = required_board(url, insecure), take_token(token)
-    limits = _limits(role, out, cpus, max_memory)
+    board, own_token = required_board(url, insecure, queue=queue), take_token(token)
+    limits = _limits(role, out, cpus, max_memory, keys)
+    if limits is not None:
+        take_master(keys, True)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
     if processes > 1:
         given = {"once": once, "for": duration, "task": task, "allow_env": allow_env, "import": imports}
         given |= {"as": role.value, "out": None if out is None else str(out), "max_memory": max_memory}
         given["cpus"] = None if cpus is None else str(cpus)
+        if board.queue is not None:
+            given["queue"] = str(board.without_passwords().queue)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
         raise typer.Exit(join_in_processes(words, processes, os.environ))
     parent = os.environ.get(PARENT_VARIABLE)
@@ -145,12 +151,12 @@ def join(
 
 
 def _limits(
-    role: JoinRole, out: Path | None, cpus: int | None, max_memory: str | None
+    role: JoinRole, out: Path | None, cpus: int | None, max_memory: str | None, keys: str | None
 ) -> tuple[int | None, int | None] | None:
     """Return the CPUs and bytes that tasks may use; None for actors, to which no such option may be given."""
     if role is JoinRole.TRAINER:
         return cpus, None if max_memory is None else _bytes(max_memory)
-    for option, value in (("--out", out), ("--cpus", cpus), ("--max-memory", max_memory)):
+    for option, value in (("--out", out), ("--cpus", cpus), ("--max-memory", max_memory), ("--keys", keys)):
         if value is not None:
             raise UsageError(f"{option} is for trainers", f"add --as trainer, or leave out {option}")
     return None
@@ -166,7 +172,7 @@ def _bytes(text: str) -> int:
 
 def _words(board: BoardAddress | None, **options: str | bool | list[str] | None) -> list[str]:
     """Return the arguments of this command for one of its processes; the password is in the environment."""
-    words = [] if board is None else [str(replace(board, password=""))]
+    words = [] if board is None else [str(board.without_passwords())]
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -138,7 +137,7 @@ def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson =
 
     with closing(open_board(address)) as board:
         found = board.tasks()
-    print_tasks(found, str(replace(address, password="")), as_json)
+    print_tasks(found, str(address.without_passwords()), as_json)
 
 
 def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlexp.commands.board_keys import MasterOption, take_master
-from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, chosen_board, refuse_board
+from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
@@ -86,6 +86,7 @@ def run(
     working_dir: WorkingDir = False,
     board: BoardUrl = None,
     keys: MasterOption = None,
+    queue: QueueUrl = None,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
@@ -95,7 +96,8 @@ def run(
 
     A run is named after its experiment, or after the first file where there are several experiments.
     """
-    joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
+    joining = choose(address, os.environ, wait, working_dir)
+    address_of_board = chosen_board(board, insecure, queue=queue)
     take_master(keys, address_of_board is not None)
     options = load_options(imports, allow_unknown, fit, joining=joining)
     if dry_run:
@@ -162,6 +164,7 @@ def resume(
     working_dir: WorkingDir = False,
     board: BoardUrl = None,
     keys: MasterOption = None,
+    queue: QueueUrl = None,
     insecure: Insecure = False,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
@@ -173,7 +176,8 @@ def resume(
     -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not.
     """
     outlive_readers()
-    joining, address_of_board = choose(address, os.environ, wait, working_dir), chosen_board(board, insecure)
+    joining = choose(address, os.environ, wait, working_dir)
+    address_of_board = chosen_board(board, insecure, queue=queue)
     take_master(keys, address_of_board is not None)
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run

@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rlexp.agents.board.joiner import ShouldStop
 from rlexp.agents.board.submitted_task import FILE_NAME, TrainerLimits, training_obstacle
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
+from rlexp.commands.boards import NONE
 from rlexp.commands.joined_processes import PARENT_VARIABLE
 from rlexp.errors import TrialError
 from rlexp.joined_actors.outbox import SeatEnd
@@ -86,10 +87,8 @@ class TaskTrainer:
 
     def _command(self, task: Task, folder: Path, file: Path) -> list[str]:
         """Return what trains the task: a run of its own, or the one that this machine began earlier."""
-        options, common = (
-            self._options,
-            ["--board", str(replace(self._options.address, password="")), *self._options.words],
-        )
+        options, shown = self._options, self._options.address.without_passwords()
+        common = ["--board", str(shown), "--queue", str(shown.queue or NONE), *options.words]
         rlexp = [sys.executable, "-m", "rlexp"]
         if (folder / RUN_FILE).exists():
             return [*rlexp, "resume", str(folder), *common]

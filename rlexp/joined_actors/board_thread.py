@@ -14,10 +14,12 @@ from rlexp.errors import RlexpError, TrialError
 from rlexp.joined_actors.board_state import BoardState
 from rlexp.joined_actors.task_records import TaskRecords
 from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
+from rlexp.transport.address import QUEUE_OF_BOARD
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Fenced, Lead, News, Task, TaskStatus, TrainerBeat
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.carrier import Carrier
+from rlexp.transport.carriers.reconnecting import ReconnectingCarrier
 from rlexp.transport.credentials import TrainerKeys
 
 RECEIVE_TIMEOUT_S: Final = 0.05
@@ -156,7 +158,7 @@ class BoardThread:
     def _run(self) -> None:
         carrier: Carrier | None = None
         try:
-            carrier = self._link.board.queue(self._link.task_id)
+            carrier = self._queue()
             self._work(carrier)
             if self._lead is not None:
                 self._publish_news()
@@ -171,6 +173,13 @@ class BoardThread:
             if carrier is not None:
                 carrier.close()
             self._link.board.close()
+
+    def _queue(self) -> Carrier:
+        """Return the receiving end of the task's queue; without another server the lead must be kept nevertheless."""
+        carrier = self._link.board.queue(self._link.task_id)
+        if self._link.board.queue_kind == QUEUE_OF_BOARD:
+            return carrier
+        return ReconnectingCarrier(carrier, crc32(self._link.member.encode()), self._patience_s, self._clock)
 
     def _work(self, carrier: Carrier) -> None:
         """Receive and publish until the thread is stopped; raises what cannot be waited for."""

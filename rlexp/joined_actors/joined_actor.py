@@ -26,8 +26,6 @@ DRAIN_S: Final = 10.0
 """How long an actor that is stopped waits until the trainer has its last fragments."""
 LOOK_S: Final = 0.1
 """How long it waits at once, before it looks whether it is to stop."""
-MAX_MESSAGE_BYTES: Final = 4 << 20
-"""Fragments above it are sent in parts."""
 
 MakeWorker = Callable[[Seat], RolloutWorker]
 
@@ -197,4 +195,4 @@ class JoinedActor:
         seat = self._seat
         keys = self._settings.keys
         header = Header(seat.task_id, seat.index, seat.epoch, number, actor=keys.actor)
-        return seal_fragment(header, rows, info, keys.key, MAX_MESSAGE_BYTES)
+        return seal_fragment(header, rows, info, keys.key, self._outbox.max_message_bytes)

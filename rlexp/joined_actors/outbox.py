@@ -11,9 +11,11 @@ from typing import Final
 from zlib import crc32
 
 from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.transport.address import QUEUE_OF_BOARD
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Beat, Board, Fenced, Seat, TaskStatus
 from rlexp.transport.board_errors import BoardLostError
+from rlexp.transport.carriers.reconnecting import ReconnectingCarrier
 from rlexp.transport.window import STANDSTILL_S, SendWindow
 
 SHORTEST_BEAT_S: Final = 0.02
@@ -56,6 +58,11 @@ class Outbox:
         """Why nothing can be sent any more."""
         self.is_connected = False
         self._board, self._seat, self._feed = board, seat, feed
+        self._queue = board.queue(seat.task_id)
+        self._beside: ReconnectingCarrier | None = None
+        """The queue, where it is another server's than the board's: otherwise fragments go with the beats."""
+        if board.queue_kind != QUEUE_OF_BOARD:
+            self._queue = self._beside = ReconnectingCarrier(self._queue, crc32(seat.member.encode()), clock=clock)
         self._beat_s, self._clock = beat_s, clock
         self._changed = threading.Condition()
         self._error: Exception | None = None
@@ -68,6 +75,11 @@ class Outbox:
         self._is_queued = False
         self._is_draining = False
         self._thread = threading.Thread(target=self._run, name=f"seat-{seat.index}", daemon=True)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Of one message; larger fragments are sent in parts."""
+        return self._queue.max_bytes
 
     def start(self) -> None:
         """Begin to beat."""
@@ -128,6 +140,8 @@ class Outbox:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
+        finally:
+            self._queue.close()
 
     def _work(self) -> None:
         backoff = Backoff(crc32(self._seat.member.encode()))
@@ -145,12 +159,16 @@ class Outbox:
     def _exchange(self) -> int:
         """Send what the window allows, with a beat; return the version of the newest weights."""
         started = self._clock()
-        with self._changed:
-            messages = self.window.take(started, self._round_trip_s, is_queued=self._is_queued)
-        answer = self._board.beat(self._seat, messages)
+        messages = self._take(started)
+        if self._beside is None:
+            answer = self._board.beat(self._seat, messages)
+        else:
+            self._send(self._beside, messages)
+            answer = self._board.beat(self._seat)
         now = self._clock()
         with self._changed:
-            self._round_trip_s, self._last_beat_s, self.is_connected = now - started, now, True
+            self._round_trip_s, self._last_beat_s = now - started, now
+            self.is_connected = self._beside is None or self._beside.lost is None
             if isinstance(answer, Fenced):
                 self.num_dropped = self.window.clear()
                 self.end = SeatEnd.FENCED
@@ -158,6 +176,19 @@ class Outbox:
                 return -1
             self._learn(answer, bool(messages), now)
             return answer.weights_version
+
+    def _take(self, now: float) -> list[bytes]:
+        with self._changed:
+            if self._beside is not None and self._beside.is_waiting:
+                return []
+            return self.window.take(now, self._round_trip_s, is_queued=self._is_queued)
+
+    def _send(self, queue: ReconnectingCarrier, messages: list[bytes]) -> None:
+        """Send over a server beside the board; what was sent before it was found to be away may be lost as well."""
+        queue.send(messages)
+        if queue.lost is not None:
+            with self._changed:
+                self.window.repeat()
 
     def _learn(self, answer: Beat, has_sent: bool, now: float) -> None:
         before = self.window.got
@@ -179,10 +210,11 @@ class Outbox:
         """Wait until there is something to send, or a beat is due."""
         with self._changed:
             was_draining = self._is_draining
+            is_away = self._beside is not None and self._beside.lost is not None
             self._changed.wait_for(
                 lambda: (
                     self._closing.is_set()
-                    or self.window.next_number > self.window.num_sent
+                    or (not is_away and self.window.next_number > self.window.num_sent)
                     or self._is_draining > was_draining
                 ),
                 max(self._last_beat_s + self._period_s() - self._clock(), 0.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.agents.board.trusted_code import TrustedCode
@@ -61,7 +61,7 @@ class Submitter:
         """Wait for the end of a task, or until ``should_stop``."""
         self._address, self._options = address, options
         self._display, self._should_stop = display, should_stop
-        self._shown = str(replace(address, password=""))
+        self._shown = str(address.without_passwords())
 
     def submit(self, plan: Plan) -> Submitted:
         """Put the only trial of ``plan`` on the board.

@@ -1,4 +1,4 @@
-"""Where a board is: ``redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]``, ``rediss://`` with TLS, ``memory://NAME``."""
+"""Where a board is, and the queue of its fragments: ``redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]``, ``amqps://…``."""
 
 from __future__ import annotations
 
@@ -9,29 +9,62 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from rlexp.errors import UsageError
 
 BOARD_VARIABLE: Final = "RLEXP_BOARD"
-"""Has the address where none is given."""
+"""Has the board's address where none is given."""
 PASSWORD_VARIABLE: Final = "RLEXP_BOARD_PASSWORD"
-"""Has the password, if it does not stand in the address."""
-_PORTS: Final = {"redis": 6379, "rediss": 6379, "memory": 0}
-_EXAMPLE: Final = "such as redis://192.168.1.7:6379"
+"""Has the board's password, if it does not stand in the address."""
+QUEUE_VARIABLE: Final = "RLEXP_QUEUE"
+QUEUE_PASSWORD_VARIABLE: Final = "RLEXP_QUEUE_PASSWORD"
+QUEUE_OF_BOARD: Final = "board"
+"""The kind of queue that every board has itself."""
+_ENCRYPTED: Final = {"redis": "rediss", "amqp": "amqps", "mqtt": "mqtts"}
+"""Schemes, and the same with TLS."""
 
 
 @dataclass(frozen=True)
-class BoardAddress:
-    """A board's address. As text, and in its representation, the password is ``***``."""
+class _Kind:
+    """What addresses of one kind of server have in common."""
+
+    name: str
+    variable: str
+    password_variable: str
+    ports: Mapping[str, int]
+    example: str
+
+    @property
+    def hint(self) -> str:
+        return f"give it such as {self.example}"
+
+
+_BOARD: Final = _Kind(
+    "board", BOARD_VARIABLE, PASSWORD_VARIABLE, {"redis": 6379, "rediss": 6379, "memory": 0}, "redis://192.168.1.7:6379"
+)
+_QUEUE: Final = _Kind(
+    "queue",
+    QUEUE_VARIABLE,
+    QUEUE_PASSWORD_VARIABLE,
+    {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883, "pubsub": 0},
+    "amqps://USER@HOST or mqtts://USER@HOST",
+)
+_QUEUE_KINDS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "mqtt": "mqtt", "mqtts": "mqtt", "pubsub": "pubsub"}
+_PUBSUB_HINT: Final = "give it as pubsub://PROJECT/TOPIC"
+_ALWAYS_ENCRYPTED: Final = {*_ENCRYPTED.values(), "memory", "pubsub"}
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """The address of a server. As text, and in its representation, the password is ``***``."""
 
     scheme: str
-    """``redis``, ``rediss`` (with TLS) or ``memory``."""
     host: str
-    """Or for ``memory`` the board's name."""
     port: int = 0
-    database: int = 0
+    path: str = ""
+    """What comes after the port, without the slash."""
     username: str = ""
     password: str = field(default="", repr=False)
     ca_file: str = ""
@@ -48,15 +81,59 @@ class BoardAddress:
     @property
     def has_tls(self) -> bool:
         """Whether nobody on the way can read along."""
-        return self.scheme in ("rediss", "memory")
+        return self.scheme in _ALWAYS_ENCRYPTED
 
     def _url(self, password: str) -> str:
         user = quote(self.username, safe="") + (f":{password}" if password else "")
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = f":{self.port}" if self.port else ""
-        database = f"/{self.database}" if self.database else ""
+        path = f"/{quote(self.path, safe='/')}" if self.path else ""
         query = f"?ssl_ca_certs={quote(self.ca_file)}" if self.ca_file else ""
-        return f"{self.scheme}://{user + '@' if user else ''}{host}{port}{database}{query}"
+        return f"{self.scheme}://{user + '@' if user else ''}{host}{port}{path}{query}"
+
+
+@dataclass(frozen=True)
+class QueueAddress(ServerAddress):
+    """A server beside the board, over which fragments go; the path is RabbitMQ's virtual host, or begins MQTT's topics.
+
+    The scheme is one of ``amqp``, ``amqps``, ``mqtt`` and ``mqtts``; or ``pubsub``, whose host is a project of Google's
+    and whose path a topic in it.
+    """
+
+    @property
+    def kind(self) -> str:
+        """``rabbitmq``, ``mqtt`` or ``pubsub``: what both ends must have in common."""
+        return _QUEUE_KINDS[self.scheme]
+
+
+@dataclass(frozen=True)
+class BoardAddress(ServerAddress):
+    """A board's address, and where the fragments of its tasks go.
+
+    The scheme is ``redis``, ``rediss`` (with TLS) or ``memory``, whose host is the board's name.
+    """
+
+    queue: QueueAddress | None = None
+    """None: fragments go over the board itself."""
+
+    @property
+    def database(self) -> int:
+        """The number of Redis's database."""
+        return int(self.path or 0)
+
+    @property
+    def queue_kind(self) -> str:
+        """QUEUE_OF_BOARD, or that of ``queue``."""
+        return QUEUE_OF_BOARD if self.queue is None else self.queue.kind
+
+    def without_passwords(self) -> BoardAddress:
+        """Return the address as it may be shown and written down."""
+        return replace(self, password="", queue=self.queue and replace(self.queue, password=""))
+
+    def with_passwords(self, environment: Mapping[str, str]) -> BoardAddress:
+        """Return the address with the passwords that an environment has."""
+        queue = self.queue and replace(self.queue, password=environment.get(QUEUE_PASSWORD_VARIABLE, ""))
+        return replace(self, password=environment.get(PASSWORD_VARIABLE, ""), queue=queue)
 
 
 def read_address(text: str | None, environment: Mapping[str, str] = os.environ) -> BoardAddress:
@@ -64,42 +141,36 @@ def read_address(text: str | None, environment: Mapping[str, str] = os.environ) 
 
     The password of the address counts before $RLEXP_BOARD_PASSWORD. Raises UsageError.
     """
-    text = text or environment.get(BOARD_VARIABLE, "")
-    if not text:
-        raise UsageError("no board is given", f"give its address, {_EXAMPLE}, or set {BOARD_VARIABLE}")
-    if text.startswith("@"):
-        text = _first_line(Path(text[1:]))
-    address = parse_address(text)
+    address = parse_address(_given(text, _BOARD, environment))
     return address if address.password else replace(address, password=environment.get(PASSWORD_VARIABLE, ""))
 
 
+def read_queue_address(text: str | None, environment: Mapping[str, str] = os.environ) -> QueueAddress:
+    """Return the queue that ``text`` or $RLEXP_QUEUE names, as :func:`read_address` does for boards."""
+    address = parse_queue_address(_given(text, _QUEUE, environment))
+    return address if address.password else replace(address, password=environment.get(QUEUE_PASSWORD_VARIABLE, ""))
+
+
 def parse_address(text: str) -> BoardAddress:
-    """Return the address that ``text`` is; raises UsageError, whose message never has the password."""
-    scheme = text.partition("://")[0]
-    if scheme not in _PORTS or "://" not in text:
-        raise UsageError(
-            "the board's address does not begin with redis://, rediss:// or memory://", f"give it {_EXAMPLE}"
-        )
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError("the board's address has a host or port that cannot be", f"give it {_EXAMPLE}") from error
-    if not parts.hostname:
-        raise UsageError("the board's address has no host", f"give it {_EXAMPLE}")
-    return BoardAddress(
-        scheme=scheme,
-        host=parts.hostname,
-        port=port or _PORTS[scheme],
-        database=_database(parts.path),
-        username=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
-        ca_file=_ca_file(parts),
-    )
+    """Return the board's address that ``text`` is; raises UsageError, whose message never has the password."""
+    address = BoardAddress(**_fields(text, _BOARD))
+    if address.path and not re.fullmatch(r"\d{1,4}", address.path):
+        raise UsageError("the board's address has a database that is no number", f"{_BOARD.hint}/0")
+    return address
 
 
-def require_private(address: BoardAddress) -> None:
-    """Raise UsageError where the board is at a public address and without TLS: its password would be read on the way.
+def parse_queue_address(text: str) -> QueueAddress:
+    """Return the queue's address that ``text`` is; raises UsageError, whose message never has the password."""
+    address = QueueAddress(**_fields(text, _QUEUE))
+    if address.scheme == "pubsub":
+        project, topic = address.host, address.path
+        if not topic or "/" in topic or address != QueueAddress("pubsub", project, path=topic):
+            raise UsageError("the address of a Pub/Sub topic is a project and a topic, and no more", _PUBSUB_HINT)
+    return address
+
+
+def require_private(address: ServerAddress) -> None:
+    """Raise UsageError where a server is at a public address and without TLS: its password would be read on the way.
 
     A name that cannot be looked up is left to the connection, whose error says so.
     """
@@ -111,35 +182,63 @@ def require_private(address: BoardAddress) -> None:
         return
     hosts = {str(entry[4][0]).partition("%")[0] for entry in found}
     if any(ipaddress.ip_address(host).is_global for host in hosts):
+        encrypted = _ENCRYPTED[address.scheme]
         raise UsageError(
             f"{address} is a public address, and the connection would not be encrypted",
-            "use rediss://, a tunnel (ssh -L, WireGuard), or --insecure if nobody can read along",
+            f"use {encrypted}://, a tunnel (ssh -L, WireGuard), or --insecure if nobody can read along",
         )
 
 
-def _first_line(path: Path) -> str:
+def _given(text: str | None, kind: _Kind, environment: Mapping[str, str]) -> str:
+    text = text or environment.get(kind.variable, "")
+    if not text:
+        hint = f"give its address, such as {kind.example}, or set {kind.variable}"
+        raise UsageError(f"no {kind.name} is given", hint)
+    return _first_line(Path(text[1:]), kind) if text.startswith("@") else text
+
+
+def _first_line(path: Path, kind: _Kind) -> str:
     try:
         lines = path.read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} with the board's address cannot be read: {type(error).__name__}") from error
+        raise UsageError(f"{path} with the {kind.name}'s address cannot be read: {type(error).__name__}") from error
     if not lines:
-        raise UsageError(f"{path} is empty; it should have the board's address", f"write it there, {_EXAMPLE}")
+        raise UsageError(
+            f"{path} is empty; it should have the {kind.name}'s address", f"write it there: {kind.example}"
+        )
     return lines[0]
 
 
-def _database(path: str) -> int:
-    number = path.strip("/")
-    if number and not re.fullmatch(r"\d{1,4}", number):
-        raise UsageError("the board's address has a database that is no number", f"give it {_EXAMPLE}/0")
-    return int(number or 0)
+def _fields(text: str, kind: _Kind) -> dict[str, Any]:
+    """Return the fields of a ServerAddress that ``text`` has."""
+    scheme = text.partition("://")[0]
+    if scheme not in kind.ports or "://" not in text:
+        *others, last = (f"{each}://" for each in kind.ports)
+        raise UsageError(f"the {kind.name}'s address does not begin with {', '.join(others)} or {last}", kind.hint)
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"the {kind.name}'s address has a host or port that cannot be", kind.hint) from error
+    if not parts.hostname:
+        raise UsageError(f"the {kind.name}'s address has no host", kind.hint)
+    return {
+        "scheme": scheme,
+        "host": parts.hostname,
+        "port": port or kind.ports[scheme],
+        "path": unquote(parts.path).strip("/"),
+        "username": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "ca_file": _ca_file(parts, kind),
+    }
 
 
-def _ca_file(parts: SplitResult) -> str:
+def _ca_file(parts: SplitResult, kind: _Kind) -> str:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     ca_file = options.pop("ssl_ca_certs", "")
     if options:
         raise UsageError(
-            f"the board's address has the option {next(iter(options))!r}, which is not supported",
+            f"the {kind.name}'s address has the option {next(iter(options))!r}, which is not supported",
             "only ssl_ca_certs=FILE is; a server's certificate is always verified",
         )
     return ca_file

@@ -174,8 +174,13 @@ class Board(Protocol):
         """Return a task, None where there is none of this id."""
         ...
 
+    @property
+    def queue_kind(self) -> str:
+        """Over what fragments go: QUEUE_OF_BOARD, or the kind of another server."""
+        ...
+
     def queue(self, task_id: str) -> Carrier:
-        """Return the board's own queue of a task; the caller closes it."""
+        """Return an end of a task's queue; the caller closes it."""
         ...
 
     # What somebody calls who submits tasks.

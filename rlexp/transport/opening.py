@@ -1,27 +1,66 @@
-"""Opens the board at an address, with the client library that it needs."""
+"""Opens the board and the queue at an address, with the client library that each needs."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from rlexp.errors import UsageError
-from rlexp.transport.address import BoardAddress
+from rlexp.transport.address import BoardAddress, QueueAddress
 from rlexp.transport.board import Board
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.carrier import Carrier
 
 _SERVERS: Final[dict[str, MemoryServer]] = {}
 """Of this process, by name."""
+_NAMES: Final = {"mqtt": "MQTT", "pubsub": "Google Cloud Pub/Sub", "rabbitmq": "RabbitMQ"}
 
 
 def open_board(address: BoardAddress) -> Board:
     """Return a board, whose connections are made with its first calls; the caller closes it.
 
-    Raises UsageError where the client library is not installed.
+    Raises UsageError where a client library is not installed.
     """
     if address.scheme == "memory":
         return MemoryBoard(_SERVERS.setdefault(address.host, MemoryServer()))
     try:
         from rlexp.transport.boards.redis import RedisBoard
     except ModuleNotFoundError as error:
-        raise UsageError("the client library of Redis is not installed", "pip install 'rlexp[redis]'") from error
-    return RedisBoard(address)
+        raise _not_installed("Redis", "redis") from error
+    if address.queue is None:
+        return RedisBoard(address)
+    require_client(address.queue)
+    return RedisBoard(address, partial(open_queue, address.queue))
+
+
+def open_queue(address: QueueAddress, task_id: str) -> Carrier:
+    """Return an end of a task's queue, which connects with its first call; the caller closes it."""
+    require_client(address)
+    if address.kind == "mqtt":
+        from rlexp.transport.carriers.mqtt import MqttCarrier
+
+        return MqttCarrier(address, task_id)
+    if address.kind == "pubsub":
+        from rlexp.transport.carriers.pubsub import PubSubCarrier
+
+        return PubSubCarrier(address.host, address.path, task_id)
+    from rlexp.transport.carriers.amqp import AmqpCarrier
+
+    return AmqpCarrier(address, task_id)
+
+
+def require_client(address: QueueAddress) -> None:
+    """Raise UsageError where the client library of a queue is not installed."""
+    try:
+        if address.kind == "mqtt":
+            import rlexp.transport.carriers.mqtt
+        elif address.kind == "pubsub":
+            import rlexp.transport.carriers.pubsub
+        else:
+            import rlexp.transport.carriers.amqp  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise _not_installed(_NAMES[address.kind], address.kind) from error
+
+
+def _not_installed(name: str, extra: str) -> UsageError:
+    return UsageError(f"the client library of {name} is not installed", f"pip install 'rlexp[{extra}]'")

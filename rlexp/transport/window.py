@@ -36,6 +36,7 @@ class SendWindow:
         self._next_to_send = 0
         self._moved_at_s = 0.0
         self._standstill_s = STANDSTILL_S
+        self._must_repeat = False
 
     @property
     def num_kept(self) -> int:
@@ -65,13 +66,17 @@ class SendWindow:
         if self._is_due_again(now_s, round_trip_s, is_queued):
             start = self.got + 1
             self._standstill_s = min(2 * self._standstill_s, LONGEST_STANDSTILL_S)
-            self._moved_at_s = now_s
+            self._moved_at_s, self._must_repeat = now_s, False
         elif start == self.got + 1:
             self._moved_at_s = now_s
         self.num_sent_again += self._next_to_send - start
         self.num_sent += self.next_number - self._next_to_send
         self._next_to_send = self.next_number
         return [message for number in range(start, self.next_number) for message in self._kept[number]]
+
+    def repeat(self) -> None:
+        """Let the next call of ``take`` return all that is not stored: what was taken may not have left."""
+        self._must_repeat = True
 
     def acknowledge(self, got: int, now_s: float) -> None:
         """Forget the fragments up to ``got``, which the trainer has stored; an older number changes nothing."""
@@ -95,6 +100,8 @@ class SendWindow:
     def _is_due_again(self, now_s: float, round_trip_s: float, is_queued: bool) -> bool:
         if self._next_to_send == self.got + 1:
             return False
+        if self._must_repeat:
+            return True
         patience_s = LONGEST_STANDSTILL_S if is_queued else max(self._standstill_s, _ROUND_TRIPS * round_trip_s)
         return now_s - self._moved_at_s >= patience_s
 

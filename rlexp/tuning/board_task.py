@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
@@ -19,7 +19,7 @@ from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.sessions.choose import Joining
-from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
+from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.opening import open_board
@@ -63,11 +63,15 @@ def checked_board(
     joinable_trial(trials, _WITHOUT)
     with closing(open_board(board)) as opened:
         opened.tasks()
-    shown = replace(board, password="")
+    shown = board.without_passwords()
     by_password = f"; {PASSWORD_VARIABLE} has its password" if board.password else ""
+    queue, of_queue = "", ""
+    if board.queue is not None:
+        queue = f" --queue {shown.queue}"
+        of_queue = f"; {QUEUE_PASSWORD_VARIABLE} has that of the queue" if board.queue.password else ""
     config, has_tokens = trials[0].experiment.config, read_master() is not None
     by_token = " --token @FILE, each with a token of its own" if has_tokens else ""
-    display.on_note(None, f"actors join with: rlexp join {shown}{by_token}{by_password}")
+    display.on_note(None, f"actors join with: rlexp join {shown}{queue}{by_token}{by_password}{of_queue}")
     if isinstance(config, DQNConfig) and config.board.refused_actors and not has_tokens:
         display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
     return shown
@@ -178,4 +182,4 @@ def _is_over_on(board: Board, task_id: str) -> bool:
 
 
 def _with_password(board: BoardAddress, environment: Mapping[str, str]) -> BoardAddress:
-    return replace(board, password=environment.get(PASSWORD_VARIABLE, ""))
+    return board.with_passwords(environment)

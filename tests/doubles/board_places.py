@@ -1,12 +1,15 @@
 """Servers that tests reach by several boards, whatever their kind."""
 
+import secrets
 from typing import Protocol
 
-from rlexp.transport.address import parse_address
+from rlexp.transport.address import parse_address, parse_queue_address
 from rlexp.transport.board import Board
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.opening import open_board
+from rlexp.transport.carrier import Carrier
+from rlexp.transport.opening import open_board, open_queue
 from tests.brokers import RedisServer
+from tests.queue_servers import QueueServer
 
 
 class BoardPlace(Protocol):
@@ -55,3 +58,21 @@ class RedisPlace:
         for board in self._boards:
             board.close()
             board.close()
+
+
+class QueuePlace:
+    """A queue that no other test uses, on a server beside the board."""
+
+    def __init__(self, server: QueueServer) -> None:
+        self._address = parse_queue_address(server.url)
+        self._task_id = f"task-{secrets.token_hex(4)}"
+        self._ends: list[Carrier] = []
+
+    def end(self) -> Carrier:
+        """Return another end of the queue."""
+        self._ends.append(open_queue(self._address, self._task_id))
+        return self._ends[-1]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()

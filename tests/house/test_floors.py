@@ -78,10 +78,19 @@ LIBRARIES = {
     "cryptography": {"transport"},
     "google": {"transport"},
     "grpc": {"transport"},
+    "pika": {"transport"},
+    "paho": {"transport"},
     "lz4": {"replay", "transport"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
-REDIS_CLIENTS = {"transport/boards/redis.py", "transport/carriers/redis.py"}
+CLIENT_FILES = {
+    "redis": {"transport/boards/redis.py", "transport/carriers/redis.py"},
+    "pika": {"transport/carriers/amqp.py"},
+    "paho": {"transport/carriers/mqtt.py"},
+    "google": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
+    "grpc": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
+    "cryptography": {"transport/signatures.py"},
+}
 
 
 def room_of(path: Path) -> str:
@@ -155,21 +164,10 @@ def test_transport_knows_bytes_and_rows_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_pubsub_client_has_two_files() -> None:
-    users = {
-        str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] in ("google", "grpc")
-    }
-    assert users <= {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"}
-
-
-def test_redis_client_has_two_files() -> None:
-    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == "redis"}
-    assert users <= REDIS_CLIENTS
-
-
-def test_cryptography_has_one_file() -> None:
-    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == "cryptography"}
-    assert users == {"transport/signatures.py"}
+@pytest.mark.parametrize("library", CLIENT_FILES)
+def test_client_libraries_have_files_of_their_own(library: str) -> None:
+    users = {str(path.relative_to(PACKAGE)) for path, _, module in IMPORTS if module.split(".")[0] == library}
+    assert users <= CLIENT_FILES[library]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: B
         window=board.window,
         max_fragment_bytes=int(board.max_fragment_mb * MB),
     )
-    task = Task(link.task_id, link.name, board.actors, describe_trial(config, trial), link.file)
+    description = {**describe_trial(config, trial), "queue": link.board.queue_kind}
+    task = Task(link.task_id, link.name, board.actors, description, link.file)
     task = signed_task(task, link.keys)
     capacity = max(INBOX_SHARE * board.actors, board.window)
     thread = BoardThread(link, task, capacity, board.beat_s, board.lease_s, board.patience_s)

@@ -27,6 +27,7 @@ from rlexp.joined_actors.weights_message import Shapes
 from rlexp.models.parameter_shapes import parameter_shapes
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
+from rlexp.transport.address import QUEUE_OF_BOARD
 from rlexp.transport.board import Seat, Task
 from rlexp.transport.credentials import ActorKeys
 
@@ -56,6 +57,8 @@ class TaskDescription:
     seed: int
     spaces: str
     fingerprint: str
+    queue: str = QUEUE_OF_BOARD
+    """Over what kind of server fragments go."""
 
 
 def describe_trial(config: CommonConfig, trial: BoardTrial) -> dict[str, Any]:
@@ -83,7 +86,8 @@ def read_description(task: Task) -> TaskDescription:
     try:
         config = _config_class(AGENTS[given["agent"]]).model_validate(given["config"])
         seed, env = given["seed"], given["env"]
-        texts = (given["agent"], env, given["spaces"], given["fingerprint"], *given["imports"])
+        queue = given.get("queue", QUEUE_OF_BOARD)
+        texts = (given["agent"], env, queue, given["spaces"], given["fingerprint"], *given["imports"])
         if (
             type(seed) is not int
             or not isinstance(config, DQNConfig)
@@ -94,7 +98,7 @@ def read_description(task: Task) -> TaskDescription:
         message = f"task {task.id} cannot be played by this rlexp"
         raise TrialError(message, "install the same version of rlexp at both ends") from error
     return TaskDescription(
-        given["agent"], env, config, tuple(given["imports"]), seed, given["spaces"], given["fingerprint"]
+        given["agent"], env, config, tuple(given["imports"]), seed, given["spaces"], given["fingerprint"], queue
     )
 
 

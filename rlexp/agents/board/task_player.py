@@ -13,12 +13,25 @@ from rlexp.joined_actors.joined_actor import ActorFigures, JoinedActor
 from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.transport.address import QUEUE_OF_BOARD
 from rlexp.transport.board import Board, Seat, Task
 from rlexp.transport.board_errors import BannedError
 from rlexp.transport.credentials import ActorKeys, accepts_task, task_signature
 from rlexp.transport.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
 
 _HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
+_QUEUE_NAMES: Final = {
+    QUEUE_OF_BOARD: "the board itself",
+    "rabbitmq": "RabbitMQ",
+    "mqtt": "MQTT",
+    "pubsub": "Google Cloud Pub/Sub",
+}
+_QUEUE_HINTS: Final = {
+    QUEUE_OF_BOARD: "leave out --queue, or write --queue none where RLEXP_QUEUE is set",
+    "rabbitmq": "give the address that its trainer uses: --queue amqps://USER@HOST",
+    "mqtt": "give the address that its trainer uses: --queue mqtts://USER@HOST",
+    "pubsub": "give the topic that its trainer uses: --queue pubsub://PROJECT/TOPIC",
+}
 _LATE: Final = 10**12
 """Env steps after which a schedule of ε has ended."""
 
@@ -64,6 +77,8 @@ class TaskPlayer:
             description = read_description(task)
         except TrialError as error:
             return Obstacle(f"cannot be read: {error.message}", error.hint or "")
+        if description.queue != self._board.queue_kind:
+            return queue_obstacle(description.queue, self._board.queue_kind)
         return self._trusted.obstacle(description.env, description.config.env_config, description.imports)
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
@@ -104,6 +119,16 @@ class TaskPlayer:
         if not task_signature(task):
             return Obstacle("is not signed, and this actor has a token", "its trainer needs the master key: --keys")
         return Obstacle("is not signed by the trainer of this actor's token", "ask the trainer for a token of its own")
+
+
+def queue_obstacle(wanted: str, given: str) -> Obstacle:
+    """Return why a task whose fragments go over ``wanted`` is not joined by an actor that has ``given``."""
+    hint = _QUEUE_HINTS.get(wanted, "install the same version of rlexp at both ends")
+    return Obstacle(f"sends its fragments over {_shown(wanted)}, and this actor over {_shown(given)}", hint)
+
+
+def _shown(queue: str) -> str:
+    return _QUEUE_NAMES.get(queue, "a queue that this rlexp does not know")
 
 
 def _worker_of(specs: SeatSpecs, seat: Seat) -> RolloutWorker:

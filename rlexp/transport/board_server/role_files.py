@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.transport.address import BOARD_VARIABLE, PASSWORD_VARIABLE, BoardAddress
@@ -40,4 +40,4 @@ def write_role_files(folder: ServerFolder, configuration: ServerConfiguration, n
 
 
 def _variables(address: BoardAddress) -> dict[str, str]:
-    return {BOARD_VARIABLE: str(replace(address, password="")), PASSWORD_VARIABLE: address.password}
+    return {BOARD_VARIABLE: str(address.without_passwords()), PASSWORD_VARIABLE: address.password}

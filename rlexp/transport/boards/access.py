@@ -63,7 +63,7 @@ ACTOR: Final = Role(
         "%RW~rlexp:{*}:got",
         "%W~rlexp:{*}:in:*",
     ),
-    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hvals", "smembers", "llen", "hset", "hdel", "rpush"),
+    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hgetall", "smembers", "llen", "hset", "hdel", "rpush"),
 )
 """Plays: takes seats, sends fragments, reads tasks and weights."""
 TRAINER: Final = Role(

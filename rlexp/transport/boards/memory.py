@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from rlexp.transport.address import QUEUE_OF_BOARD
 from rlexp.transport.board import (
     NOTHING_GOT,
     Beat,
@@ -59,6 +60,10 @@ class MemoryBoard:
         with self._server.lock:
             entry = self._server.entries.get(task_id)
             return entry.task if entry else None
+
+    @property
+    def queue_kind(self) -> str:
+        return QUEUE_OF_BOARD
 
     def queue(self, task_id: str) -> Carrier:
         return _TaskQueue(self._server, task_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -33,6 +33,7 @@ from rlexp.transport.boards.redis_values import (
     received_of,
     summary,
 )
+from rlexp.transport.carrier import Carrier
 from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnection
 from rlexp.transport.task_limits import KEPT_ROWS, KEPT_S, check_name, check_rows, check_task, is_name
 
@@ -44,9 +45,10 @@ _UPLOAD_S: Final = 3600
 class RedisBoard:
     """A connection to a server; see :class:`~rlexp.transport.board.Board`."""
 
-    def __init__(self, address: BoardAddress) -> None:
-        """Connect to ``address`` with the first call."""
+    def __init__(self, address: BoardAddress, open_queue: Callable[[str], Carrier] | None = None) -> None:
+        """Connect to ``address`` with the first call; ``open_queue`` opens another server's queue of a task."""
         self._connection = RedisConnection(address, scripts.ALL)
+        self._queue_kind, self._open_queue = address.queue_kind, open_queue
 
     def tasks(self) -> list[TaskSummary]:
         ids = self._ids()
@@ -75,8 +77,12 @@ class RedisBoard:
         except (TypeError, ValueError) as error:
             raise BoardError(f"the board has a task {task_id} that cannot be read") from error
 
-    def queue(self, task_id: str) -> RedisCarrier:
-        return RedisCarrier(self._connection, _key(task_id, "in:0"))
+    @property
+    def queue_kind(self) -> str:
+        return self._queue_kind
+
+    def queue(self, task_id: str) -> Carrier:
+        return self._own_queue(task_id) if self._open_queue is None else self._open_queue(task_id)
 
     def submit(self, task: Task) -> None:
         check_task(task)
@@ -112,7 +118,7 @@ class RedisBoard:
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
         keys = [_key(seat.task_id, name) for name in ("seats", "epochs")]
         read = [_key(seat.task_id, name) for name in ("task", "got", "in:0", "trainer")]
-        sent = [self.queue(seat.task_id).push(messages)] if messages else []
+        sent = [self._own_queue(seat.task_id).push(messages)] if messages else []
         arguments: Command = [*read, seat.index, seat.epoch, seat.member, milliseconds(seat.lease_s)]
         status, *more = self._connection.run(scripts.BEAT, keys, arguments, before=sent)
         if status == b"fenced":
@@ -222,6 +228,9 @@ class RedisBoard:
         gone = [task_id for task_id, exists in zip(ids, there, strict=True) if not exists]
         if gone:
             self._connection.call("SREM", _TASKS, *gone)
+
+    def _own_queue(self, task_id: str) -> RedisCarrier:
+        return RedisCarrier(self._connection, _key(task_id, "in:0"))
 
     def _ids(self) -> list[str]:
         listed = [member.decode("ascii", "replace") for member in self._connection.call("SMEMBERS", _TASKS)]

@@ -15,6 +15,7 @@ from redis.retry import Retry
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board_errors import BoardError, BoardLostError
 from rlexp.transport.carriers.memory import check_sizes
+from rlexp.transport.tls import tls_problem
 
 Command = Sequence[bytes | str | int]
 """Its name and arguments."""
@@ -131,6 +132,8 @@ class RedisConnection:
                 "set RLEXP_BOARD_PASSWORD, or give redis://USER:PASSWORD@HOST:PORT",
             ) from error
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
+            if problem := tls_problem(self._address, error):
+                raise problem from error
             raise BoardLostError(f"the board {self._address} cannot be reached: {_short(error)}") from error
         except (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError) as error:
             raise BoardLostError(f"the board {self._address} takes nothing now: {_short(error)}") from error

@@ -7,14 +7,22 @@ from typing import Any
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.transport.address import BoardAddress, parse_address, read_address, require_private
+from rlexp.transport.address import (
+    BoardAddress,
+    QueueAddress,
+    parse_address,
+    parse_queue_address,
+    read_address,
+    read_queue_address,
+    require_private,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
         ("redis://h", BoardAddress("redis", "h", 6379)),
-        ("redis://h:1/2", BoardAddress("redis", "h", 1, 2)),
+        ("redis://h:1/2", BoardAddress("redis", "h", 1, "2")),
         ("redis://:p%40ss@h", BoardAddress("redis", "h", 6379, password="p@ss")),
         ("rediss://u:p@[::1]:9", BoardAddress("rediss", "::1", 9, username="u", password="p")),
         ("rediss://h?ssl_ca_certs=/a/ca.pem", BoardAddress("rediss", "h", 6379, ca_file="/a/ca.pem")),
@@ -113,3 +121,41 @@ def test_unknown_name_is_left_to_the_connection(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket, "getaddrinfo", fails)
     require_private(BoardAddress("redis", "name", 6379))
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "kind"),
+    [
+        ("amqps://u:p%2F@h/v%20h", QueueAddress("amqps", "h", 5671, "v h", "u", "p/"), "rabbitmq"),
+        ("amqp://h:1", QueueAddress("amqp", "h", 1), "rabbitmq"),
+        ("mqtts://h?ssl_ca_certs=ca.pem", QueueAddress("mqtts", "h", 8883, ca_file="ca.pem"), "mqtt"),
+        ("mqtt://h/lab/one", QueueAddress("mqtt", "h", 1883, "lab/one"), "mqtt"),
+    ],
+)
+def test_queues_are_read_and_written(text: str, address: QueueAddress, kind: str) -> None:
+    assert parse_queue_address(text) == address
+    assert parse_queue_address(address.secret_url) == address
+    assert address.kind == kind
+
+
+@pytest.mark.parametrize("text", ["redis://h", "kafka://u:hidden@h", "amqps://u:hidden@h?verify=none", "mqtt://"])
+def test_what_is_no_queue_is_refused_without_its_password(text: str) -> None:
+    with pytest.raises(UsageError, match="the queue's address") as caught:
+        parse_queue_address(text)
+    assert "hidden" not in caught.value.message + str(caught.value.hint)
+
+
+def test_passwords_of_board_and_queue_come_from_the_environment_and_are_not_shown() -> None:
+    environment = {"RLEXP_QUEUE": "amqp://u@h", "RLEXP_QUEUE_PASSWORD": "hidden", "RLEXP_BOARD_PASSWORD": "own"}
+    queue = read_queue_address(None, environment)
+    board = BoardAddress("redis", "h", queue=queue, password="own")
+    assert queue.password == "hidden"
+    assert "hidden" not in f"{board!r} {board.queue} {board.without_passwords().queue!r}"
+    assert board.without_passwords().with_passwords(environment) == board
+
+
+def test_plain_queue_at_a_public_address_is_refused() -> None:
+    with pytest.raises(UsageError, match="public") as caught:
+        require_private(parse_queue_address("mqtt://u:hidden@8.8.8.8"))
+    assert "mqtts://" in str(caught.value.hint)
+    require_private(parse_queue_address("mqtts://8.8.8.8"))
