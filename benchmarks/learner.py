@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
-from rlexp.agents.dqn.learner import COLUMNS, DQNLearner, DQNLearnerConfig
+from rlexp.agents.dqn.gradients import COLUMNS
+from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.loss import row_losses
 from rlexp.agents.torch.device import Precision
 from rlexp.config.keys.dqn import DQNConfig

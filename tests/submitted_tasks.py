@@ -15,6 +15,7 @@ from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
 from rlexp.sample_batch import Array
 from rlexp.submission.experiment_task import SubmittedTask, task_of
 from rlexp.transport.board import Board, Fenced, News, Task, TaskStatus
+from rlexp.transport.credentials import SharedKeys
 
 KEY = b"k" * 32
 LONG_S = 60.0
@@ -75,7 +76,7 @@ class ToldTrainer:
         shapes |= {"value_head.0": (4, 4), "value_head.2": (1, 4)}
         weights: dict[str, Array] = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
         weights |= {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in shapes.items()}
-        blob = seal_weights(self.task.id, self.lead.epoch, Newer(version, weights, None, 100), key)
+        blob = seal_weights(self.task.id, self.lead.epoch, Newer(version, weights, None, 100), SharedKeys(key))
         assert self.board.put_blob(self.lead, blob_name(version), blob)
 
     def put_result(self, folder: Path, iteration: int, key: bytes = KEY, **metadata: Any) -> None:

@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 
 from rlexp.checkpoint import iteration_of_packed, read_checkpoint, unpack_checkpoint
+from rlexp.joined_actors.task_records import RESULT
 from rlexp.runs.files import STOP_FILE
 from rlexp.task_pool import InlineTaskPool
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.board_task import AssignedTask
-from rlexp.tuning.task_reports import RECOVERY, RESULT
+from rlexp.tuning.task_reports import RECOVERY
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 
 ID = "t1"
-KEY = message_key("", ID)
+KEY = SharedKeys.of("", ID).key
 FILE = "small: {}"
 ROOM = 1 << 24
 ALWAYS, NEVER = 1e-6, 1e6

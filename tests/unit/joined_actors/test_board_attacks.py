@@ -13,7 +13,7 @@ import lz4.block
 import numpy as np
 import pytest
 
-from rlexp.joined_actors.board_thread import BoardState
+from rlexp.joined_actors.board_state import BoardState
 from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.inbox import MOST_WAITING, Inbox
 from rlexp.joined_actors.strikes import KEPT_REFUSALS

@@ -11,6 +11,7 @@ from rlexp.joined_actors.board_thread import BoardLink, BoardThread
 from rlexp.joined_actors.task_records import TaskRecords
 from rlexp.transport.board import Lead, News, Task, TaskStatus, TaskSummary
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.credentials import SharedKeys
 
 TASK = Task("t1", "counting", 2, {"env": "x"}, "counting: {}")
 LEASE_S = 15.0
@@ -34,7 +35,7 @@ class Trainers:
         self._threads: list[BoardThread] = []
 
     def begin(self, member: str, epoch: int = 0) -> tuple[BoardThread, TaskRecords]:
-        link = BoardLink(MemoryBoard(self.server), TASK.id, TASK.name, member, b"key", epoch, TASK.file)
+        link = BoardLink(MemoryBoard(self.server), TASK.id, TASK.name, member, SharedKeys(b"key"), epoch, TASK.file)
         thread = BoardThread(link, TASK, 8, beat_s=0.01, lease_s=LEASE_S, patience_s=60.0, clock=self.clock)
         thread.start()
         self._threads.append(thread)

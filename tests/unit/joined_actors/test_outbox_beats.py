@@ -13,11 +13,11 @@ from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
 from rlexp.transport.board import NOTHING_GOT, Beat, Seat, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.window import SendWindow
 
 TASK = "task-1"
-KEY = message_key("", TASK)
+KEYS = SharedKeys.of("", TASK)
 SEAT = Seat(TASK, 0, 1, "actor", 1000.0)
 WAIT_S = 60.0
 NEVER_S = 1000.0
@@ -43,7 +43,7 @@ class LateBoard(MemoryBoard):
 
     def get_blob(self, task_id: str, name: str) -> bytes | None:
         assert name == blob_name(0)
-        return seal_weights(TASK, 1, Newer(0, {}, None, 0), KEY)
+        return seal_weights(TASK, 1, Newer(0, {}, None, 0), KEYS)
 
     def release(self, seat: Seat) -> None:
         return None
@@ -58,7 +58,7 @@ def board() -> LateBoard:
 def outbox(board: LateBoard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outbox]:
     """An outbox with a window of four, which has fetched weights and asks for nothing by itself."""
     monkeypatch.setattr(outbox_module, "UNCONFIRMED_BEAT_S", NEVER_S)
-    feed = WeightsFeed(board, TASK, KEY, 1000)
+    feed = WeightsFeed(board, TASK, KEYS, 1000)
     outbox = Outbox(board, SEAT, SendWindow(4), feed, NEVER_S)
     outbox.start()
     assert feed.wait(WAIT_S)

@@ -19,6 +19,7 @@ from rlexp.rollout.filters import Moments
 from rlexp.submission.evaluations import EvaluationThread
 from rlexp.submission.experiment_task import SubmittedTask
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.credentials import SharedKeys
 from tests.submitted_tasks import EXPERIMENT, KEY, ToldTrainer, submitted_task
 
 WAIT_S = 10.0
@@ -52,7 +53,7 @@ class Scene:
         task = submitted_task(folder).task
         board.submit(task)
         self.trainer, self.player = ToldTrainer(board, task), TimedPlayer()
-        feed = WeightsFeed(board, task.id, KEY, 1 << 20)
+        feed = WeightsFeed(board, task.id, SharedKeys(KEY), 1 << 20)
         self.thread = EvaluationThread(self.player, feed, 3, period_s)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import message_key
+from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
 
@@ -92,7 +92,11 @@ class Scene:
         self.run = TaskRun.create(self.submitted, place, self.display)
         watch = TaskWatch(self.board, self.submitted.task, None, lambda: 0.0)
         self.submission = Submission(
-            TaskPlace(self.board, KEY, "redis://host"), watch, self.run, self.display, sleep=lambda seconds: None
+            TaskPlace(self.board, SharedKeys(KEY), "redis://host"),
+            watch,
+            self.run,
+            self.display,
+            sleep=lambda seconds: None,
         )
 
     def wait(self, should_stop: Callable[[], bool] = never) -> TaskSummary | None:
@@ -209,7 +213,7 @@ def test_submitted_plan_is_trained_and_evaluated_meanwhile(tmp_path: Path) -> No
     plan = submitted_task(tmp_path).plan
 
     def train(trainer: ToldTrainer) -> None:
-        key = message_key("", trainer.task.id)
+        key = SharedKeys.of("", trainer.task.id).key
         trainer.put_rows(result_row(1, done=True))
         trainer.put_weights(5, key)
         trainer.publish(weights_version=5)
