@@ -97,7 +97,8 @@ class Inbox:
 
     def drain_events(self) -> list[str]:
         """Return what happened since the last call, a sentence each."""
-        return self._strikes.drain_events()
+        events, self._events = self._events, []
+        return events + self._strikes.drain_events()
 
     def figures(self) -> dict[str, Any]:
         """Return what came since the last call per second, and what was left out since the beginning."""

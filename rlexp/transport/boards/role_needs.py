@@ -35,7 +35,7 @@ _COMMANDS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
         ("HMGET", f"{_TASK}task", "name"),
         ("GET", f"{_TASK}trainer"),
         ("GET", f"{_TASK}figures"),
-        ("HVALS", f"{_TASK}seats"),
+        ("HGETALL", f"{_TASK}seats"),
         ("TIME",),
     ],
     _SEAT: [
