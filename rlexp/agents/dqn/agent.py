@@ -126,16 +126,25 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     def _make_board_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
         """Return the optimizer of Ape-X with one shard in this process: rounds would wait for the network."""
-        self.add_event("DQN with a board samples and learns side by side: training_intensity holds them together")
+        config = self.config
+        # As without a board: a batch for each round, and here each fragment is one.
+        intensity = config.training_intensity or config.train_batch_size / self._steps_per_fragment
+        self.add_event(
+            f"DQN with a board samples and learns side by side; training_intensity {intensity:g} holds them together"
+        )
         return AsyncReplayOptimizer(
             self.pool,
             source,
             ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self._make_shard), 1),
             self._make_board_runner(learner),
             DataPathConfig(replay_depth=BOARD_LEARNER_QUEUE, store_depth=self.num_players, beta=self.beta_schedule()),
-            Pacing(self.config.training_intensity, self.config.train_batch_size),
+            Pacing(intensity, config.train_batch_size),
             np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )
+
+    @property
+    def _steps_per_fragment(self) -> int:
+        return self.config.fragment_length * self.config.num_envs_per_worker
 
     def _make_board_runner(self, learner: Learner) -> LearnerRunner[RowsOfShard]:
         """Return what learns: a thread, unless it and the optimizer's would only take turns in calling Python."""

@@ -119,7 +119,7 @@ class DQNKeys(CommonConfig):
 
     training_intensity: Positive | None = None
     """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
-    DQN trains one batch after each round of fragments."""
+    DQN trains one batch after each round of fragments, or over a board for each fragment."""
 
     learner_precision: Annotated[Literal["float32", "tf32", "bfloat16"], RLEXP_ONLY] = "float32"
     """Precision in which the learner computes products of matrices and convolutions; weights, losses and Adam stay in
