@@ -14,14 +14,12 @@ import psutil
 import pytest
 
 from rlexp.runs.recorders import TensorBoardRecorder
+from tests.cli import forked_commands
 from tests.unit.results.run_folders import MadeTrial, make_run, row
 
 
 def rlexp(*arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONWARNINGS": "error", "COLUMNS": "80", "LINES": "24", **environ}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    command = [sys.executable, "-m", "rlexp", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=60, check=False)
+    return forked_commands.rlexp(*arguments, cwd=cwd, **{"COLUMNS": "80", "LINES": "24", **environ})
 
 
 @pytest.fixture
@@ -102,7 +100,9 @@ def test_ls_of_hundreds_of_runs_reads_no_results(tmp_path: Path) -> None:
 
 
 def test_letters_outside_the_encoding_are_replaced(run: Path) -> None:
-    done = rlexp("compare", run, PYTHONIOENCODING="ascii")
+    command = [sys.executable, "-m", "rlexp", "compare", str(run)]
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert done.returncode == 0
     assert "A  lr=0.1" in done.stdout
 

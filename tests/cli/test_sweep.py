@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_check import rlexp
+from tests.cli.forked_commands import rlexp
 
 SWEEP = """\
 cartpole:
