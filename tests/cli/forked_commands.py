@@ -1,7 +1,7 @@
 """Runs ``rlexp`` commands in forks of a process that has imported it: the second that imports take is spent once.
 
 Each command has a process, streams, an environment and an exit code of its own, as one that was started has. What
-depends on the start of Python itself (signals, imports, encodings, terminals) is tested with a new process.
+depends on the start of Python itself (signals, imports, encodings, the seed of hashes) is tested with a new process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -33,9 +34,20 @@ IMPORTED = (
 
 def rlexp(*words: object, cwd: Path | None = None, **environ: str | None) -> subprocess.CompletedProcess[str]:
     """Run a command in this process's environment, changed by ``environ``: a variable that is None is taken away."""
-    changed = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environ}
-    environment = {name: value for name, value in changed.items() if value is not None}
-    return _server().run([*map(str, words)], cwd or Path.cwd(), environment)
+    return _server().run([*map(str, words)], cwd or Path.cwd(), _changed(environ))
+
+
+def rlexp_in_new_process(*words: object, **environ: str | None) -> subprocess.CompletedProcess[str]:
+    """Start Python for a command; else like ``rlexp``."""
+    command = [sys.executable, "-m", "rlexp", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=_changed(environ), timeout=TIMEOUT_S, check=False
+    )
+
+
+def _changed(environ: Mapping[str, str | None]) -> dict[str, str]:
+    changed = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
-from tests.cli.forked_commands import rlexp
+from tests.cli.forked_commands import rlexp, rlexp_in_new_process
 from tests.unit.results.event_writing import frames, histogram, scalar, start, write
 
 COMMAND = [sys.executable, "-m", "rlexp", "logs"]
@@ -242,9 +242,7 @@ def test_tags_cannot_move_the_cursor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_terminals_without_unicode(trial: Path, encoding: str) -> None:
-    command = [*COMMAND, str(trial)]
-    environ = environment(PYTHONIOENCODING=encoding)
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=False)
+    done = rlexp_in_new_process("logs", trial, COLUMNS=None, NO_COLOR=None, PYTHONIOENCODING=encoding)
     assert done.returncode == 0
     assert "_" in done.stdout.splitlines()[-2].split()[-1]
 
