@@ -7,6 +7,9 @@ SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward trial_start ppo
 
+# Containers often set it. Without compiled modules each of the hundreds of processes of the tests compiles rlexp again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install run test test-lowest test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
