@@ -7,7 +7,10 @@ SOURCES := rlexp tests benchmarks
 EXPERIMENT ?= experiments/cartpole-apex.yaml
 BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput time_to_reward trial_start ppo
 
-.PHONY: install run test test-lowest test-learning cluster drills drills-long format lint type keys corpus bench bench-peers clean
+# Containers often set it. Without compiled modules each of the hundreds of processes of the tests compiles rlexp again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: install run test test-lowest test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -60,6 +63,10 @@ test-lowest: $(LOWEST)/.installed
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900
+
+# A thousand examples of each property whose test does not say how many it needs; `make test` takes 40.
+test-properties: install
+	$(BIN)/pytest -m hypothesis --hypothesis-profile thorough --timeout 900
 
 # An S3 server for tests. It needs older versions than rlexp's requirements bring, so it has an environment of its own.
 S3 := .venv-s3

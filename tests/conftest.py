@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from rlexp.sessions.own import OwnRay
 from rlexp.sessions.ray_environment import set_ray_environment
@@ -11,6 +12,12 @@ from tests.queue_servers import Mosquitto, QueueServer, RabbitMQ, running_queue
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)
+
+
+# Of property tests that do not say how many examples they need; `make test-properties` takes many.
+settings.register_profile("make test", max_examples=40)
+settings.register_profile("thorough", max_examples=1000)
+settings.load_profile("make test")
 
 
 @pytest.fixture(scope="session")

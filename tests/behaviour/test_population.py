@@ -128,7 +128,7 @@ def assert_is_as_expected(simulation: Simulation, diary: Diary, fraction: float)
 
 
 @pytest.mark.key("search.pbt.synch", "search.pbt.quantile_fraction")
-@pytest.mark.parametrize("capacity", [1, 2, 4, 10])
+@pytest.mark.parametrize("capacity", [1, pytest.param(2, marks=pytest.mark.slow), 4, 10])
 @pytest.mark.parametrize("synch", [True, False])
 @pytest.mark.parametrize("world", [World, Uneven])
 @pytest.mark.parametrize(("reward", "fraction"), [(rising, 0.25), (noisy, 0.5)])

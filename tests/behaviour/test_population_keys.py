@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "buffer_size": 1000,
     "learning_starts": 40,
     "schedule_max_timesteps": 10_000,
-    "timesteps_per_iteration": 150,
+    "timesteps_per_iteration": 60,
     "min_iter_time_s": 0.0,
     "n_step": 1,
 }
@@ -44,7 +44,7 @@ OTHERS: dict[str, Any] = {
     "lr": 0.01,
     "lr_schedule": [[0, 0.1], [100, 0.01]],
     "train_batch_size": 8,
-    "timesteps_per_iteration": 60,
+    "timesteps_per_iteration": 30,
     "min_iter_time_s": 0.01,
     "metrics_smoothing_episodes": 5,
     "seed": 8,

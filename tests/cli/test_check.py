@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.forked_commands import rlexp
+
 GOOD = """\
 cartpole:
   run: apex
@@ -17,12 +19,6 @@ cartpole:
     num_workers: 0
     lr: {grid_search: [1e-3, 1e-4]}
 """
-
-
-def rlexp(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
-    command = [sys.executable, "-m", "rlexp", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
 
 @pytest.fixture

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rlexp.sessions.processes import SESSION
+from tests.cli import forked_commands
 
 ADDRESS = "127.0.0.1:9"  # nothing listens at the discard port
 EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, config: {num_workers: 0}}\n"
-TIMEOUT_S = 150
 
 
 def rlexp(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     (folder / "a.yaml").write_text(EXPERIMENT)
-    environment = {name: value for name, value in os.environ.items() if name != SESSION} | variables
-    command = [sys.executable, "-m", "rlexp", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    return forked_commands.rlexp(*words, cwd=folder, **{SESSION: None, **variables})
 
 
 @pytest.mark.parametrize(

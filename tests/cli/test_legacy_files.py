@@ -13,6 +13,7 @@ import pytest
 
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.processes import SESSION
+from tests.cli.forked_commands import rlexp
 
 OLD = """\
 pong:
@@ -21,12 +22,6 @@ pong:
   stop: {sampler_results/episode_reward_mean: 20}
   config: {num_env_runners: 64, gpu: true}
 """
-
-
-def rlexp(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
-    command = [sys.executable, "-m", "rlexp", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
 
 @pytest.fixture

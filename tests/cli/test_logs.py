@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
+from tests.cli.forked_commands import rlexp, rlexp_in_new_process
 from tests.unit.results.event_writing import frames, histogram, scalar, start, write
 
 COMMAND = [sys.executable, "-m", "rlexp", "logs"]
@@ -26,9 +27,8 @@ def environment(**environ: str) -> dict[str, str]:
     return {**kept, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", "TZ": "UTC", **environ}
 
 
-def logs(*arguments: object, **environ: str) -> "subprocess.CompletedProcess[str]":
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(**environ), timeout=60)
+def logs(*arguments: object, cwd: Path | None = None, **environ: str) -> "subprocess.CompletedProcess[str]":
+    return rlexp("logs", *arguments, cwd=cwd, **{"COLUMNS": None, "NO_COLOR": None, "TZ": "UTC", **environ})
 
 
 def history() -> list[Event]:
@@ -188,14 +188,7 @@ def test_wrong_input(tmp_path: Path, arguments: list[str], message: str) -> None
     (tmp_path / "text.yaml").write_text("cartpole: {run: APEX}\n")
     if "run" in arguments:
         write(tmp_path / "run", [scalar("loss", 0, 1.0)])
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(PYTHONPATH=os.getcwd()),
-        cwd=tmp_path,
-        timeout=60,
-    )
+    done = logs(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -249,7 +242,7 @@ def test_tags_cannot_move_the_cursor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_terminals_without_unicode(trial: Path, encoding: str) -> None:
-    done = logs(trial, PYTHONIOENCODING=encoding)
+    done = rlexp_in_new_process("logs", trial, COLUMNS=None, NO_COLOR=None, PYTHONIOENCODING=encoding)
     assert done.returncode == 0
     assert "_" in done.stdout.splitlines()[-2].split()[-1]
 

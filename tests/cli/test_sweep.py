@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_check import rlexp
+from tests.cli.forked_commands import rlexp, rlexp_in_new_process
 
 SWEEP = """\
 cartpole:
@@ -76,9 +76,13 @@ def test_check_counts_distinct_points(path: Path, searcher: str) -> None:
 
 
 def test_the_same_seed_draws_the_same_points(path: Path) -> None:
-    first, again, other = (
-        [trial["varied"] for trial in json.loads(rlexp("check", str(path), "--json", *seed).stdout)["trials"]]
-        for seed in ((), (), ("--seed", "2"))
+    first, other, again = (
+        [trial["varied"] for trial in json.loads(done.stdout)["trials"]]
+        for done in (
+            rlexp("check", path, "--json"),
+            rlexp("check", path, "--json", "--seed", "2"),
+            rlexp_in_new_process("check", path, "--json", PYTHONHASHSEED="1"),
+        )
     )
     assert first == again != other
 

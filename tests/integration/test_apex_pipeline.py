@@ -258,7 +258,7 @@ def env_ids_of(worker: int) -> list[int]:
 def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
     """A run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
     pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=request.param)
-    pipeline.run(num_steps=12_000, num_updates=60)
+    pipeline.run(num_steps=6_500, num_updates=60)
     # On a busy machine one worker may begin when the others have done all that.
     while pipeline.least_steps() <= 2 * LEAST_ROWS:
         pipeline.run(pipeline.optimizer.counters.num_steps_sampled + LEAST_ROWS, num_updates=0)

@@ -23,7 +23,7 @@ from tests.behaviour.rollout_agents import PlacementPool, poll
 from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
 from tests.replay_states import in_memory
 
-UPDATES = 100
+UPDATES = 50
 """Before the break, and after it."""
 SMALL: Mapping[str, Any] = {
     "num_workers": 0,
@@ -32,7 +32,7 @@ SMALL: Mapping[str, Any] = {
     "num_envs_per_worker": 3,
     "sample_batch_size": 5,
     "train_batch_size": 16,
-    "buffer_size": 1000,
+    "buffer_size": 500,
     "learning_starts": 40,
     "target_network_update_freq": 200,
     "exploration_final_eps": 0.2,
