@@ -68,6 +68,9 @@ class Trainers:
         (task,) = self.board.tasks()
         return task
 
+    def wait_for_weights(self, version: int) -> None:
+        eventually(lambda: self.task().weights_version == version)
+
     def close(self) -> None:
         for thread in self._threads:
             thread.stop()
@@ -121,7 +124,7 @@ def test_two_versions_of_the_weights_are_kept_also_after_a_lost_connection(train
             eventually(lambda: thread.state.num_lost_connections)
             trainers.is_away = False
         thread.put_weights(Newer(version, {"w": np.zeros(1, np.float32)}, None, 0))
-        eventually(lambda newest=version: trainers.task().weights_version == newest)
+        trainers.wait_for_weights(version)
     kept = [version for version in range(4) if trainers.board.get_blob(TASK.id, blob_name(version)) is not None]
     assert kept == [2, 3]
 
