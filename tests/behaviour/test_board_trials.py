@@ -61,13 +61,18 @@ def board(address: BoardAddress) -> Board:
 
 @contextmanager
 def process(
-    folder: Path, address: BoardAddress, monkeypatch: pytest.MonkeyPatch, period_s: float = NEVER, file: str = ""
+    folder: Path,
+    address: BoardAddress,
+    monkeypatch: pytest.MonkeyPatch,
+    period_s: float = NEVER,
+    file: str = "",
+    num_iterations: int = 3,
 ) -> Iterator[Process]:
     """Provide a trial that has begun, in a folder of its own, with a worker of its own and a free seat."""
     monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
     keys = {"num_workers": 1, "board": {"min_actors": 0, "recovery_period_s": period_s, "lease_s": 600.0}}
     folder.mkdir(exist_ok=True)
-    with assigned(folder, keys, stop={"training_iteration": 3}) as assignment:
+    with assigned(folder, keys, stop={"training_iteration": num_iterations}) as assignment:
         begun = ExperimentTrainable.__new__(ExperimentTrainable)
         begun.setup({ASSIGNMENT: replace(assignment, task=AssignedTask(address, ID, file=file))})
         begun.begin()
@@ -155,7 +160,7 @@ def test_successor_goes_on_from_what_the_trainer_left(
 def test_own_checkpoint_is_used_unless_the_board_has_a_newer_one(
     tmp_path: Path, address: BoardAddress, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with process(tmp_path / "a", address, monkeypatch, file=FILE) as first:
+    with process(tmp_path / "a", address, monkeypatch, file=FILE, num_iterations=10**6) as first:
         first.step()
         (tmp_path / "a" / "out" / "run" / STOP_FILE).touch()
         while not first.step()["done"]:
