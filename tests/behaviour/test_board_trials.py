@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +16,13 @@ from rlexp.checkpoint import iteration_of_packed, read_checkpoint, unpack_checkp
 from rlexp.joined_actors.task_records import RESULT
 from rlexp.runs.files import STOP_FILE
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.address import BoardAddress
+from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
+from rlexp.tuning.board_secrets import BoardSecrets
 from rlexp.tuning.board_task import AssignedTask
 from rlexp.tuning.task_reports import RECOVERY
 from rlexp.tuning.trainable import ExperimentTrainable
@@ -80,6 +81,25 @@ def process(
             yield Process(begun)
         finally:
             begun.cleanup()
+
+
+@pytest.mark.parametrize("is_successor", [False, True])
+def test_process_uses_the_secrets_that_it_was_handed_and_not_those_of_its_machine(
+    is_successor: bool, tmp_path: Path, address: BoardAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked: list[tuple[AssignedTask, Mapping[str, str]]] = []
+    monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
+    monkeypatch.setattr(trainable, "board_link", lambda task, name, secrets: linked.append((task, secrets)))
+    monkeypatch.setenv(PASSWORD_VARIABLE, "of this machine")
+    with assigned(tmp_path, {"num_workers": 0}) as assignment:
+        process = ExperimentTrainable.__new__(ExperimentTrainable)
+        process.setup({ASSIGNMENT: replace(assignment, task=AssignedTask(address, ID, "host-1", 7))})
+        process.take_secrets(BoardSecrets({PASSWORD_VARIABLE: "geheim"}, is_successor))
+        process.begin()
+        process.cleanup()
+    ((task, secrets),) = linked
+    assert secrets == {PASSWORD_VARIABLE: "geheim"}
+    assert (task.id, task.member, task.epoch) == ((ID, "", 0) if is_successor else (ID, "host-1", 7))
 
 
 def listed(board: Board) -> TaskSummary:
