@@ -31,6 +31,7 @@ def submit(
     wait: bool = True,
     attach: str | None = None,
     allow_env: Sequence[str] = (),
+    token: str | None = None,
     insecure: bool = False,
     quiet: bool = False,
 ) -> Submitted:
@@ -49,6 +50,8 @@ def submit(
         wait: whether to return at the end of the task; else as soon as it is on the board.
         attach: the id of a task that was submitted before, instead of ``file``.
         allow_env: with ``attach``: envs that may be played although they are classes or have an ``env_config``.
+        token: ``@FILE`` with the token by which a trainer's signatures are verified; None: what ``RLEXP_BOARD_TOKEN``
+            names.
         insecure: allow a public address without TLS.
         quiet: print nothing.
 
@@ -68,8 +71,9 @@ def submit(
     from rlexp.submission.task_run import RunPlace
 
     options = SubmitOptions(RunPlace(Path(out), name, overwrite, sys.argv), evaluate, wait)
+    place = from_python.BoardChoice(board, insecure, token)
     given = None if file is None else from_python.FileChoice(Path(file), overrides, seed, imports)
-    return from_python.submit(given, attach, allow_env, from_python.BoardChoice(board, insecure), options, quiet)
+    return from_python.submit(given, attach, allow_env, place, options, quiet)
 
 
 def join(
@@ -80,8 +84,14 @@ def join(
     task: str | None = None,
     processes: int = 1,
     as_trainer: bool = False,
+    out: str | Path | None = None,
+    cpus: int | None = None,
+    max_memory: str | None = None,
     allow_env: Sequence[str] = (),
     imports: Sequence[str] = (),
+    token: str | None = None,
+    keys: str | None = None,
+    queue: str | None = None,
     insecure: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -94,8 +104,14 @@ def join(
         task: the id of the only task that is joined; None: any.
         processes: how many actors or trainers, each a process.
         as_trainer: train submitted tasks instead of playing, which loads Ray and PyTorch in another process.
+        out: where a trainer keeps the runs of its tasks; None: ``results``.
+        cpus: a trainer leaves tasks alone that need more; None: those of the machine.
+        max_memory: a trainer leaves tasks alone whose replay needs more than this, such as ``8GB``.
         allow_env: envs that tasks may name although they are classes or have an ``env_config``.
         imports: modules that tasks may import.
+        token: ``@FILE`` with an actor's join token; None: what ``RLEXP_BOARD_TOKEN`` names.
+        keys: ``@FILE`` with a trainer's master key; None: what ``RLEXP_BOARD_MASTER`` names.
+        queue: the address of RabbitMQ or MQTT, over which fragments go; None: that of ``RLEXP_QUEUE``, if it is set.
         insecure: allow a public address without TLS.
         quiet: print nothing.
 
@@ -113,8 +129,14 @@ def join(
         duration=duration,
         task=task,
         processes=processes,
+        out=None if out is None else Path(out),
+        cpus=cpus,
+        max_memory=max_memory,
         allow_env=list(allow_env),
         imports=list(imports),
+        token=token,
+        keys=keys,
+        queue=queue,
         insecure=insecure,
         quiet=quiet,
     )

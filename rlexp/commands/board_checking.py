@@ -1,4 +1,4 @@
-"""``rlexp board check``: whether a board, or a queue, is fit for training, and what to do where it is not."""
+"""``rlexp board check``: whether a board is fit for training, and what to do where it is not."""
 
 from __future__ import annotations
 

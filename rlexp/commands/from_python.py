@@ -9,7 +9,7 @@ import io
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import typer
 
 from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.commands import joining
+from rlexp.commands.board_keys import take_token
 from rlexp.commands.boards import required_board
 from rlexp.commands.submitting import check_options, checked_plan
 from rlexp.errors import TrialError
@@ -24,6 +25,7 @@ from rlexp.rollout.evaluation import never
 from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
 from rlexp.terminal.submissions import QuietTaskDisplay, TaskDisplay
 from rlexp.transport.board import TaskStatus
+from rlexp.transport.tokens import client_token
 
 _OF_SIGNALS: Final = 128
 """Exit codes above it are those of signals."""
@@ -31,10 +33,11 @@ _OF_SIGNALS: Final = 128
 
 @dataclass(frozen=True)
 class BoardChoice:
-    """Which board, and whether others may read along on the way there."""
+    """Which board, whether others may read along on the way there, and by which token its trainers are verified."""
 
     url: str | None
     insecure: bool
+    token: str | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def submit(
 ) -> Submitted:
     """See :func:`rlexp.submit`."""
     address = required_board(board.url, board.insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
+    options = replace(options, token=client_token(take_token(board.token)))
     check_options(None if file is None else file.path, attach, not options.waits, options.num_episodes)
     plan = None if file is None else checked_plan(file.path, file.overrides, file.seed, file.imports, False)
     display = QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr)

@@ -224,7 +224,6 @@ class BoardThread:
         self._lead = self._records.lead = lead
         self._banned.clear()
         if self._last_newer is not None:  # the board may have lost it
-            self._versions.clear()
             self._put_weights(self._last_newer)
         self._publish_news()
         return True

@@ -104,8 +104,9 @@ class JoinedActor:
     def run(self, should_stop: ShouldStop, report: Report) -> SeatEnd:
         """Play until the end and return which one it was.
 
-        ``report`` is called after each fragment, and while the first weights are refused. ``should_stop`` is asked at
-        least once in LOOK_S and once per fragment. Raises what the env and the board raise.
+        ``report`` is called after each fragment, while there is no room for one, and while the first weights are
+        refused. ``should_stop`` is asked at least once in LOOK_S and once per fragment. Raises what the env and the
+        board raise.
         """
         self._outbox.start()
         try:
@@ -161,7 +162,7 @@ class JoinedActor:
             self._steps_of_all += info.num_env_steps
             self._num_env_steps += info.num_env_steps
             self._returns += info.episodes.returns.tolist()
-            if not self._send(partial(self._seal, rows, info), should_stop):
+            if not self._send(partial(self._seal, rows, info), should_stop, report):
                 return
             report(self.figures())
 
@@ -175,19 +176,23 @@ class JoinedActor:
         self._version = newer.version
         self._steps_of_all = max(self._steps_of_all, newer.num_steps_sampled)
 
-    def _send(self, seal: Callable[[int], list[bytes]], should_stop: ShouldStop) -> bool:
+    def _send(self, seal: Callable[[int], list[bytes]], should_stop: ShouldStop, report: Report) -> bool:
         """Put a fragment into the window; return False where it ends before there is room."""
+        stop_by_s = None
+        while not self._put(seal):
+            if self._outbox.end is not None:
+                return False
+            if should_stop():
+                stop_by_s = self._clock() + DRAIN_S if stop_by_s is None else stop_by_s
+                if self._clock() > stop_by_s:
+                    return False
+            report(self.figures())
+        return True
+
+    def _put(self, seal: Callable[[int], list[bytes]]) -> bool:
         started = self._clock()
         try:
-            stop_by_s = None
-            while not self._outbox.put(seal, LOOK_S):
-                if self._outbox.end is not None:
-                    return False
-                if should_stop():
-                    stop_by_s = self._clock() + DRAIN_S if stop_by_s is None else stop_by_s
-                    if self._clock() > stop_by_s:
-                        return False
-            return True
+            return self._outbox.put(seal, LOOK_S)
         finally:
             self._waited_s += self._clock() - started
 

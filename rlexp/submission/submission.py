@@ -9,16 +9,16 @@ from typing import Any, Final, Protocol, TypeVar
 from zlib import crc32
 
 from rlexp.display import Display
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, UsageError
 from rlexp.joined_actors.task_records import RESULT
 from rlexp.submission.evaluations import EvaluationThread
 from rlexp.submission.task_notes import TaskNotes
 from rlexp.submission.task_run import TaskRun
 from rlexp.submission.task_watch import TaskWatch
 from rlexp.transport.backoff import Backoff
-from rlexp.transport.board import Board, TaskStatus, TaskSummary
+from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
-from rlexp.transport.credentials import ActorKeys
+from rlexp.transport.credentials import ActorKeys, accepts_task, task_signature
 from rlexp.transport.envelope import InvalidMessageError
 from rlexp.transport.signed_blobs import verified
 
@@ -74,6 +74,8 @@ class Submission:
         self._display, self._evaluations = display, evaluations
         self._notes = TaskNotes(place.shown)
         self._sleep = sleep
+        self._is_verifiable = False
+        """Whether the trainer has signed the task with the keys of this place."""
         self._cancelled_s: float | None = None
         self._backoff = Backoff(crc32(str(run.directory.path).encode()))
 
@@ -104,6 +106,7 @@ class Submission:
         if news.summary is not None:
             for text in self._notes.of(news.summary):
                 self._display.on_note(None, text)
+            self._check_trainer(news.summary)
         for row in news.rows:
             # The last evaluation ends after the last row.
             keep = self._run.hold if row["done"] and self._evaluations is not None else self._run.record
@@ -112,6 +115,17 @@ class Submission:
             self._display.on_task(news.summary)
         self._evaluate(news.summary)
         return news.summary
+
+    def _check_trainer(self, summary: TaskSummary) -> None:
+        """Raise UsageError, once a trainer has the task, where what it leaves could not be verified here."""
+        if self._is_verifiable or summary.status not in (TaskStatus.RUNNING, TaskStatus.ENDED):
+            return
+        task = self._place.board.describe(summary.id)
+        if task is None or not task.description:  # no trainer has announced it
+            return
+        if not accepts_task(task, self._place.keys):
+            raise _unverifiable(task, self._place.keys)
+        self._is_verifiable = True
 
     def _evaluate(self, summary: TaskSummary | None) -> None:
         """Show and keep what was evaluated, and ask for the newest weights."""
@@ -150,10 +164,8 @@ class Submission:
                 self._run.add_result(content, self._place.keys.published_key)
                 return None
             problem = "the trainer has left no checkpoint on the board"
-        except CheckpointError as error:
-            problem = error.message
-        except InvalidMessageError as error:
-            problem = f"{error}: give the token or the keys of this task's trainer"
+        except (CheckpointError, InvalidMessageError) as error:
+            problem = f"{error}; to fetch it again: rlexp submit --attach {summary.id} --board {self._place.shown}"
         if summary.status is TaskStatus.ENDED:
             return problem
         if not self._run.is_empty:
@@ -180,3 +192,14 @@ class Submission:
             self._run.directory.write_when_due()
             self._display.tick()
             self._sleep(min(left_s, TICK_S))
+
+
+def _unverifiable(task: Task, keys: ActorKeys) -> UsageError:
+    """Return why the results of a task's trainer cannot be verified with ``keys``. The task goes on."""
+    attach = f"rlexp submit --attach {task.id} --token @FILE"
+    if not keys.num_signature_bytes:
+        return UsageError(f"the trainer of {task.id} signs its results, which only a token verifies", attach)
+    if not task_signature(task):
+        message = f"the trainer of {task.id} does not sign its results, and a token is given"
+        return UsageError(message, "leave out --token and unset RLEXP_BOARD_TOKEN, or give the trainer --keys")
+    return UsageError(f"the trainer of {task.id} is not that of the token", f"{attach}, with one of its trainer")

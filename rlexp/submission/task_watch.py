@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rlexp.joined_actors.task_records import MOST_AT_ONCE
 from rlexp.json_file import parse_json
 from rlexp.runs.last_row import is_row
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
@@ -34,6 +36,7 @@ class TaskWatch:
         self._board, self._task, self._clock = board, task, clock
         self._last_row = last_row
         self._next, self._last_text = 0, ""
+        self._recent: deque[str] = deque(maxlen=2 * MOST_AT_ONCE)
         self._has_begun = False
         self._was_queued = True
         self._lost_s: float | None = None
@@ -46,6 +49,7 @@ class TaskWatch:
         self._lost_s = None
         self._was_queued = summary.status is TaskStatus.QUEUED
         texts, notes = self._new_texts()
+        texts = self._not_repeated(texts)
         rows = [row for text in texts if (row := _row_of(text)) is not None]
         if len(rows) < len(texts):
             notes = (*notes, f"left out {len(texts) - len(rows)} results that are none")
@@ -78,6 +82,15 @@ class TaskWatch:
         self._next, self._last_text = numbered[-1][0] + 1, numbered[-1][1]
         notes = (f"{missed:,} results are not on the board any more",) if missed > 0 else ()
         return [text for _, text in numbered], notes
+
+    def _not_repeated(self, texts: list[str]) -> list[str]:
+        """Return the rows without those that came before: where an answer is lost, a trainer puts rows again."""
+        new = []
+        for text in texts:
+            if text not in self._recent:
+                new.append(text)
+                self._recent.append(text)
+        return new
 
     def _not_recorded(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows after the recorded one, with the first rows; all of them where it is not among them."""

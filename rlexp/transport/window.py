@@ -65,7 +65,8 @@ class SendWindow:
         start = self._next_to_send
         if self._is_due_again(now_s, round_trip_s, is_queued):
             start = self.got + 1
-            self._standstill_s = min(2 * self._standstill_s, LONGEST_STANDSTILL_S)
+            longer_s = min(2 * self._standstill_s, LONGEST_STANDSTILL_S)
+            self._standstill_s = STANDSTILL_S if self._must_repeat else longer_s
             self._moved_at_s, self._must_repeat = now_s, False
         elif start == self.got + 1:
             self._moved_at_s = now_s
@@ -75,7 +76,10 @@ class SendWindow:
         return [message for number in range(start, self.next_number) for message in self._kept[number]]
 
     def repeat(self) -> None:
-        """Let the next call of ``take`` return all that is not stored: what was taken may not have left."""
+        """Let the next call of ``take`` return all that is not stored: what was taken may not have left.
+
+        That says nothing of how long to wait for what is sent then: it may be lost too, before its receiver is back.
+        """
         self._must_repeat = True
 
     def acknowledge(self, got: int, now_s: float) -> None:

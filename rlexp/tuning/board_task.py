@@ -21,6 +21,7 @@ from rlexp.runs.run_record import Status
 from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.board_errors import BoardError
+from rlexp.transport.boards.access import ACTOR, TRAINER
 from rlexp.transport.opening import open_board
 from rlexp.transport.tokens import MASTER_VARIABLE, read_master, trainer_keys
 from rlexp.tuning.handed_task import HandedTask, handed_task
@@ -68,18 +69,28 @@ def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: 
     joinable_trial(trials, _WITHOUT)
     with closing(open_board(board)) as opened:
         opened.tasks()
+    config, has_tokens = trials[0].experiment.config, read_master() is not None
+    display.on_note(None, f"actors join with: {_how_to_join(board, has_tokens)}")
+    if board.username and not has_tokens:
+        display.on_note(None, f"without --keys, actors need the same password as user {board.username} has")
+    if isinstance(config, DQNConfig) and config.board.refused_actors and not has_tokens:
+        display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
+    return board.without_passwords()
+
+
+def _how_to_join(board: BoardAddress, has_tokens: bool) -> str:
+    """Return the command of an actor, and where its passwords are; a trainer's user is not that of an actor."""
     shown = board.without_passwords()
-    by_password = f"; {PASSWORD_VARIABLE} has its password" if board.password else ""
+    if shown.username == TRAINER.name and has_tokens:
+        shown = replace(shown, username=ACTOR.name)
+    whose = f"that of user {shown.username}" if shown.username else "its password"
     queue, of_queue = "", ""
     if board.queue is not None:
         queue = f" --queue {shown.queue}"
         of_queue = f"; {QUEUE_PASSWORD_VARIABLE} has that of the queue" if board.queue.password else ""
-    config, has_tokens = trials[0].experiment.config, read_master() is not None
     by_token = " --token @FILE, each with a token of its own" if has_tokens else ""
-    display.on_note(None, f"actors join with: rlexp join {shown}{queue}{by_token}{by_password}{of_queue}")
-    if isinstance(config, DQNConfig) and config.board.refused_actors and not has_tokens:
-        display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
-    return shown
+    by_password = f"; {PASSWORD_VARIABLE} has {whose}" if board.password else ""
+    return f"rlexp join {shown}{queue}{by_token}{by_password}{of_queue}"
 
 
 def refuse_board_of_sweeps(board: BoardAddress | None) -> None:

@@ -60,6 +60,7 @@ def url(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"file": "a.yaml", "wait": False, "evaluate": 1, "board": DEAD}, "--no-wait cannot be combined"),
         ({"file": "a.yaml", "overrides": ["config.lr=fast"], "board": DEAD}, "config.lr"),
         ({"file": "a.yaml", "board": DEAD}, "cannot be reached"),
+        ({"file": "a.yaml", "board": DEAD, "token": "abc"}, "--token takes @FILE"),
     ],
 )
 def test_what_is_wrong_is_an_error_and_nothing_is_created(

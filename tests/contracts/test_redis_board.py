@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,19 @@ def test_full_server_is_reported(board: Board, locked_server: RedisServer) -> No
             board.queue(TASK.id).send([b"x"])
     finally:
         locked_server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_what_comes_after_the_end_of_a_task_does_not_stay(board: Board, locked_server: RedisServer) -> None:
+    board.announce(TASK)
+    lead, seat = board.lead(TASK.id, "trainer", LONG_S), board.claim(TASK.id, "actor", LONG_S)
+    assert lead is not None
+    assert seat is not None
+    board.finish(lead, TaskStatus.ENDED)
+    board.beat(seat, [b"too late"])
+    assert locked_server.command("LLEN", "rlexp:{t1}:in:0") == b":1\r\n"
+    board.announce(replace(TASK, id="t2"))
+    assert locked_server.command("LLEN", "rlexp:{t1}:in:0") == b":0\r\n"
+    assert [task.id for task in board.tasks()] == ["t1", "t2"]
 
 
 def test_task_that_cannot_be_read_does_not_hide_others(board: Board, locked_server: RedisServer) -> None:

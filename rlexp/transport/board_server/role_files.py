@@ -31,10 +31,12 @@ def write_role_files(folder: ServerFolder, configuration: ServerConfiguration, n
         variables = _variables(configuration.address(ACTOR.name)) | {TOKEN_VARIABLE: master.token(name).to_text()}
         actors.append(folder.write_variables(name, variables))
     trainer = _variables(configuration.address(TRAINER.name)) | {MASTER_VARIABLE: master.to_text()}
+    # A client verifies with it what trainers have signed; its user may not send fragments.
+    client = _variables(configuration.address(CLIENT.name)) | {TOKEN_VARIABLE: master.token(CLIENT.name).to_text()}
     return RoleFiles(
         owner=folder.write_variables(OWNER, _variables(configuration.address(OWNER))),
         trainer=folder.write_variables(TRAINER.name, trainer),
-        client=folder.write_variables(CLIENT.name, _variables(configuration.address(CLIENT.name))),
+        client=folder.write_variables(CLIENT.name, client),
         actors=tuple(actors),
     )
 

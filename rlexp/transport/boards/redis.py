@@ -38,6 +38,7 @@ from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnectio
 from rlexp.transport.task_limits import KEPT_ROWS, KEPT_S, check_name, check_rows, check_task, is_name
 
 _TASKS: Final = "rlexp:tasks"
+_OVER: Final = {status.value.encode() for status in TaskStatus if status.is_over}
 _UPLOAD_S: Final = 3600
 """What a trainer that died has put of a blob is gone after an hour."""
 
@@ -222,10 +223,15 @@ class RedisBoard:
         self._connection.close()
 
     def _forget_old(self) -> None:
-        """Take tasks off the list whose keys are gone."""
+        """Take tasks off the list whose keys are gone; remove what their actors, and those of ended ones, sent last.
+
+        Nobody reads such a queue, and what begins it anew gives it no time to live: actors may not.
+        """
         ids = self._ids()
-        there = self._connection.call_all([("EXISTS", _key(task_id, "task")) for task_id in ids])
-        gone = [task_id for task_id, exists in zip(ids, there, strict=True) if not exists]
+        statuses = self._connection.call_all([("HGET", _key(task_id, "task"), "status") for task_id in ids])
+        gone = [task_id for task_id, status in zip(ids, statuses, strict=True) if status is None]
+        over = [task_id for task_id, status in zip(ids, statuses, strict=True) if status in _OVER]
+        self._connection.call_all([("UNLINK", _key(task_id, "in:0")) for task_id in [*gone, *over]])
         if gone:
             self._connection.call("SREM", _TASKS, *gone)
 

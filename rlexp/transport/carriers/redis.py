@@ -134,7 +134,8 @@ class RedisConnection:
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
             if problem := tls_problem(self._address, error):
                 raise problem from error
-            raise BoardLostError(f"the board {self._address} cannot be reached: {_short(error)}") from error
+            message = f"the board {self._address} cannot be reached: {_short(error)}"
+            raise BoardLostError(message, "is it running? rlexp board check examines the way there") from error
         except (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError) as error:
             raise BoardLostError(f"the board {self._address} takes nothing now: {_short(error)}") from error
         except redis.exceptions.NoPermissionError as error:

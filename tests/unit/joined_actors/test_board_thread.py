@@ -4,12 +4,15 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from rlexp.errors import TrialError
 from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink, BoardThread
 from rlexp.joined_actors.task_records import TaskRecords
-from rlexp.transport.board import Lead, News, Task, TaskStatus, TaskSummary
+from rlexp.joined_actors.weights_message import Newer, blob_name
+from rlexp.transport.board import Fenced, Lead, News, Task, TaskStatus, TaskSummary, TrainerBeat
+from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import SharedKeys
 
@@ -25,15 +28,23 @@ class Clock:
         return time.time() + self.added_s
 
 
-class CountingBoard(MemoryBoard):
-    """Counts how often the lead was asked for."""
+class TrainersBoard(MemoryBoard):
+    """Cannot be reached while the trainers' board is away; counts how often the lead was asked for."""
 
-    num_leads = 0
+    def __init__(self, trainers: "Trainers") -> None:
+        super().__init__(trainers.server)
+        self._trainers = trainers
+        self.num_leads = 0
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
         lead = super().lead(task_id, member, lease_s, epoch)
         self.num_leads += 1
         return lead
+
+    def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
+        if self._trainers.is_away:
+            raise BoardLostError("the board is away")
+        return super().publish(lead, news)
 
 
 class Trainers:
@@ -43,11 +54,13 @@ class Trainers:
         self.clock = Clock()
         self.server = MemoryServer(self.clock)
         self.board = MemoryBoard(self.server)
+        self.is_away = False
+        """For the threads."""
         self._threads: list[BoardThread] = []
-        self.board_of_last = CountingBoard(self.server)
+        self.board_of_last = TrainersBoard(self)
 
     def begin(self, member: str, epoch: int = 0, lead_wait_s: float = LEASE_SLACK_S) -> tuple[BoardThread, TaskRecords]:
-        board, keys = CountingBoard(self.server), SharedKeys(b"key")
+        board, keys = TrainersBoard(self), SharedKeys(b"key")
         self.board_of_last = board
         link = BoardLink(board, TASK.id, TASK.name, member, keys, epoch, TASK.file, lead_wait_s)
         thread = BoardThread(link, TASK, 8, beat_s=0.01, lease_s=LEASE_S, patience_s=60.0, clock=self.clock)
@@ -107,6 +120,19 @@ def test_rows_that_came_last_are_put_before_the_end(trainers: Trainers) -> None:
     thread.stop()
     assert len(trainers.board.rows(TASK.id, 0)) == 50
     assert trainers.task().status is TaskStatus.ENDED
+
+
+def test_two_versions_of_the_weights_are_kept_also_after_a_lost_connection(trainers: Trainers) -> None:
+    thread, _ = trainers.begin("a")
+    for version in range(4):
+        if version == 2:
+            trainers.is_away = True
+            eventually(lambda: thread.state.num_lost_connections)
+            trainers.is_away = False
+        thread.put_weights(Newer(version, {"w": np.zeros(1, np.float32)}, None, 0))
+        eventually(lambda newest=version: trainers.task().weights_version == newest)
+    kept = [version for version in range(4) if trainers.board.get_blob(TASK.id, blob_name(version)) is not None]
+    assert kept == [2, 3]
 
 
 @pytest.mark.parametrize("status", [TaskStatus.ENDED, TaskStatus.FAILED])

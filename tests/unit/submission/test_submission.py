@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
+from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys, signed_task
 from rlexp.transport.opening import open_board
+from rlexp.transport.tokens import MasterKey
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
+
+MASTER = MasterKey(b"m" * 32)
 
 
 class Recorded(QuietTaskDisplay):
@@ -176,6 +180,31 @@ def test_stop_is_obeyed_also_while_the_board_is_away(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.board.away = 10**6
     assert scene.wait(lambda: len(scene.display.notes) >= 2) is None
+
+
+@pytest.mark.parametrize(
+    ("trainers", "ours", "message"),
+    [
+        (MASTER.keys, SharedKeys(KEY), "signs its results, which only a token verifies"),
+        (lambda task_id: SharedKeys(KEY), MASTER.token("client").keys("t"), "does not sign its results"),
+        (MasterKey.new().keys, MASTER.token("client").keys("t"), "is not that of the token"),
+    ],
+)
+def test_results_that_cannot_be_verified_are_refused_once_a_trainer_has_the_task(
+    tmp_path: Path, trainers: Callable[[str], TrainerKeys], ours: ActorKeys, message: str
+) -> None:
+    board, submitted = MemoryBoard(MemoryServer()), submitted_task(tmp_path)
+    task = submitted.task
+    board.submit(task)
+    run = TaskRun.create(submitted, RunPlace(tmp_path / "out", None, False, []), Recorded())
+    watch = TaskWatch(board, task, None, lambda: 0.0)
+
+    def announce(seconds: float) -> None:  # the second time it does nothing
+        board.announce(signed_task(replace(task, description={"protocol": 1}), trainers(task.id)))
+
+    waiting = Submission(TaskPlace(board, ours, "redis://host"), watch, run, Recorded(), sleep=announce)
+    with run, pytest.raises(UsageError, match=message):
+        waiting.wait(never)
 
 
 # The whole of rlexp submit, on a board of this process.

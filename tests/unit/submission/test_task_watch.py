@@ -46,6 +46,17 @@ def test_each_row_comes_once_and_in_order(place: Place) -> None:
     assert place.iterations() == [3]
 
 
+def test_rows_that_a_trainer_puts_again_come_once(place: Place) -> None:
+    trainer = ToldTrainer(place.board, place.task)
+    trainer.put_rows(result_row(1), result_row(2))
+    assert place.iterations() == [1, 2]
+    trainer.put_rows(result_row(1), result_row(2), result_row(3))
+    trainer.put_rows(result_row(3))
+    news = place.watch.look()
+    assert [row["training_iteration"] for row in news.rows] == [3]
+    assert news.notes == ()
+
+
 def test_rows_of_a_successor_that_repeats_iterations_come_too(place: Place) -> None:
     trainer = ToldTrainer(place.board, place.task)
     trainer.put_rows(result_row(1), result_row(2), result_row(3))

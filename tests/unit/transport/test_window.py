@@ -202,6 +202,15 @@ def test_idle_time_is_no_standstill() -> None:
     assert window.take(101.9) == []
 
 
+def test_what_is_repeated_after_an_outage_is_due_again_soon() -> None:
+    window = filled(8, 1)
+    window.take(0.0)
+    for now_s in (1.0, 3.0, 7.0, 15.0, 31.0):  # the queue is tried again
+        window.repeat()
+        assert window.take(now_s) == [b"0"]
+    assert window.take(31.0 + STANDSTILL_S) == [b"0"]
+
+
 def test_numbers_that_were_never_sent_are_not_acknowledged() -> None:
     window = filled(8, 2)
     window.acknowledge(5, 0.0)

@@ -21,6 +21,7 @@ from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Task
 from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
+from rlexp.transport.tokens import MASTER_VARIABLE, MasterKey
 from rlexp.tuning.board_task import (
     AssignedTask,
     assigned_task,
@@ -62,6 +63,18 @@ def test_password_is_not_kept_with_the_board(tmp_path: Path) -> None:
     with_password = BoardAddress("memory", "test-board-task", password="geheim")
     assert checked_board(trials_of(tmp_path), with_password, notes) == BOARD
     assert notes.notes == [f"actors join with: rlexp join {BOARD}; {PASSWORD_VARIABLE} has its password"]
+
+
+def test_note_names_the_user_of_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, notes = trials_of(tmp_path), Notes()
+    board = BoardAddress("memory", "test-board-task", username="trainer", password="geheim")
+    checked_board(trials, board, OWN, notes)
+    assert "user trainer" in notes.notes[0]
+    assert notes.notes[1] == "without --keys, actors need the same password as user trainer has"
+    monkeypatch.setenv(MASTER_VARIABLE, MasterKey.new().to_text())
+    checked_board(trials, board, OWN, notes)
+    assert "rlexp join memory://actor@test-board-task --token @FILE" in notes.notes[2]
+    assert notes.notes[2].endswith(f"{PASSWORD_VARIABLE} has that of user actor")
 
 
 def test_link_has_the_key_of_the_password_in_the_environment() -> None:
