@@ -30,7 +30,8 @@ from benchmarks.canned_parts import (
 )
 from benchmarks.comparison import Column, Line, Table, conditions, options
 from rlexp.agents.apex.gatherers import renewed
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
+from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.replay_shards import ReplayShards

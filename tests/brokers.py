@@ -110,12 +110,17 @@ class RedisServer:
 def running_redis(password: str = "") -> Iterator[RedisServer]:
     """Have a Redis running; skips the test, or fails it, where there is none."""
     with required("Redis"):
-        server = RedisServer(installed_program("redis-server", "valkey-server") or _REDIS.program(), password)
+        server = RedisServer(redis_program(), password)
         server.start()
     try:
         yield server
     finally:
         server.kill()
+
+
+def redis_program() -> Path:
+    """Return the server that is installed, or that of Debian; raises NoBroker."""
+    return installed_program("redis-server", "valkey-server") or _REDIS.program()
 
 
 def free_port() -> int:

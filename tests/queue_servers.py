@@ -29,7 +29,7 @@ _RABBITMQ: Final = Packages(
     "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server",
     ("rabbitmq-server", "erlang-xmerl", *(f"erlang-{name}" for name in _ERLANG.split())),
 )
-_START_S: Final = 60.0
+_START_S: Final = 120.0
 LOGIN: Final = ("actor", "geheim-0815")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -11,27 +10,26 @@ from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 
+from rlexp.agents.agent_evaluation import AgentEvaluation
 from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
 from rlexp.agents.board.task_description import BoardTrial
-from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.evaluator import Evaluator
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
+from rlexp.agents.stall_watch import StallWatch
 from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.errors import TrialError
 from rlexp.joined_actors.board_thread import BoardLink
-from rlexp.metrics.timers import RunningClock
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import (
     ActingPolicy,
-    EvaluationLimits,
     PlayedEpisodes,
     ReportProgress,
     ShouldStop,
@@ -41,13 +39,10 @@ from rlexp.rollout.evaluation import (
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
 from rlexp.task_pool import ActorLostError, TaskPool
 
 STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""
-STALL_TIMEOUT_S = 600.0
-"""Training that gets no new sample for so long is given up: every worker hangs."""
 STOP_GRACE_S = 1.0
 """How long an iteration that is asked to stop waits for its first sample."""
 
@@ -84,8 +79,8 @@ class Agent(ABC, Generic[ConfigT]):
         self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
         self._progress = Progress(config.metrics_smoothing_episodes)
-        self._clock = RunningClock()
-        self._last_sample_s = math.inf
+        self._evaluation = AgentEvaluation(config, seed, self._evaluator, self.add_event)
+        self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
         arrays = checkpoint.arrays if checkpoint else {}
         self.filters = ObservationFilters(config, self.observation_space, arrays, self.num_players)
@@ -181,7 +176,7 @@ class Agent(ABC, Generic[ConfigT]):
         it has env steps of its own, if some come within STOP_GRACE_S, so that no two rows have the same step.
         """
         iteration = Iteration(self.optimizer.counters)
-        self._last_sample_s = self._clock()
+        self._stall_watch.begin()
         infos: list[SampleInfo] = []
         while True:
             self.optimizer.step(should_stop)
@@ -192,7 +187,9 @@ class Agent(ABC, Generic[ConfigT]):
                 break
         self._progress.iteration += 1
         self.filters.synchronize(self.source)
-        return self._report(iteration, infos) | self._evaluation_when_due(should_stop, report)
+        row = self._report(iteration, infos)
+        evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)
+        return row | evaluated
 
     def evaluate(
         self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
@@ -201,13 +198,11 @@ class Agent(ABC, Generic[ConfigT]):
 
         They are fewer than ``num_episodes`` if ``evaluation_timeout_s`` passes or ``should_stop`` says so first.
         """
-        seed = evaluation_seed(self.seed, self._progress.iteration)
-        limits = EvaluationLimits(MAX_STEPS, self.config.evaluation_timeout_s, should_stop)
-        return self._evaluator().play(num_episodes, seed, limits, report)
+        return self._evaluation.play(self._progress.iteration, num_episodes, should_stop, report)
 
     def film(self) -> tuple[Iterator[Array], float]:
         """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
-        return self._evaluator().film(derive_seed(self.seed, "film", self._progress.iteration))
+        return self._evaluation.film(self._progress.iteration)
 
     def drain_events(self) -> list[str]:
         """Return what happened to workers and replay since the last call that a user should know, a sentence each."""
@@ -225,21 +220,6 @@ class Agent(ABC, Generic[ConfigT]):
             policy.set_weights(learner.get_weights())
         explore = partial(self.exploring_player, self.config, policy, self.action_space)
         return Evaluator(self.env_config, self.config.evaluation_config, self.filters, policy, explore)
-
-    def _evaluation_when_due(self, should_stop: ShouldStop, report: ReportProgress) -> dict[str, Any]:
-        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration.
-
-        A stop that is requested cannot wait for it, and the episodes that end before are the short ones: no figures.
-        """
-        interval = self.config.evaluation_interval
-        if not interval or self._progress.iteration % interval or should_stop():
-            return {}
-        played = self.evaluate(self.config.evaluation_num_episodes, should_stop, report)
-        if should_stop() and not played.is_complete:
-            return {}
-        if not played.is_complete:
-            self._events.append(f"{played}; set evaluation_config.horizon, or a longer evaluation_timeout_s")
-        return {"evaluation": evaluation_figures(played)}
 
     def save(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool = True) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises.
@@ -302,14 +282,7 @@ class Agent(ABC, Generic[ConfigT]):
 
     def _take_infos(self) -> list[SampleInfo]:
         infos = self.optimizer.drain_infos()
-        now = self._clock()
-        if infos:
-            self._last_sample_s = now
-        elif now - self._last_sample_s > STALL_TIMEOUT_S and self.board is None:  # actors may come at any time
-            raise TrialError(
-                f"no worker delivered a sample for {STALL_TIMEOUT_S:.0f} s",
-                "the env hangs in reset or step, or sample_batch_size is far too large for it",
-            )
+        self._stall_watch.look(infos)
         self.filters.add(infos)
         for info in infos:
             self._progress.add(info.episodes)

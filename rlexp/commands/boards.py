@@ -10,6 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.errors import UsageError
+from rlexp.runs.secrets import has_secrets
+from rlexp.sessions.choose import Joining
 from rlexp.transport.address import (
     BOARD_VARIABLE,
     PASSWORD_VARIABLE,
@@ -92,6 +94,15 @@ def _chosen_queue(option: str | None, insecure: bool, environment: MutableMappin
     if address.password:
         environment[QUEUE_PASSWORD_VARIABLE] = address.password
     return address
+
+
+def refuse_typed_passwords(joining: Joining, *addresses: str | None) -> None:
+    """Raise UsageError where one of ``addresses``, as typed, has a password, and a cluster's head would keep it."""
+    if joining.address is not None and any(has_secrets(address) for address in addresses):
+        raise UsageError(
+            "the cluster's head keeps the command line, on which there is a password",
+            f"set {PASSWORD_VARIABLE} (of a queue: {QUEUE_PASSWORD_VARIABLE}), or write the address to a file: @FILE",
+        )
 
 
 def required_board(

@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from enum import StrEnum
@@ -22,7 +23,8 @@ from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
 from rlexp.commands.options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.errors import UsageError
-from rlexp.sessions.choose import seconds_of
+from rlexp.sessions.choose import choose, seconds_of
+from rlexp.sessions.ray_environment import LOCAL
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BOARD_VARIABLE, BoardAddress
 from rlexp.transport.tokens import JoinToken
@@ -75,6 +77,15 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where a 
 Cpus = Annotated[
     int | None, typer.Option("--cpus", min=1, metavar="N", help="A trainer leaves tasks alone that need more CPUs.")
 ]
+TrainerAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="A trainer trains on the Ray cluster with this head, as rlexp run --address does.",
+    ),
+]
 MaxMemory = Annotated[
     str | None,
     typer.Option("--max-memory", metavar="SIZE", help="A trainer leaves tasks alone whose replay needs more, say 8GB."),
@@ -92,6 +103,7 @@ def join(
     out: Out = None,
     cpus: Cpus = None,
     max_memory: MaxMemory = None,
+    address: TrainerAddress = None,
     allow_env: AllowEnv = None,
     imports: Modules = None,
     token: TokenOption = None,
@@ -109,15 +121,19 @@ def join(
     trained here, one after another; then Ctrl-C leaves a checkpoint on the board, from which another trainer goes on.
     """
     board, own_token = required_board(url, insecure, queue=queue), take_token(token)
-    limits = _limits(role, out, cpus, max_memory, keys)
-    if limits is not None:
+    of_trainers = {"--out": out, "--cpus": cpus, "--max-memory": max_memory, "--keys": keys, "--address": address}
+    if role is JoinRole.ACTOR:
+        _refuse_options_of_trainers(of_trainers)
+    else:
         take_master(keys, True)
+    ray = choose(address, os.environ).address if role is JoinRole.TRAINER else None
+    most_bytes = None if max_memory is None else _bytes(max_memory)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
     if processes > 1:
         given = {"once": once, "for": duration, "task": task, "allow_env": allow_env, "import": imports}
         given |= {"as": role.value, "out": None if out is None else str(out), "max_memory": max_memory}
-        given["cpus"] = None if cpus is None else str(cpus)
+        given |= {"cpus": None if cpus is None else str(cpus), "address": ray}
         if board.queue is not None:
             given["queue"] = str(board.without_passwords().queue)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
@@ -137,9 +153,10 @@ def join(
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
         options = JoinOptions(task, once)
         player: Player = TaskPlayer(opened, member, board.password, trusted, display, own_token)
-        if limits is not None:
-            words = _words(None, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
-            training = TrainingOptions(board, out or DEFAULT_OUT, TrainerLimits(*limits), words)
+        if role is JoinRole.TRAINER:
+            words = _words(None, address=ray or LOCAL, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
+            limits = TrainerLimits(cpus, most_bytes, in_cluster=ray is not None)
+            training = TrainingOptions(board, out or DEFAULT_OUT, limits, words)
             options = replace(options, wants=has_no_trainer, nothing="no submitted task waits for a trainer; waiting")
             player = TaskTrainer(opened, member, trusted, training, display.note)
         joiner = Joiner(opened, member, options, player, display.note, request)
@@ -150,16 +167,11 @@ def join(
     raise typer.Exit(request.exit_code)
 
 
-def _limits(
-    role: JoinRole, out: Path | None, cpus: int | None, max_memory: str | None, keys: str | None
-) -> tuple[int | None, int | None] | None:
-    """Return the CPUs and bytes that tasks may use; None for actors, to which no such option may be given."""
-    if role is JoinRole.TRAINER:
-        return cpus, None if max_memory is None else _bytes(max_memory)
-    for option, value in (("--out", out), ("--cpus", cpus), ("--max-memory", max_memory), ("--keys", keys)):
+def _refuse_options_of_trainers(given: Mapping[str, object]) -> None:
+    """Raise UsageError where an actor was given an option that only trainers have."""
+    for option, value in given.items():
         if value is not None:
             raise UsageError(f"{option} is for trainers", f"add --as trainer, or leave out {option}")
-    return None
 
 
 def _bytes(text: str) -> int:

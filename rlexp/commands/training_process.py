@@ -1,4 +1,4 @@
-"""``rlexp join --as trainer``: leads a submitted task, and trains it in a process of its own, with its own Ray."""
+"""``rlexp join --as trainer``: leads a submitted task, and trains it by a command of its own, which has the Ray."""
 
 from __future__ import annotations
 

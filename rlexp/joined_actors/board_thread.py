@@ -29,7 +29,7 @@ NEWS_PERIOD_S: Final = 0.02
 KEPT_VERSIONS: Final = 2
 """Weights on the board: an actor may still read those before the newest ones."""
 LEASE_SLACK_S: Final = 2.0
-"""How much longer than a lease a trainer waits for that of the one before."""
+"""How much longer than a lease a trainer waits for that of one before that has ended."""
 STOP_TIMEOUT_S: Final = 10.0
 
 
@@ -49,6 +49,8 @@ class BoardLink:
     """Of the right to train it, where ``member`` has it already."""
     file: str = ""
     """The experiment of a submitted task; the board may have lost it."""
+    lead_wait_s: float = LEASE_SLACK_S
+    """How much longer than a lease it waits for the right to train, which the trainer before may have."""
     records: TaskRecords = field(default_factory=TaskRecords)
 
 
@@ -232,7 +234,7 @@ class BoardThread:
         self._began_s = now if self._began_s is None else self._began_s
         if any(task.id == task_id and task.status.is_over for task in self._link.board.tasks()):
             raise TrialError(f"task {task_id} is over on the board", "rlexp resume begins another task")
-        if self._lead is not None or now - self._began_s > self._lease_s + LEASE_SLACK_S:
+        if self._lead is not None or now - self._began_s > self._lease_s + self._link.lead_wait_s:
             raise TrialError(f"task {task_id} has another trainer on the board", "wait until it ends")
 
     def _end(self, lead: Lead) -> None:

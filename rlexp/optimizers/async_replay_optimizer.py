@@ -12,6 +12,7 @@ import numpy as np
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
+from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
@@ -25,7 +26,6 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
-from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 
 STEP_TIMEOUT_S = 0.05
@@ -34,24 +34,6 @@ QUEUE_SHARE_WAITED = 0.5
 """A step waits at most this share of the learner's queued work, since replay in this process ends no wait."""
 BUSY_WAIT_SHARE = 0.2
 """A learner that waits for data less than this is busy."""
-
-
-@dataclass(frozen=True)
-class DataPathConfig:
-    """Settings of the data path; each depth bounds memory and staleness on one edge of the data path."""
-
-    replay_depth: int
-    """Replay calls in flight per shard."""
-    store_depth: int
-    """Batches on their way into the shards; when so many are, in equal shares, no new samples are taken."""
-    beta: LinearSchedule
-    """The importance-sampling exponent over trained steps."""
-    reports_timing: bool = False
-    """Whether the figures have the seconds of each phase."""
-    min_weight_publish_s: float | None = None
-    """Seconds between two versions of the weights that are published, at least; None: see ``WeightPublisher``."""
-    num_gatherers: int = 0
-    """Gatherers between workers and shards."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 from rlexp import __version__
@@ -16,6 +17,8 @@ from rlexp.machine.cluster import Cluster, Node
 _UNKNOWN = "none"
 VERSIONS_HINT = "install the same versions of Python, Ray and rlexp on every node"
 IMPORT_HINT = "install it on every node, or send the current folder to the nodes with --working-dir"
+REACH_HINT = "open the firewall between the node and the server, or give an address that every node reaches"
+FILE_HINT = "copy it to the same path on every node"
 NODE_HINT = "ray status shows the nodes; restart Ray on this one, or remove it"
 
 
@@ -62,13 +65,20 @@ def versions_here() -> dict[str, str]:
 
 
 def report_of(
-    address: str, answers: Sequence[Mapping[str, Any]], here: Mapping[str, str], auth_mode: str = "disabled"
+    address: str,
+    answers: Sequence[Mapping[str, Any]],
+    here: Mapping[str, str],
+    auth_mode: str = "disabled",
+    hints: Mapping[str, str] = MappingProxyType({}),
 ) -> ClusterReport:
-    """Return the report on the cluster at ``address`` from the answers of ``probe_process``; ``here``: versions."""
+    """Return the report on the cluster at ``address`` from the answers of ``probe_process``; ``here``: versions.
+
+    ``hints`` say what to do where a module or a server is missing, by its name.
+    """
     names = _names(answers)
     there = [(answer, names[answer["id"]]) for answer in answers if not answer.get("has_left")]
     gone = tuple(f"node {names[answer['id']]} has left the cluster" for answer in answers if answer.get("has_left"))
-    nodes = (_node_report(answer, name, here) for answer, name in there)
+    nodes = (_node_report(answer, name, here, hints) for answer, name in there)
     return ClusterReport(address, tuple(sorted(nodes, key=lambda report: not report.node.is_driver)), gone, auth_mode)
 
 
@@ -83,7 +93,7 @@ def _names(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str]) -> NodeReport:
+def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str], hints: Mapping[str, str]) -> NodeReport:
     facts = answer.get("facts") or {}
     machine = Machine(
         cpus=int(answer["cpus"]),
@@ -93,7 +103,7 @@ def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str]) 
     )
     is_driver = answer["is_driver"]
     node = Node(name, machine, answer["custom"], is_driver, is_driver or bool(facts.get("sees_out")))
-    problems = tuple(_problems(name, answer, here))
+    problems = (*_problems(name, answer, here, hints), *_unmet(name, answer.get("facts") or {}, hints))
     notices = tuple(_notices(name, facts, here))
     if not (machine.cpus or machine.gpus or is_driver):  # a head that no trial uses
         notices = (*notices, *(problem.message for problem in problems))
@@ -101,7 +111,9 @@ def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str]) 
     return NodeReport(node, {key: facts[key] for key in here if facts.get(key)}, problems, notices)
 
 
-def _problems(name: str, answer: Mapping[str, Any], here: Mapping[str, str]) -> Iterator[Problem]:
+def _problems(
+    name: str, answer: Mapping[str, Any], here: Mapping[str, str], hints: Mapping[str, str]
+) -> Iterator[Problem]:
     if "error" in answer:
         yield Problem("", f"node {name}: {answer['error']}", NODE_HINT)
         return
@@ -113,7 +125,15 @@ def _problems(name: str, answer: Mapping[str, Any], here: Mapping[str, str]) -> 
         if key not in facts["failed_imports"]:
             yield Problem("", f"node {name} has {key} {there}, this machine has {mine}", VERSIONS_HINT)
     for module, reason in facts["failed_imports"].items():
-        yield Problem("", f"node {name} cannot import {module}: {reason}", IMPORT_HINT)
+        yield Problem("", f"node {name} cannot import {module}: {reason}", hints.get(module, IMPORT_HINT))
+
+
+def _unmet(name: str, facts: Mapping[str, Any], hints: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the servers that a node cannot reach, and the files that it cannot read."""
+    for server, reason in facts.get("unreachable", {}).items():
+        yield Problem("", f"node {name} cannot reach {server}: {reason}", hints.get(server, REACH_HINT))
+    for path in facts.get("missing_files", ()):
+        yield Problem("", f"node {name} cannot read {path}", FILE_HINT)
 
 
 def _notices(name: str, facts: Mapping[str, Any], here: Mapping[str, str]) -> Iterator[str]:

@@ -1,18 +1,25 @@
-"""What a node of a cluster finds out about itself. The function is sent there whole: rlexp may not be installed."""
+"""What a node of a cluster finds out about itself. The functions are sent there whole: rlexp may not be installed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def measured(modules: list[str], packages: list[str], folders: list[str], marker: str | None) -> dict[str, Any]:
+def measured(
+    modules: list[str],
+    packages: list[str],
+    folders: list[str],
+    marker: str | None,
+    servers: dict[str, tuple[str, int]],
+    files: list[str],
+) -> dict[str, Any]:
     """Return versions, memory in bytes, whether ``marker`` exists, and why modules cannot be imported, by name.
 
     ``modules`` are imported, from ``folders`` too; of installed ``packages`` it is only looked whether they are there.
+    Also why ``servers``, hosts and ports by name, cannot be reached, and which of ``files`` cannot be read.
     """
     import importlib
     import importlib.metadata
-    import importlib.util
     import os
     import platform
     import sys
@@ -50,7 +57,29 @@ def measured(modules: list[str], packages: list[str], folders: list[str], marker
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # it is code of the user's
             failed[name] = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
-    for name in packages:
-        if importlib.util.find_spec(name) is None:
-            failed[name] = "it is not installed"
-    return {**facts, "failed_imports": failed}
+    failed |= {name: "it is not installed" for name in packages if not is_installed(name)}
+    missing = [path for path in files if not os.access(path, os.R_OK)]
+    return {**facts, "failed_imports": failed, "unreachable": unreachable(servers), "missing_files": missing}
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be found; it is not imported."""
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
+
+
+def unreachable(servers: dict[str, tuple[str, int]]) -> dict[str, str]:
+    """Return why servers cannot be reached, by their names; without those that can."""
+    import socket
+
+    failed: dict[str, str] = {}
+    for name, (host, port) in servers.items():
+        try:
+            socket.create_connection((host, port), timeout=5.0).close()
+        except OSError as error:
+            failed[name] = error.strerror or str(error) or type(error).__name__
+    return failed

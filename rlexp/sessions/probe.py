@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +55,12 @@ class Question:
     """Where modules may be, apart from where installed ones are."""
     out: Path | None = None
     """The directory of runs, which they may see."""
+    servers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """What they must reach: hosts and ports, by the name that messages have."""
+    files: tuple[str, ...] = ()
+    """What they must be able to read."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """What to do where a package or a server is missing, by its name."""
     runtime_env: Mapping[str, Any] | None = None
     """What they get from this machine."""
 
@@ -70,12 +76,15 @@ def probe_cluster(address: str, question: Question = Question()) -> ClusterRepor
             "packages": question.packages,
             "folders": question.folders,
             "marker": None if marker is None else str(marker),
+            "servers": dict(question.servers),
+            "files": question.files,
             "timeout_s": NODES_TIMEOUT_S,
             "runtime_env": dict(question.runtime_env or runtime_env((), NO_MODULES, os.environ)),
             "bundles": None,
         }
         connected, answered = _asked(address, request)
-    return report_of(connected["address"], answered["nodes"], versions_here(), connected["auth_mode"])
+    answers, mode = answered["nodes"], connected["auth_mode"]
+    return report_of(connected["address"], answers, versions_here(), mode, question.hints)
 
 
 def ask_for_bundles(address: str, bundles: Sequence[Mapping[str, float]]) -> None:

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from rlexp.sessions.child_process import Message, Send, answer
-from rlexp.sessions.node_report import measured
+from rlexp.sessions.node_report import is_installed, measured, unreachable
 from rlexp.sessions.session import job_without_folders
 
 _CUSTOM_EXCEPT = ("CPU", "GPU", "memory", "object_store_memory")
@@ -48,11 +48,12 @@ def _reports(request: Message) -> list[dict[str, Any]]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    measured.__module__ = "__main__"  # so Ray sends the function itself, not where to import it from
+    for function in (measured, is_installed, unreachable):
+        function.__module__ = "__main__"  # so Ray sends the function itself, not where to import it from
     task = ray.remote(num_cpus=0, max_retries=0)(measured)
     known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = [node for node in known if node["Alive"]]
-    words = (request["modules"], request["packages"], request["folders"], request["marker"])
+    words = tuple(request[name] for name in ("modules", "packages", "folders", "marker", "servers", "files"))
     refs = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*words)
         for node in nodes

@@ -83,6 +83,14 @@ class ServerAddress:
         """Whether nobody on the way can read along."""
         return self.scheme in _ALWAYS_ENCRYPTED
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether each machine means itself by the host."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
     def _url(self, password: str) -> str:
         user = quote(self.username, safe="") + (f":{password}" if password else "")
         host = f"[{self.host}]" if ":" in self.host else self.host

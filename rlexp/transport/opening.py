@@ -13,6 +13,9 @@ from rlexp.transport.carrier import Carrier
 
 _SERVERS: Final[dict[str, MemoryServer]] = {}
 """Of this process, by name."""
+_REDIS: Final = "redis"
+_MODULES: Final = {_REDIS: "redis", "rabbitmq": "pika", "mqtt": "paho.mqtt", "pubsub": "google.pubsub_v1"}
+"""Of client libraries, by the extra of rlexp that installs each."""
 _NAMES: Final = {"mqtt": "MQTT", "pubsub": "Google Cloud Pub/Sub", "rabbitmq": "RabbitMQ"}
 
 
@@ -26,7 +29,7 @@ def open_board(address: BoardAddress) -> Board:
     try:
         from rlexp.transport.boards.redis import RedisBoard
     except ModuleNotFoundError as error:
-        raise _not_installed("Redis", "redis") from error
+        raise _not_installed("Redis", _REDIS) from error
     if address.queue is None:
         return RedisBoard(address)
     require_client(address.queue)
@@ -47,6 +50,12 @@ def open_queue(address: QueueAddress, task_id: str) -> Carrier:
     from rlexp.transport.carriers.amqp import AmqpCarrier
 
     return AmqpCarrier(address, task_id)
+
+
+def client_modules(address: BoardAddress) -> dict[str, str]:
+    """Return the modules that the ends of a board and its queue need, each with the extra of rlexp that has it."""
+    extras = [_REDIS] if address.queue is None else [_REDIS, address.queue.kind]
+    return {} if address.scheme == "memory" else {_MODULES[extra]: extra for extra in extras}
 
 
 def require_client(address: QueueAddress) -> None:

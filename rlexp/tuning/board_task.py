@@ -18,7 +18,6 @@ from rlexp.errors import UsageError
 from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
-from rlexp.sessions.choose import Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.board_errors import BoardError
@@ -30,6 +29,8 @@ from rlexp.tuning.handed_task import HandedTask, handed_task
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
 _LOOK_S: Final = 0.5
+CUT_OFF_S: Final = 90.0
+"""How long a process may go on whose node was cut off: Ray on it ends a minute after it has lost the head."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,18 @@ class AssignedTask:
     """Of that right."""
     file: str = ""
     """The experiment of a submitted task."""
+    lead_wait_s: float = LEASE_SLACK_S
+    """How much longer than a lease its process waits for the right to train it."""
+
+    def of_successor(self) -> AssignedTask:
+        """Return what another process of the trial needs that begins while the one before may still be there.
+
+        It gets a right of its own, so that the board refuses what the other one writes.
+        """
+        return replace(self, member="", epoch=0, lead_wait_s=CUT_OFF_S)
 
 
-def checked_board(
-    trials: Sequence[Trial], board: BoardAddress | None, joining: Joining, display: Display
-) -> BoardAddress | None:
+def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: Display) -> BoardAddress | None:
     """Return the board without its password, and show how actors join the only trial; None without a board.
 
     Raises UsageError where actors cannot join it, and BoardError where the board cannot be used.
@@ -58,9 +66,6 @@ def checked_board(
         if any("board" in trial.experiment.config.model_fields_set for trial in trials):
             display.on_note(None, "config.board has no effect without --board")
         return None
-    if joining.address is not None:
-        message = "--board and --address cannot be combined yet: the trainer of a board's task runs in a Ray of its own"
-        raise UsageError(message, f"leave out --address, or {_WITHOUT}")
     joinable_trial(trials, _WITHOUT)
     with closing(open_board(board)) as opened:
         opened.tasks()
@@ -137,7 +142,7 @@ def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, s
     address = _with_password(task.board, environment)
     member, epoch = (task.member, task.epoch) if task.member else (f"trainer-{secrets.token_hex(4)}", 0)
     keys = trainer_keys(read_master(environment), address.password, task.id)
-    return BoardLink(open_board(address), task.id, name, member, keys, epoch, task.file)
+    return BoardLink(open_board(address), task.id, name, member, keys, epoch, task.file, task.lead_wait_s)
 
 
 @contextmanager

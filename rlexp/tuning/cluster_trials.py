@@ -15,6 +15,7 @@ from rlexp.display import Display
 from rlexp.runs.files import MOVE_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError
+from rlexp.tuning.board_secrets import hand_over_secrets
 from rlexp.tuning.draining import DrainWatch
 from rlexp.tuning.node_losses import NodeLosses
 from rlexp.tuning.ray_nodes import ClusterNodes
@@ -60,6 +61,7 @@ class ClusterTrials:
         ours = our_trial(trial)
         trial.max_failures = -1
         self._losses.begin(ours.name, trial.temporary_state.ray_actor)
+        hand_over_secrets(trial, is_successor=ours.name in self._ran)
         self._ran.add(ours.name)
         self._forget_move(ours)
         self._silent_noted.discard(ours.name)

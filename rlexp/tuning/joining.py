@@ -21,6 +21,7 @@ from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.sessions.ray_environment import AUTH_MODE
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
+from rlexp.tuning.board_on_nodes import loopback_notices, with_board
 from rlexp.tuning.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, 
             _wait(address, trials, cluster, display, options.joining.wait_s)
             cluster = _examined(address, question, display)
     check_fits(trials, cluster)
+    for notice in loopback_notices(options.board, cluster):
+        display.on_note(None, notice)
     return cluster
 
 
@@ -102,13 +105,14 @@ def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:
 
 
 def _question(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> Question:
-    return Question(
+    question = Question(
         modules=named_modules(trials, plan.modules),
         packages=named_packages(trials),
         folders=plan.modules.folders,
         out=options.out,
         runtime_env=_runtime_env(plan, trials, options),
     )
+    return with_board(question, options.board)
 
 
 def _runtime_env(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> dict[str, Any]:

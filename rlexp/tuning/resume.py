@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from rlexp.agents.restored_state import refuse_unloadable
@@ -75,8 +76,8 @@ def resume_run(
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
-    options = _options(path, debug, joining)
-    board = checked_board(trials, board, joining, display)
+    options = replace(_options(path, debug, joining), board=board)
+    board = checked_board(trials, board, display)
     cluster = cluster_for(plan, trials, display, options)
     with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
         if overrides:

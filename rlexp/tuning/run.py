@@ -54,7 +54,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    board = checked_board(plan.trials, options.board, options.joining, display)
+    board = checked_board(plan.trials, options.board, display)
     cluster = cluster_for(plan, plan.trials, display, options)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
     name = usual_name(plan)
@@ -169,6 +169,7 @@ def _train(
 def _how_to_resume(directory: RunDirectory, is_joined: bool) -> str:
     """Return what is kept of the trials that have not ended, and the command that continues them."""
     where = " --address HOST:PORT" if is_joined else ""  # the next cluster may have another address
+    where += " --board URL" if any(trial.board_task for trial in directory.record.trials) else ""
     command = f"rlexp resume {shlex.quote(str(directory.path))}{where}"
     trials = [trial for trial in directory.record.trials if trial.status is Status.STOPPED]
     newest = [list_checkpoints(directory.path / trial.directory)[:1] for trial in trials]

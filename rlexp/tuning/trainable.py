@@ -7,6 +7,8 @@ import gc
 import os
 import time
 import traceback
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from rlexp.runs.secrets import masked
 from rlexp.runs.videos import write_video
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.board_secrets import BoardSecrets
 from rlexp.tuning.board_task import board_link
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
@@ -56,6 +59,8 @@ class ExperimentTrainable(tune.Trainable):
     """The trial that begins with the next call of ``train``."""
     _process_state: ProcessState | None = None
     """Of this process before its first trial."""
+    _secrets: Mapping[str, str] = os.environ
+    """The passwords and keys of its board, by variable."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Keep the assignment, ``config[ASSIGNMENT]``: Tune's own config has nothing else.
@@ -79,6 +84,12 @@ class ExperimentTrainable(tune.Trainable):
             faulthandler.cancel_dump_traceback_later()
         self.setup(new_config)
         return True
+
+    def take_secrets(self, secrets: BoardSecrets) -> None:
+        """Use these for the board of the trial that is assigned, not those of this machine's environment."""
+        self._secrets = secrets.variables
+        if secrets.is_successor and self._next is not None and self._next.task is not None:
+            self._next = replace(self._next, task=self._next.task.of_successor())
 
     def train(self) -> Any:
         """Train for one iteration; Tune calls it, and it calls ``step``."""
@@ -148,7 +159,7 @@ class ExperimentTrainable(tune.Trainable):
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
         own, aside = self._files.newest()
-        board = board_link(self._assignment.task, self._experiment.name)
+        board = board_link(self._assignment.task, self._experiment.name, self._secrets)
         own = self._newer_on_board(board, own)
         path = own or self._assignment.restore
         if path is not None:

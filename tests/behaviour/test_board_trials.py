@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +16,13 @@ from rlexp.checkpoint import iteration_of_packed, read_checkpoint, unpack_checkp
 from rlexp.joined_actors.task_records import RESULT
 from rlexp.runs.files import STOP_FILE
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.address import BoardAddress
+from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
+from rlexp.tuning.board_secrets import BoardSecrets
 from rlexp.tuning.board_task import AssignedTask
 from rlexp.tuning.task_reports import RECOVERY
 from rlexp.tuning.trainable import ExperimentTrainable
@@ -61,13 +62,18 @@ def board(address: BoardAddress) -> Board:
 
 @contextmanager
 def process(
-    folder: Path, address: BoardAddress, monkeypatch: pytest.MonkeyPatch, period_s: float = NEVER, file: str = ""
+    folder: Path,
+    address: BoardAddress,
+    monkeypatch: pytest.MonkeyPatch,
+    period_s: float = NEVER,
+    file: str = "",
+    num_iterations: int = 3,
 ) -> Iterator[Process]:
     """Provide a trial that has begun, in a folder of its own, with a worker of its own and a free seat."""
     monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
     keys = {"num_workers": 1, "board": {"min_actors": 0, "recovery_period_s": period_s, "lease_s": 600.0}}
     folder.mkdir(exist_ok=True)
-    with assigned(folder, keys, stop={"training_iteration": 3}) as assignment:
+    with assigned(folder, keys, stop={"training_iteration": num_iterations}) as assignment:
         begun = ExperimentTrainable.__new__(ExperimentTrainable)
         begun.setup({ASSIGNMENT: replace(assignment, task=AssignedTask(address, ID, file=file))})
         begun.begin()
@@ -75,6 +81,25 @@ def process(
             yield Process(begun)
         finally:
             begun.cleanup()
+
+
+@pytest.mark.parametrize("is_successor", [False, True])
+def test_process_uses_the_secrets_that_it_was_handed_and_not_those_of_its_machine(
+    is_successor: bool, tmp_path: Path, address: BoardAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked: list[tuple[AssignedTask, Mapping[str, str]]] = []
+    monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
+    monkeypatch.setattr(trainable, "board_link", lambda task, name, secrets: linked.append((task, secrets)))
+    monkeypatch.setenv(PASSWORD_VARIABLE, "of this machine")
+    with assigned(tmp_path, {"num_workers": 0}) as assignment:
+        process = ExperimentTrainable.__new__(ExperimentTrainable)
+        process.setup({ASSIGNMENT: replace(assignment, task=AssignedTask(address, ID, "host-1", 7))})
+        process.take_secrets(BoardSecrets({PASSWORD_VARIABLE: "geheim"}, is_successor))
+        process.begin()
+        process.cleanup()
+    ((task, secrets),) = linked
+    assert secrets == {PASSWORD_VARIABLE: "geheim"}
+    assert (task.id, task.member, task.epoch) == ((ID, "", 0) if is_successor else (ID, "host-1", 7))
 
 
 def listed(board: Board) -> TaskSummary:
@@ -155,7 +180,7 @@ def test_successor_goes_on_from_what_the_trainer_left(
 def test_own_checkpoint_is_used_unless_the_board_has_a_newer_one(
     tmp_path: Path, address: BoardAddress, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with process(tmp_path / "a", address, monkeypatch, file=FILE) as first:
+    with process(tmp_path / "a", address, monkeypatch, file=FILE, num_iterations=10**6) as first:
         first.step()
         (tmp_path / "a" / "out" / "run" / STOP_FILE).touch()
         while not first.step()["done"]:

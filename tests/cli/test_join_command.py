@@ -27,6 +27,7 @@ try:
 finally:
     print(sorted({"ray", "torch"} & sys.modules.keys()))
 """
+SECRET = "redis://:geheim@127.0.0.1:9"
 DEAD = "redis://127.0.0.1:9"  # nothing listens at the discard port
 
 
@@ -50,6 +51,13 @@ def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torc
         (["join"], "error: no board is given"),
         (["join", DEAD, "--for", "long"], "error: --for long is no duration"),
         (["join", DEAD, "--out", "here"], "error: --out is for trainers"),
+        (["join", DEAD, "--address", "head:6379"], "error: --address is for trainers"),
+        (
+            ["join", DEAD, "--as", "trainer", "--address", "ray://head:10001"],
+            "error: --address ray://head:10001 is not",
+        ),
+        (["run", "a.yaml", "--board", SECRET, "--address", "head:6379"], "error: the cluster's head keeps the command"),
+        (["resume", "a", "--board", SECRET, "--address", "head:6379"], "error: the cluster's head keeps the command"),
         (["join", DEAD, "--as", "trainer", "--max-memory", "much"], "error: --max-memory much is no size"),
         (["sweep", "a.yaml", "--board", DEAD], "error: --board is for rlexp run: a sweep has many trials"),
         (["join", DEAD, "--token", "rlexp-token-1-geheim"], "error: --token takes @FILE"),

@@ -18,7 +18,8 @@ import pytest
 
 from rlexp.agents.apex.gatherers import renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
+from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.replay_shards import ReplayShards

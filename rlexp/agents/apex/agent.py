@@ -17,7 +17,8 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.machine import available_cpus
 from rlexp.machine.replay_memory import frames_per_transition
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
+from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing

@@ -20,8 +20,9 @@ from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.errors import ConfigError, RlexpError
-from rlexp.machine import this_machine
+from rlexp.errors import ConfigError, Problem, RlexpError
+from rlexp.machine import Cluster, Machine, Node, this_machine
+from rlexp.machine.cluster_shortfalls import cluster_shortfalls
 from rlexp.machine.replay_memory import bytes_per_transition
 from rlexp.machine.shortfalls import gib, shortfalls
 from rlexp.transport.board import Task
@@ -30,17 +31,20 @@ FILE_NAME: Final = "submitted.yaml"
 _LONGEST_MESSAGE: Final = 300
 _BESIDE_SPACES: Final = 32
 """Bytes of a transition beside observations and actions: reward, discount, priority."""
+_UNLIMITED: Final = 1 << 62
 _WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
 
 
 @dataclass(frozen=True)
 class TrainerLimits:
-    """What tasks may use of this machine."""
+    """What tasks may use of this machine, or of a cluster."""
 
     cpus: int | None = None
     """None: all that this process may use."""
     max_memory: int | None = None
     """Bytes of replay. None: the machine's memory."""
+    in_cluster: bool = False
+    """Whether tasks are trained in a cluster; whether that has room is found out by the run itself."""
 
 
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
@@ -77,16 +81,27 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
         yield foreign
     if config.board_obstacle is not None:
         yield Obstacle(f"cannot be joined by actors: {config.board_obstacle}", "train it with rlexp run")
+    for problem in _shortfalls(experiment, limits):
+        yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
+    if limits.max_memory is not None:
+        yield from _too_much_replay(experiment, trusted, limits.max_memory)
+
+
+def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Problem]:
+    """Yield what the experiment needs beyond what it may use."""
+    if limits.in_cluster:
+        cpus, memory = limits.cpus or _UNLIMITED, limits.max_memory or _UNLIMITED
+        resources = dict.fromkeys(experiment.config.custom_resources_per_worker, float(_UNLIMITED))
+        return cluster_shortfalls(
+            experiment, Cluster((Node("", Machine(cpus, _UNLIMITED, memory, memory), resources),))
+        )
     machine = this_machine()
     allowed = replace(
         machine,
         cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
         memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
     )
-    for problem in shortfalls(experiment, allowed):
-        yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
-    if limits.max_memory is not None:
-        yield from _too_much_replay(experiment, trusted, limits.max_memory)
+    return shortfalls(experiment, allowed)
 
 
 def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: int) -> Iterator[Obstacle]:

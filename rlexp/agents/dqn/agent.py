@@ -19,7 +19,8 @@ from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models import QNetworkConfig
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, DataPathConfig, RowsOfShard
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
+from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents import agent as agent_module
+from rlexp.agents import stall_watch
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
@@ -199,7 +199,7 @@ def test_the_error_of_an_env_surfaces() -> None:
 
 def test_training_without_samples_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_agent(ENDLESS_ENV)
-    monkeypatch.setattr(agent_module, "STALL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(stall_watch, "STALL_TIMEOUT_S", 0.0)
     monkeypatch.setattr(agent.optimizer, "step", lambda should_stop: None)
     with pytest.raises(TrialError, match="no worker delivered a sample"):
         agent.train()

@@ -84,6 +84,15 @@ def test_task_that_needs_more_than_is_allowed_is_left_alone(monkeypatch: pytest.
     assert "for replay" in why(given, limits=TrainerLimits(max_memory=1 << 20))
 
 
+def test_task_in_a_cluster_may_need_more_than_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submitted_task, "this_machine", lambda: replace(this_machine(), cpus=2))
+    resources = {"custom_resources_per_worker": {"tpu": 1}}
+    given = task({"num_workers": 64, "num_gpus": 1, "buffer_size": 10_000_000, **resources})
+    assert training_obstacle(given, TrustedCode(), TrainerLimits(in_cluster=True)) is None
+    assert "CPUs" in why(given, limits=TrainerLimits(cpus=4, in_cluster=True))
+    assert "for replay" in why(given, limits=TrainerLimits(max_memory=1 << 20, in_cluster=True))
+
+
 def test_limits_beyond_the_machine_do_not_enlarge_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submitted_task, "this_machine", lambda: replace(this_machine(), cpus=2))
     assert "CPUs" in why(task({"num_workers": 8}), limits=TrainerLimits(cpus=64))

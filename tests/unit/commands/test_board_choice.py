@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.commands.boards import chosen_board, refuse_board
+from rlexp.commands.boards import chosen_board, refuse_board, refuse_typed_passwords
 from rlexp.errors import UsageError
+from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import PASSWORD_VARIABLE
 
 LOCAL = "redis://127.0.0.1:7000"
@@ -44,6 +45,20 @@ def test_password_of_the_address_goes_to_the_environment_and_nowhere_else() -> N
     board = chosen_board("redis://:geheim@127.0.0.1:7000", False, environment)
     assert environment[PASSWORD_VARIABLE] == "geheim"
     assert "geheim" not in f"{board} {board!r}"
+
+
+@pytest.mark.parametrize(
+    "typed", [("redis://:geheim@10.0.0.7", None), (None, "amqps://me:geheim@10.0.0.7"), ("none", "mqtts://a:b@c")]
+)
+def test_password_that_a_cluster_would_keep_is_refused(typed: tuple[str | None, str | None]) -> None:
+    with pytest.raises(UsageError, match="keeps the command line") as caught:
+        refuse_typed_passwords(Joining("10.0.0.1:6379"), *typed)
+    assert "geheim" not in f"{caught.value.message} {caught.value.hint}"
+    refuse_typed_passwords(OWN, *typed)
+
+
+def test_addresses_without_a_password_may_be_typed_in_a_cluster() -> None:
+    refuse_typed_passwords(Joining("10.0.0.1:6379"), "rediss://10.0.0.7?ssl_ca_certs=/a:b@c", "@/a/file", "none", None)
 
 
 def test_public_address_without_tls_needs_insecure() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlexp.errors import TrialError
-from rlexp.joined_actors.board_thread import BoardLink, BoardThread
+from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink, BoardThread
 from rlexp.joined_actors.task_records import TaskRecords
 from rlexp.joined_actors.weights_message import Newer, blob_name
 from rlexp.transport.board import Fenced, Lead, News, Task, TaskStatus, TaskSummary, TrainerBeat
@@ -28,12 +28,18 @@ class Clock:
         return time.time() + self.added_s
 
 
-class AwayBoard(MemoryBoard):
-    """Cannot be reached while the trainers' board is away."""
+class TrainersBoard(MemoryBoard):
+    """Cannot be reached while the trainers' board is away; counts how often the lead was asked for."""
 
     def __init__(self, trainers: "Trainers") -> None:
         super().__init__(trainers.server)
         self._trainers = trainers
+        self.num_leads = 0
+
+    def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
+        lead = super().lead(task_id, member, lease_s, epoch)
+        self.num_leads += 1
+        return lead
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         if self._trainers.is_away:
@@ -51,9 +57,12 @@ class Trainers:
         self.is_away = False
         """For the threads."""
         self._threads: list[BoardThread] = []
+        self.board_of_last = TrainersBoard(self)
 
-    def begin(self, member: str, epoch: int = 0) -> tuple[BoardThread, TaskRecords]:
-        link = BoardLink(AwayBoard(self), TASK.id, TASK.name, member, SharedKeys(b"key"), epoch, TASK.file)
+    def begin(self, member: str, epoch: int = 0, lead_wait_s: float = LEASE_SLACK_S) -> tuple[BoardThread, TaskRecords]:
+        board, keys = TrainersBoard(self), SharedKeys(b"key")
+        self.board_of_last = board
+        link = BoardLink(board, TASK.id, TASK.name, member, keys, epoch, TASK.file, lead_wait_s)
         thread = BoardThread(link, TASK, 8, beat_s=0.01, lease_s=LEASE_S, patience_s=60.0, clock=self.clock)
         thread.start()
         self._threads.append(thread)
@@ -211,6 +220,21 @@ def test_task_with_a_living_trainer_is_given_up_after_its_lease(trainers: Traine
     with pytest.raises(TrialError, match="has another trainer on the board"):
         eventually(take)
     assert trainers.task().trainer == "a"
+
+
+def test_trainer_may_wait_longer_for_one_that_may_still_be_there(trainers: Trainers) -> None:
+    trainers.board.announce(TASK)
+    former = trainers.board.lead(TASK.id, "a", 600.0)
+    assert former is not None
+    patient, records = trainers.begin("b", lead_wait_s=60.0)
+    board = trainers.board_of_last
+    eventually(lambda: board.num_leads)
+    trainers.clock.added_s += LEASE_S + 50.0
+    before = board.num_leads
+    eventually(lambda: board.num_leads > before + 1)
+    assert (patient.take(1), records.lead) == ([], None)
+    trainers.board.give_up(former)
+    eventually(lambda: records.lead)
 
 
 def test_task_that_is_over_is_not_begun(trainers: Trainers) -> None:

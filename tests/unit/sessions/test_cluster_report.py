@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.sessions.cluster_report import report_of
+from rlexp.sessions.cluster_report import FILE_HINT, REACH_HINT, report_of
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "rlexp": "0.1.0"}
 GIB = 2**30
@@ -46,6 +46,25 @@ def test_difference_that_breaks_is_an_error(facts: dict[str, Any], message: str)
         report.refuse_problems()
     assert [problem.message for problem in caught.value.problems] == [message, message.replace("0.0.2", "0.0.3")]
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("facts", "message", "hint"),
+    [
+        ({"failed_imports": {"redis": "no"}}, "node 10.0.0.2 cannot import redis: no", "pip install"),
+        ({"unreachable": {"the board": "refused"}}, "node 10.0.0.2 cannot reach the board: refused", "give another"),
+        ({"unreachable": {"the queue": "refused"}}, "node 10.0.0.2 cannot reach the queue: refused", REACH_HINT),
+        ({"missing_files": ["/ca.pem"]}, "node 10.0.0.2 cannot read /ca.pem", FILE_HINT),
+    ],
+)
+def test_what_a_board_needs_is_an_error_with_a_remedy(facts: dict[str, Any], message: str, hint: str) -> None:
+    hints = {"redis": "pip install", "the board": "give another"}
+    report = report_of(
+        "", [answer(1, is_driver=True), answer(2, **facts), answer(3, cpus=0, **facts)], HERE, hints=hints
+    )
+    with pytest.raises(ResourceError) as caught:
+        report.refuse_problems()
+    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, hint)]
 
 
 @pytest.mark.parametrize("facts", [{"python": "3.11.9"}, {"torch": "2.10.0"}, {"torch": None}])

@@ -17,7 +17,6 @@ from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import UsageError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status, read_run_record
-from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Task
 from rlexp.transport.credentials import SharedKeys
@@ -55,14 +54,14 @@ def trials_of(folder: Path, run: str = "APEX", **config: Any) -> tuple[Trial, ..
 
 def test_one_trial_gets_a_note_that_says_how_to_join(tmp_path: Path) -> None:
     notes = Notes()
-    assert checked_board(trials_of(tmp_path), BOARD, OWN, notes) == BOARD
+    assert checked_board(trials_of(tmp_path), BOARD, notes) == BOARD
     assert notes.notes == [f"actors join with: rlexp join {BOARD}"]
 
 
 def test_password_is_not_kept_with_the_board(tmp_path: Path) -> None:
     notes = Notes()
     with_password = BoardAddress("memory", "test-board-task", password="geheim")
-    assert checked_board(trials_of(tmp_path), with_password, OWN, notes) == BOARD
+    assert checked_board(trials_of(tmp_path), with_password, notes) == BOARD
     assert notes.notes == [f"actors join with: rlexp join {BOARD}; {PASSWORD_VARIABLE} has its password"]
 
 
@@ -99,6 +98,16 @@ def test_handed_task_keeps_its_member_epoch_and_file() -> None:
     link = board_link(AssignedTask(BOARD, "small-1", "host-1", 7, "small: {}"), "small", {})
     assert link is not None
     assert (link.member, link.epoch, link.file) == ("host-1", 7, "small: {}")
+
+
+def test_successor_of_a_process_has_a_right_of_its_own_and_waits_for_it() -> None:
+    task = AssignedTask(BOARD, "small-1", "host-1", 7, "small: {}")
+    link, later = board_link(task, "small", {}), board_link(task.of_successor(), "small", {})
+    assert link is not None
+    assert later is not None
+    assert (later.task_id, later.epoch, later.file) == ("small-1", 0, "small: {}")
+    assert later.member != link.member
+    assert later.lead_wait_s > 60.0 > link.lead_wait_s
 
 
 class Run:
@@ -188,7 +197,7 @@ def test_ids_of_tasks_begin_with_the_name_and_fit(name: str, start: str) -> None
 
 def test_several_trials_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="here are 2"):
-        checked_board(trials_of(tmp_path, lr={"grid_search": [0.1, 0.2]}), BOARD, OWN, Notes())
+        checked_board(trials_of(tmp_path, lr={"grid_search": [0.1, 0.2]}), BOARD, Notes())
 
 
 @pytest.mark.parametrize(
@@ -197,16 +206,11 @@ def test_several_trials_are_refused(tmp_path: Path) -> None:
 )
 def test_what_actors_cannot_join_is_refused(run: str, config: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=reason):
-        checked_board(trials_of(tmp_path, run, **config), BOARD, OWN, Notes())
-
-
-def test_clusters_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--address"):
-        checked_board(trials_of(tmp_path), BOARD, Joining("head:6379"), Notes())
+        checked_board(trials_of(tmp_path, run, **config), BOARD, Notes())
 
 
 def test_keys_of_a_board_without_one_have_a_note(tmp_path: Path) -> None:
     notes = Notes()
-    assert checked_board(trials_of(tmp_path, board={"actors": 4}), None, OWN, notes) is None
+    assert checked_board(trials_of(tmp_path, board={"actors": 4}), None, notes) is None
     assert notes.notes == ["config.board has no effect without --board"]
-    assert checked_board(trials_of(tmp_path), None, OWN, Notes()) is None
+    assert checked_board(trials_of(tmp_path), None, Notes()) is None

@@ -1,0 +1,52 @@
+"""AgentEvaluation: the evaluations of a trial while it trains, with the weights that its learner has by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.config.keys.common import CommonConfig
+from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ShouldStop
+from rlexp.sample_batch import Array
+from rlexp.seeding import derive_seed
+
+
+@dataclass(frozen=True)
+class AgentEvaluation:
+    """Owned by one agent."""
+
+    config: CommonConfig
+    seed: int
+    """Of the trial."""
+    make_evaluator: Callable[[], Evaluator]
+    """Returns what evaluates the learner's weights as they are at that moment."""
+    add_event: Callable[[str], None]
+    """Takes a sentence for the user."""
+
+    def play(
+        self, iteration: int, num_episodes: int, should_stop: ShouldStop, report: ReportProgress
+    ) -> PlayedEpisodes:
+        """Return the episodes of an evaluation after ``iteration``; see :meth:`Agent.evaluate`."""
+        limits = EvaluationLimits(MAX_STEPS, self.config.evaluation_timeout_s, should_stop)
+        return self.make_evaluator().play(num_episodes, evaluation_seed(self.seed, iteration), limits, report)
+
+    def film(self, iteration: int) -> tuple[Iterator[Array], float]:
+        """Return the pictures of an episode after ``iteration``, and how many make a second."""
+        return self.make_evaluator().film(derive_seed(self.seed, "film", iteration))
+
+    def figures_when_due(self, iteration: int, should_stop: ShouldStop, report: ReportProgress) -> dict[str, Any]:
+        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration.
+
+        A stop that is requested cannot wait for it, and the episodes that end before are the short ones: no figures.
+        """
+        interval = self.config.evaluation_interval
+        if not interval or iteration % interval or should_stop():
+            return {}
+        played = self.play(iteration, self.config.evaluation_num_episodes, should_stop, report)
+        if should_stop() and not played.is_complete:
+            return {}
+        if not played.is_complete:
+            self.add_event(f"{played}; set evaluation_config.horizon, or a longer evaluation_timeout_s")
+        return {"evaluation": evaluation_figures(played)}
