@@ -68,11 +68,11 @@ def test_password_is_not_kept_with_the_board(tmp_path: Path) -> None:
 def test_note_names_the_user_of_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials, notes = trials_of(tmp_path), Notes()
     board = BoardAddress("memory", "test-board-task", username="trainer", password="geheim")
-    checked_board(trials, board, OWN, notes)
+    checked_board(trials, board, notes)
     assert "user trainer" in notes.notes[0]
     assert notes.notes[1] == "without --keys, actors need the same password as user trainer has"
     monkeypatch.setenv(MASTER_VARIABLE, MasterKey.new().to_text())
-    checked_board(trials, board, OWN, notes)
+    checked_board(trials, board, notes)
     assert "rlexp join memory://actor@test-board-task --token @FILE" in notes.notes[2]
     assert notes.notes[2].endswith(f"{PASSWORD_VARIABLE} has that of user actor")
 
