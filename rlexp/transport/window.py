@@ -154,10 +154,6 @@ class ReceiveWindow:
             self.got += 1
             self._settled.remove(self.got)
 
-    def withdraw(self, number: int) -> None:
-        """Forget that a fragment was admitted: it will be sent again."""
-        self._admitted.discard(number)
-
     def state(self) -> dict[str, Any]:
         """Return which fragments are settled; those that were only admitted come again."""
         return {"got": self.got, "settled": sorted(self._settled)}

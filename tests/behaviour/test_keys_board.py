@@ -288,11 +288,10 @@ def test_actor_without_the_right_token_is_kept_from_the_task() -> None:
             for token in (None, MasterKey.new().token("alice"), master.token("alice"))
         )
     assert without is not None
-    assert without.is_final
     assert "join token" in without.message
     assert "--token @FILE" in without.hint
     assert stranger is not None
-    assert (stranger.message, stranger.is_final) == ("is not signed by the trainer of this actor's token", False)
+    assert stranger.message == "is not signed by the trainer of this actor's token"
     assert own is None
 
 
@@ -302,4 +301,4 @@ def test_actor_with_a_token_does_not_play_an_unsigned_task() -> None:
     with trial(board):
         obstacle = TaskPlayer(board, "alice/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
     assert obstacle is not None
-    assert (obstacle.message, obstacle.is_final) == ("is not signed, and this actor has a token", False)
+    assert obstacle.message == "is not signed, and this actor has a token"

@@ -101,7 +101,7 @@ def test_task_that_wants_a_token_ends_an_actor_without_one_with_2(tmp_path: Path
         board = open_board(parse_address(server.url))
         board.announce(signed_task(Task("t1", "small", 1), MasterKey.new().keys("t1")))
         assert board.lead("t1", "trainer", 600.0) is not None
-        done = rlexp(tmp_path, "join", server.url)
+        done = rlexp(tmp_path, "join", server.url, "--task", "t1")
         board.close()
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[0] == "error: task t1 (small) takes only actors with a join token"

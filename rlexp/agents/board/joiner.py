@@ -147,7 +147,7 @@ class Joiner:
         if obstacle is None:
             return True
         message = f"task {task.id} ({task.name}) {obstacle.message}"
-        if obstacle.is_final or self._options.task_id is not None:
+        if self._options.task_id is not None:
             raise UsageError(message, obstacle.hint)
         self._report_once(f"{message}: it is not joined; {obstacle.hint}")
         return False

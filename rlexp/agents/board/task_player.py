@@ -115,7 +115,7 @@ class TaskPlayer:
     def _distrust(self, task: Task) -> Obstacle:
         """Return why a task is not what its trainer announced, as far as can be known here."""
         if self._token is None:
-            return Obstacle("takes only actors with a join token", _HOW_TO_GIVE_A_TOKEN, is_final=True)
+            return Obstacle("takes only actors with a join token", _HOW_TO_GIVE_A_TOKEN)
         if not task_signature(task):
             return Obstacle("is not signed, and this actor has a token", "its trainer needs the master key: --keys")
         return Obstacle("is not signed by the trainer of this actor's token", "ask the trainer for a token of its own")

@@ -16,8 +16,6 @@ class Obstacle:
     message: str
     """The end of a sentence that begins with the task."""
     hint: str
-    is_final: bool = False
-    """Whether waiting for another task is no use: what the actor was started with is not enough."""
 
 
 @dataclass(frozen=True)

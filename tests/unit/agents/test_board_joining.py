@@ -121,14 +121,6 @@ def test_task_with_foreign_code_is_left_out_and_reported_once() -> None:
         run(board, Player(SeatEnd.TASK_OVER, obstacles=obstacles), JoinOptions(task_id="strange"))
 
 
-def test_actor_that_lacks_what_tasks_want_ends_at_once() -> None:
-    board = MemoryBoard(MemoryServer())
-    announced(board, "a")
-    obstacles = {"a": Obstacle("takes only actors with a join token", "--token @FILE", is_final=True)}
-    with pytest.raises(UsageError, match="task a \\(a task\\) takes only actors with a join token"):
-        run(board, Player(SeatEnd.TASK_OVER, obstacles=obstacles))
-
-
 def test_task_that_fails_here_is_left_out_afterwards() -> None:
     board = MemoryBoard(MemoryServer())
     announced(board, "broken", "a")

@@ -87,9 +87,6 @@ class Transfer:
                 self.waiting.append(int(received))
         while self.waiting and self.random.random() < 0.9:
             number = self.waiting.pop(self.random.randrange(len(self.waiting)))
-            if self.random.random() < 0.02:
-                self.receiver.withdraw(number)
-                continue
             self.stored.append(number)
             self.receiver.settle(number)
         if self.random.random() < 0.02:
@@ -244,13 +241,6 @@ def test_numbers_beyond_twice_the_window_are_refused() -> None:
     assert not window.admit(8)
     assert window.admit(7)
     assert window.num_beyond == 1
-
-
-def test_withdrawn_fragment_may_come_again() -> None:
-    window = ReceiveWindow(4)
-    assert window.admit(0)
-    window.withdraw(0)
-    assert window.admit(0)
 
 
 def test_what_the_board_knows_is_not_taken_again() -> None:
