@@ -11,7 +11,7 @@ import typer
 
 from rlexp.errors import UsageError
 from rlexp.runs.secrets import has_secrets
-from rlexp.sessions.choose import Joining
+from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import (
     BOARD_VARIABLE,
     PASSWORD_VARIABLE,
@@ -61,11 +61,13 @@ def chosen_board(
     insecure: bool,
     environment: MutableMapping[str, str] = os.environ,
     queue: str | None = None,
+    joining: Joining = OWN,
 ) -> BoardAddress | None:
     """Return the board of the option, else of RLEXP_BOARD, with the queue beside it; None without a board.
 
     Passwords are in the environment from now on, where processes that are started find them. Raises UsageError.
     """
+    refuse_typed_passwords(joining, option, queue)
     text = (environment.get(BOARD_VARIABLE, "") if option is None else option).strip()
     if text in ("", NONE):
         if insecure:

@@ -13,15 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlexp.commands.board_keys import MasterOption, take_master
-from rlexp.commands.boards import (
-    BoardUrl,
-    Insecure,
-    NoBoard,
-    QueueUrl,
-    chosen_board,
-    refuse_board,
-    refuse_typed_passwords,
-)
+from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
@@ -105,8 +97,7 @@ def run(
     A run is named after its experiment, or after the first file where there are several experiments.
     """
     joining = choose(address, os.environ, wait, working_dir)
-    refuse_typed_passwords(joining, board, queue)
-    address_of_board = chosen_board(board, insecure, queue=queue)
+    address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
     options = load_options(imports, allow_unknown, fit, joining=joining)
     if dry_run:
@@ -186,8 +177,7 @@ def resume(
     """
     outlive_readers()
     joining = choose(address, os.environ, wait, working_dir)
-    refuse_typed_passwords(joining, board, queue)
-    address_of_board = chosen_board(board, insecure, queue=queue)
+    address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
