@@ -33,8 +33,8 @@ from rlexp.agents.board.task_description import BoardTrial
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import env_config_of, spaces_of
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.board_source import BoardSource
-from rlexp.joined_actors.board_thread import BoardLink
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool
 from rlexp.transport.address import parse_address

@@ -25,7 +25,7 @@ from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import (

@@ -108,7 +108,7 @@ class BoardSource:
     @property
     def weights_period_s(self) -> float:
         """Seconds between two versions of the weights: longer where all actors together would fetch too much."""
-        fetched = self._thread.num_weights_bytes * self._watch.num_actors
+        fetched = self._thread.weights.num_bytes * self._watch.num_actors
         return max(self._config.weights_period_s, fetched / FETCHED_BYTES_PER_S)
 
     def weights_wanted(self) -> bool:
@@ -152,8 +152,8 @@ class BoardSource:
             "num_lost_leases": self._watch.num_lost,
             "num_lost_connections": thread.state.num_lost_connections,
             "is_connected": thread.state.is_connected,
-            "num_weights_published": thread.num_published,
-            "weights_bytes": thread.num_weights_bytes,
+            "num_weights_published": thread.weights.num_published,
+            "weights_bytes": thread.weights.num_bytes,
             "weights_period_s": self.weights_period_s,
             **self._inbox.figures(),
         }

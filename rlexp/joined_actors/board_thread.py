@@ -11,47 +11,22 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlexp.errors import RlexpError, TrialError
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.board_state import BoardState
-from rlexp.joined_actors.task_records import TaskRecords
-from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
+from rlexp.joined_actors.published_weights import PublishedWeights
+from rlexp.joined_actors.weights_message import Newer
 from rlexp.transport.address import QUEUE_OF_BOARD
 from rlexp.transport.backoff import Backoff
-from rlexp.transport.board import Board, Fenced, Lead, News, Task, TaskStatus, TrainerBeat
+from rlexp.transport.board import Fenced, Lead, News, Task, TaskStatus, TrainerBeat
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.carrier import Carrier
 from rlexp.transport.carriers.reconnecting import ReconnectingCarrier
-from rlexp.transport.credentials import TrainerKeys
 
 RECEIVE_TIMEOUT_S: Final = 0.05
 """How long the thread waits for messages before it looks whether there are news."""
 NEWS_PERIOD_S: Final = 0.02
 """Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
-KEPT_VERSIONS: Final = 2
-"""Weights on the board: an actor may still read those before the newest ones."""
-LEASE_SLACK_S: Final = 2.0
-"""How much longer than a lease a trainer waits for that of one before that has ended."""
 STOP_TIMEOUT_S: Final = 10.0
-
-
-@dataclass(frozen=True)
-class BoardLink:
-    """A task's board, and by what it is known there."""
-
-    board: Board
-    """Owned by the thread that uses the link, which closes it."""
-    task_id: str
-    name: str
-    member: str
-    """Who trains it: unlike any other process's."""
-    keys: TrainerKeys
-    """By which the task's messages are verified, and what it publishes is signed."""
-    epoch: int = 0
-    """Of the right to train it, where ``member`` has it already."""
-    file: str = ""
-    """The experiment of a submitted task; the board may have lost it."""
-    lead_wait_s: float = LEASE_SLACK_S
-    """How much longer than a lease it waits for the right to train, which the trainer before may have."""
-    records: TaskRecords = field(default_factory=TaskRecords)
 
 
 @dataclass
@@ -82,10 +57,8 @@ class BoardThread:
         self.state = BoardState()
         self.num_received = 0
         """Messages that have come so far."""
-        self.num_published = 0
-        """Versions of the weights that were put on the board."""
-        self.num_weights_bytes = 0
-        """Of the newest one."""
+        self.weights = PublishedWeights(link)
+        """To be read only, by others than this thread."""
         self._link, self._task = link, task
         self._capacity = capacity
         self._beat_s, self._lease_s, self._patience_s = beat_s, lease_s, patience_s
@@ -98,9 +71,7 @@ class BoardThread:
         self._stopping = link.records.stopping
         self._lead: Lead | None = None
         self._began_s: float | None = None
-        self._versions: deque[int] = deque()
         self._banned: set[str] = set()
-        self._last_newer: Newer | None = None
         self._published_s = -1.0
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
 
@@ -223,8 +194,7 @@ class BoardThread:
             self.state = replace(self.state, received=board.received(link.task_id))
         self._lead = self._records.lead = lead
         self._banned.clear()
-        if self._last_newer is not None:  # the board may have lost it
-            self._put_weights(self._last_newer)
+        self.weights.put_again(lead)
         self._publish_news()
         return True
 
@@ -262,22 +232,11 @@ class BoardThread:
             changed = self._outgoing.changed
         since = self._clock() - self._published_s
         if newer is not None:
-            self._last_newer = newer
-            self._put_weights(newer)
+            assert self._lead is not None
+            self.weights.put(self._lead, newer)
         elif since < (NEWS_PERIOD_S if changed else self._beat_s):
             return
         self._publish_news()
-
-    def _put_weights(self, newer: Newer) -> None:
-        assert self._lead is not None
-        blob = seal_weights(self._link.task_id, self._lead.epoch, newer, self._link.keys)
-        self._link.board.put_blob(self._lead, blob_name(newer.version), blob)
-        if newer.version not in self._versions:
-            self._versions.append(newer.version)
-        if len(self._versions) > KEPT_VERSIONS:
-            self._link.board.drop_blob(self._lead, blob_name(self._versions.popleft()))
-        self.num_published += 1
-        self.num_weights_bytes = len(blob)
 
     def _publish_news(self) -> None:
         assert self._lead is not None
@@ -286,7 +245,7 @@ class BoardThread:
             outgoing.changed = False
             banned = outgoing.banned
             figures = {**outgoing.figures, **self._records.figures}
-            news = News(self._versions[-1] if self._versions else -1, dict(outgoing.got), figures)
+            news = News(self.weights.version, dict(outgoing.got), figures)
         for actor in banned:
             if actor not in self._banned:
                 self._link.board.ban(self._lead, actor)

@@ -15,7 +15,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
-from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink
+from rlexp.joined_actors.board_link import LEASE_SLACK_S, BoardLink
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress

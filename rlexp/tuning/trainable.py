@@ -36,7 +36,7 @@ from rlexp.tuning.task_reports import TaskReports, save_into
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
     from rlexp.agents.process_state import ProcessState
-    from rlexp.joined_actors.board_thread import BoardLink
+    from rlexp.joined_actors.board_link import BoardLink
 
 STDERR = 2
 END_TIMEOUT_S = 10.0

@@ -18,7 +18,7 @@ from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.errors import TrialError
 from rlexp.joined_actors import joined_actor
-from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.fragment_message import seal_fragment
 from rlexp.joined_actors.joined_actor import ActorFigures
 from rlexp.joined_actors.weights_feed import WeightsFeed

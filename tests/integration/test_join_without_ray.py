@@ -15,7 +15,7 @@ import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.task_pool import InlineTaskPool
 from rlexp.transport.address import parse_address
 from rlexp.transport.credentials import SharedKeys

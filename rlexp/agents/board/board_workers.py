@@ -14,8 +14,9 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
 from rlexp.joined_actors.admission import ROUNDING, AdmissionRules, ColumnRule
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.board_source import BoardSource, BoardSourceConfig
-from rlexp.joined_actors.board_thread import BoardLink, BoardThread
+from rlexp.joined_actors.board_thread import BoardThread
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.joined_actors.strikes import Strikes
 from rlexp.rollout.source import SampleSource

@@ -29,7 +29,7 @@ from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.admission import Admission
-from rlexp.joined_actors.board_thread import BoardLink
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.joined_actor import JoinedActor
 from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.models.q_network import QNetwork

@@ -12,8 +12,9 @@ import pytest
 
 from rlexp.errors import TrialError
 from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
+from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.board_source import FETCHED_BYTES_PER_S, BoardSource, BoardSourceConfig
-from rlexp.joined_actors.board_thread import BoardLink, BoardThread
+from rlexp.joined_actors.board_thread import BoardThread
 from rlexp.joined_actors.inbox import Inbox
 from rlexp.joined_actors.joined_actor import ActorSettings, JoinedActor
 from rlexp.joined_actors.outbox import Outbox, SeatEnd

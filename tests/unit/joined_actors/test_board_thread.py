@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rlexp.errors import TrialError
-from rlexp.joined_actors.board_thread import LEASE_SLACK_S, BoardLink, BoardThread
+from rlexp.joined_actors.board_link import LEASE_SLACK_S, BoardLink
+from rlexp.joined_actors.board_thread import BoardThread
 from rlexp.joined_actors.task_records import TaskRecords
 from rlexp.joined_actors.weights_message import Newer, blob_name
 from rlexp.transport.board import Fenced, Lead, News, Task, TaskStatus, TaskSummary, TrainerBeat
