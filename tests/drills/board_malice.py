@@ -4,49 +4,26 @@ from __future__ import annotations
 
 import pickle
 import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import lz4.block
 import numpy as np
-import redis
 
-from rlexp.agents.board.task_description import SeatSpecs, read_description
-from rlexp.config.keys.user_modules import UserModules
-from rlexp.joined_actors.fragment_message import seal_fragment
-from rlexp.joined_actors.weights_message import Newer, seal_weights
-from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.sample_batch import SampleBatch
-from rlexp.transport import envelope
 from rlexp.transport.address import parse_address
-from rlexp.transport.blobs import BlobHead
-from rlexp.transport.board import Seat, Task
-from rlexp.transport.credentials import ActorKeys, SharedKeys
-from rlexp.transport.envelope import Header
+from rlexp.transport.board import Task
+from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
-from rlexp.transport.tokens import parse_token
-from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown, learns, leave
+from tests.drills.board_intruder import Eve, Touch
+from tests.drills.board_scene import board_scene, check_exact, finish, grown, learns, leave
 from tests.drills.registry import drill
 from tests.drills.scene import Command, Scene, check
+from tests.drills.workers import TRIAL
 from tests.queue_servers import LOGIN, Mosquitto, running_queue
 
 PASSWORD = "geheim-4711"
-MAX_BYTES = 4 << 20
-BOMB_BYTES = 1 << 30
 STRIKES = 3
 MOST_GROWTH_BYTES = 300 << 20
-
-
-class Touch:
-    """What runs a command where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return subprocess.call, (["touch", str(self._path)],)
 
 
 def key_folder(scene: Scene) -> Path:
@@ -55,54 +32,6 @@ def key_folder(scene: Scene) -> Path:
     made = scene.run("board", "keys", "--out", folder, "--actor", "alice", "--actor", "eve")
     check(made.process.returncode == 0, made.stderr)
     return folder
-
-
-class Eve:
-    """Has the board's password, and a token of her own."""
-
-    def __init__(self, board: BoardScene, token: str) -> None:
-        self.server = redis.Redis.from_url(board.server.url)
-        self.board = open_board(parse_address(board.server.url))
-        self.task = board.task()
-        self.keys = parse_token(token).keys(self.task)
-        found = self.board.describe(self.task)
-        assert found is not None
-        self._specs = SeatSpecs(read_description(found), UserModules())
-        seat = self.board.claim(self.task, "eve/host-1", 600.0)
-        assert seat is not None
-        self.seat: Seat = seat
-        worker = RolloutWorker(self._specs.spec(seat))
-        weights = {name: np.zeros(shape, np.float32) for name, shape in self._specs.weights_shapes.items()}
-        worker.set_weights(0, weights)
-        rows, self._info = worker.sample(0)
-        worker.stop()
-        assert isinstance(rows, SampleBatch)
-        self.rows = rows
-        self.weights = weights
-
-    def sealed(self, number: int, rows: SampleBatch, keys: ActorKeys, **changes: str) -> bytes:
-        """Return a fragment as it would be sent with ``keys``."""
-        header = replace(Header(self.task, self.seat.index, self.seat.epoch, number, actor=keys.actor), **changes)  # type: ignore[arg-type]
-        info: SampleInfo = self._info
-        (message,) = seal_fragment(header, rows, info, keys.key, MAX_BYTES)
-        return message
-
-    def push(self, *messages: bytes) -> None:
-        self.server.rpush(f"rlexp:{{{self.task}}}:in:0", *messages)
-
-    def bomb(self) -> bytes:
-        """Return a message, signed as it should be, that unpacks to more than it says."""
-        said = envelope.read_message(self.sealed(0, self.rows, self.keys), self.keys.key, MAX_BYTES).header
-        block = lz4.block.compress(bytes(BOMB_BYTES), store_size=False)[: 2 << 20]
-        return envelope._sign(said, block, self.keys.key)
-
-    def forge_weights(self) -> None:
-        """Put weights there that no trainer has signed, as the newest."""
-        newer = Newer(10**9, self.weights, None, 10**9)
-        blob = seal_weights(self.task, 2**50, newer, SharedKeys(self.keys.published_key)) + bytes(64)
-        fields = {"head": BlobHead.of(blob).to_text(), "0": blob}
-        self.server.hset(f"rlexp:{{{self.task}}}:blob:weights-{newer.version}", mapping=fields)
-        self.server.hset(f"rlexp:{{{self.task}}}:task", "weights", newer.version)
 
 
 @drill(120, "board-evil")
@@ -126,7 +55,7 @@ def evil(scene: Scene) -> str:
             fragment[:3] + b"2" + fragment[4:],
         ]
         eve.push(*wrong)
-        nan = SampleBatch({**eve.rows, "obs": np.full_like(eve.rows["obs"], np.nan)})
+        nan = eve.rows.with_columns(obs=np.full_like(eve.rows["obs"], np.nan))
         eve.push(eve.bomb(), *(eve.sealed(number, nan, eve.keys) for number in range(1, STRIKES)))
         run.wait_for_note("actor eve is banned")
         eve.push(*(eve.sealed(number, eve.rows, eve.keys) for number in range(STRIKES, STRIKES + 3)))
@@ -148,19 +77,18 @@ def forged_weights_refused(run: Command, alice: Command, eve: Eve) -> str:
         run.wait_for_result()
         notes = [event["text"] for event in drained(alice) if event["event"] == "note"]
         if refused := [note for note in notes if "weights on the board are refused" in note]:
-            return refused[0]
+            return str(refused[0])
     raise AssertionError("the actor did not refuse them")
 
 
-def drained(command: Command) -> list[dict[str, object]]:
+def drained(command: Command) -> list[dict[str, Any]]:
     """Return all events of a command until now."""
     command.wait_for("figures or a note", lambda event: True)
     return command.events
 
 
 def trial_bytes(scene: Scene) -> int:
-    from tests.drills.workers import TRIAL
-
+    """Return what the process that learns holds for itself alone."""
     return int(scene.one(TRIAL).memory_full_info().uss)
 
 

@@ -91,7 +91,7 @@ def duplicates(scene: Scene) -> str:
     return tampered_run(scene, Tampering(loss=0.05, repeated=0.33), "repeated")
 
 
-@drill(114, "board-reordered", pace="minute")
+@drill(114, "board-reordered")
 def reordered(scene: Scene) -> str:
     """Every third fragment is overtaken by later ones, and every twentieth is lost on its way."""
     return tampered_run(scene, Tampering(loss=0.05, late=0.33), "late")

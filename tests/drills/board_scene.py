@@ -20,6 +20,8 @@ from tests.drills.scene import Command, Scene, check
 
 ENV: Final = "tests.drills.envs:Paced"
 INTERRUPTED: Final = 130
+LEASE_S: Final = 3
+"""Of seats and of the right to train; 15 where a user says nothing."""
 ENDS_BY_INTERRUPT: Final = (INTERRUPTED, -signal.SIGINT)
 """Of an actor, the second where it had not begun: a shell calls that 130 too."""
 STEPS: Final = 20
@@ -74,9 +76,8 @@ class BoardScene:
         """Words before the command of the next process: where it runs."""
         self.url = server.url
         """What the next process is given."""
-        self.keys: dict[str, object] = {
-            "actors": 2, "min_actors": 1, "beat_s": 0.5, "lease_s": 3, "weights_period_s": 0.5, "recovery_period_s": 1
-        }  # fmt: skip
+        self.keys: dict[str, object] = {"actors": 2, "min_actors": 1, "beat_s": 0.5, "lease_s": LEASE_S}
+        self.keys |= {"weights_period_s": 0.5, "recovery_period_s": 1}
 
     def file(self, steps: int = NEVER, **keys: object) -> Path:
         """Write the experiment, with changes of ``config.board``."""
