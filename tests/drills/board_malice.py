@@ -22,7 +22,8 @@ from tests.drills.workers import TRIAL
 from tests.queue_servers import LOGIN, Mosquitto, running_queue
 
 PASSWORD = "geheim-4711"
-STRIKES = 3
+STRIKES, AFTER_BAN = 3, 3
+"""Invalid fragments until the ban, and fragments that are sent after it."""
 MOST_GROWTH_BYTES = 300 << 20
 
 
@@ -58,16 +59,18 @@ def evil(scene: Scene) -> str:
         nan = eve.rows.with_columns(obs=np.full_like(eve.rows["obs"], np.nan))
         eve.push(eve.bomb(), *(eve.sealed(number, nan, eve.keys) for number in range(1, STRIKES)))
         run.wait_for_note("actor eve is banned")
-        eve.push(*(eve.sealed(number, eve.rows, eve.keys) for number in range(STRIKES, STRIKES + 3)))
+        eve.push(*(eve.sealed(number, eve.rows, eve.keys) for number in range(STRIKES, STRIKES + AFTER_BAN)))
         refused = forged_weights_refused(run, alice, eve)
         row = grown(run, row, steps=800)
         info, growth = row["info"]["board"], trial_bytes(scene) - before
         told = check_exact(finish(board, run, alice))
-    least = len(wrong) + STRIKES + 3
-    check(info["num_refused"] == least and info["banned"] == ["eve"], f"{info}")
+    refused_count = len(wrong) + STRIKES
+    check(info["num_refused"] == refused_count and info["banned"] == ["eve"], f"{info}")
+    check(info["num_fenced"] == AFTER_BAN, f"{info}")  # a ban gives the seat another epoch
     check(not sentinel.exists(), "the pickle was unpickled")
     check(growth < MOST_GROWTH_BYTES, f"the trainer grew by {growth / 1e6:.0f} MB")
-    return f"{least} of {least} refused, eve banned, {refused}; memory {growth / 1e6:+.0f} MB; of alice: {told}"
+    told = f"{refused}; memory {growth / 1e6:+.0f} MB; of alice: {told}"
+    return f"{refused_count} of {refused_count} refused, eve banned, {AFTER_BAN} more left out; {told}"
 
 
 def forged_weights_refused(run: Command, alice: Command, eve: Eve) -> str:

@@ -49,7 +49,8 @@ def restarted(scene: Scene, keeps_data: bool) -> str:
         told = check_exact(finish(board, run, *actors))
         joined = {event["text"] for event in run.events if "has joined" in event.get("text", "")}
         check(len(joined) == 2, f"seats were taken again: {joined}")
-        return f"400 steps more {took_s:.1f} s after its return, seats kept; {info['num_repeated']} came again; {told}"
+        kept = f"seats kept, {info['num_lost_leases']} leases had ended; {info['num_repeated']} fragments came again"
+        return f"400 steps more {took_s:.1f} s after its return; {kept}; {told}"
 
 
 @drill(103, "board-queue-restart")
