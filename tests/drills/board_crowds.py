@@ -22,7 +22,7 @@ SLOWEST_BEAT_MS = 2000.0
 """Of ninety-nine in a hundred, on two cores that have all of it: actors' beats are due every 2 s."""
 
 
-@drill(117, "board-claims")
+@drill(117, "board-claims", pace="fast")
 def claims(scene: Scene) -> str:
     """Twenty claim four seats at the same moment, two hundred times."""
     with running_redis() as server, ExitStack() as stack, ThreadPoolExecutor(CLAIMERS) as threads:
