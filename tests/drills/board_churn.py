@@ -30,10 +30,12 @@ SEED = 12
 CHURN_S, EVERY_S = 600.0, 6.0
 NUM_ACTORS, LEASE_S = 4, 3
 MOST_GROWTH = 1.1
-"""Times the memory after two minutes, besides what replay has grown by."""
+"""Times the memory after two minutes, besides what replay and the results on the board have grown by."""
 SAMPLED_AT_S = (120.0, 300.0, 600.0)
 ROW_BYTES = 48
 """Of replay."""
+RESULTS_BYTES = 4 << 20
+"""Of the newest 1,000 rows of results, which a board keeps."""
 
 
 @dataclass
@@ -134,9 +136,9 @@ def judge(churn: Churn, rows: dict[float, int]) -> str:
         f" holders, {info['num_lost_leases']} leases lost; memory {memory_told(churn.memory)}"
     )
     first, end = churn.memory[SAMPLED_AT_S[0]], churn.memory[SAMPLED_AT_S[-1]]
-    replay = ROW_BYTES * (rows[SAMPLED_AT_S[-1]] - rows[SAMPLED_AT_S[0]])
+    more = {"trainer": ROW_BYTES * (rows[SAMPLED_AT_S[-1]] - rows[SAMPLED_AT_S[0]]), "broker": RESULTS_BYTES}
     for name, size in end.items():
-        check(size <= MOST_GROWTH * first[name] + replay * (name == "trainer"), f"{name} grows: {told}")
+        check(size <= MOST_GROWTH * first[name] + more.get(name, 0), f"{name} grows: {told}")
     return told
 
 
