@@ -30,7 +30,7 @@ test: install
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
-# Everything that can go wrong on purpose, a quarter of an hour; some: .venv/bin/python -m tests.drills run NAME...
+# Everything that can go wrong on purpose, half an hour; some: .venv/bin/python -m tests.drills run NAME...
 drills: install
 	$(BIN)/python -m tests.drills run --all
 

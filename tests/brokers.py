@@ -26,8 +26,9 @@ _START_S: Final = 60.0
 class RedisServer:
     """A Redis of its own, without data; stopped by its owner."""
 
-    def __init__(self, program: Path, password: str = "") -> None:
-        self._program = program
+    def __init__(self, program: Path, password: str = "", folder: Path | None = None) -> None:
+        """With ``folder`` it writes every command there before it answers, and finds its data when it starts again."""
+        self._program, self._folder = program, folder
         self.password = password
         self.port = 0
         self.version = (0, 0)
@@ -36,6 +37,12 @@ class RedisServer:
     @property
     def url(self) -> str:
         return f"redis://{':' + self.password + '@' if self.password else ''}127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def program(self) -> Path:
@@ -70,7 +77,7 @@ class RedisServer:
         raise NoBroker(f"{self._program} does not start")
 
     def kill(self) -> None:
-        """End it as a crash does; its data is lost."""
+        """End it as a crash does; without a folder its data is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_START_S)
@@ -87,7 +94,8 @@ class RedisServer:
         dies_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--daemonize", "no"]
         secret = ["--requirepass", self.password] if self.password else []
-        return [*dies_with_us, str(self._program), *options, *secret]
+        kept = ["--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always"] if self._folder else []
+        return [*dies_with_us, str(self._program), *options, *kept, *secret]
 
     def _has_started(self, port: int) -> bool:
         assert self._process is not None
@@ -107,10 +115,10 @@ class RedisServer:
 
 
 @contextmanager
-def running_redis(password: str = "") -> Iterator[RedisServer]:
-    """Have a Redis running; skips the test, or fails it, where there is none."""
+def running_redis(password: str = "", folder: Path | None = None) -> Iterator[RedisServer]:
+    """Have a Redis running; skips the test, or fails it, where there is none. See :class:`RedisServer`."""
     with required("Redis"):
-        server = RedisServer(redis_program(), password)
+        server = RedisServer(redis_program(), password, folder)
         server.start()
     try:
         yield server

@@ -69,6 +69,7 @@ class BoardSource:
         self._num_steps_sampled = 0
         self._num_seen = 0
         self._may_have_more = False
+        self._was_connected = False
         thread.start()
 
     @property
@@ -141,7 +142,19 @@ class BoardSource:
             self._inbox.load(state["inbox"])
 
     def drain_events(self) -> list[str]:
-        return self._watch.drain_events() + self._inbox.drain_events() + self._precision.drain_events()
+        events = self._watch.drain_events() + self._inbox.drain_events() + self._precision.drain_events()
+        return self._connection_events() + events
+
+    def _connection_events(self) -> list[str]:
+        """Return that the board has been lost, or is back, since the last call."""
+        state, before = self._thread.state, self._was_connected
+        self._was_connected = state.is_connected
+        if before and not state.is_connected:
+            patience = f"{self._config.patience_s:g} s (board.patience_s)"
+            return [f"the board is away: actors wait, the learner goes on from replay; tried again for {patience}"]
+        if state.is_connected and not before and state.num_lost_connections:
+            return ["the board is back"]
+        return []
 
     def figures(self) -> dict[str, Any]:
         """Return how the actors and the board did since the last call, for the results."""

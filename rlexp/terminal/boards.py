@@ -58,6 +58,15 @@ class ActorDisplay:
             line = f"{self._seat} · {line_of(figures, before, elapsed_s, epsilon, self._last_return)}"
             self._line.show(line)
 
+    def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
+        """Print that the seat was left, with all that was done in it."""
+        if self._as_json:
+            self._print_json("left", task=task, why=why, **asdict(figures))
+            return
+        sent = f"{count(figures.num_env_steps)} steps in {count(figures.num_fragments)} fragments"
+        dropped = f", {count(figures.num_dropped)} of them thrown away" if figures.num_dropped else ""
+        self.note(f"left seat {figures.seat} of {task}: {why} · {sent}{dropped}")
+
     def close(self) -> None:
         """Leave the cursor on a line of its own."""
         self._line.close()

@@ -63,6 +63,9 @@ class Recorder:
     def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
         self.figures.append(figures)
 
+    def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
+        return None
+
 
 class ClaimedBoard(MemoryBoard):
     """A board that keeps the seats that were claimed."""

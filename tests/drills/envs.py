@@ -43,6 +43,26 @@ class SlowOnce(EndlessEnv):
         return super().step(action)
 
 
+class Paced(EndlessEnv):
+    """Takes ``step_s`` for a step. Each observation has the number of its player, and how many steps came before."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self._step_s = step_s
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._step_s)
+        return super().step(action)
+
+
+class Versioned(EndlessEnv):
+    """Pays as much as the environment variable ``DRILL_VERSION`` says: another version of an env on another machine."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(os.environ.get("DRILL_VERSION", "1")), terminated, truncated, info
+
+
 def _is_first(claim: Path) -> bool:
     """Whether this process, a rollout worker, is the one that holds ``claim``."""
     if b"RolloutWorker" not in Path("/proc/self/cmdline").read_bytes():  # others make envs as well, to look at them

@@ -11,15 +11,15 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
 REPOSITORY = Path(__file__).parents[2]
-DEADLINE_S = 60.0
-"""Bound of every wait in a drill."""
+DEADLINE_S = float(os.environ.get("RLEXP_DRILL_DEADLINE_S", "60"))
+"""Bound of every wait in a drill; a machine on which much else runs needs more."""
 LINGER_S = 10.0
 """How long processes may take to vanish after their command has ended."""
 MARK = "RLEXP_DRILL"
@@ -150,6 +150,10 @@ class Scene:
     def start(self, *arguments: object, **environment: str) -> Command:
         """Start ``rlexp ARGUMENTS``."""
         return self._started((sys.executable, "-m", "rlexp", *map(str, arguments)), environment)
+
+    def start_behind(self, prefix: Sequence[str], *arguments: object, **environment: str) -> Command:
+        """Start ``rlexp ARGUMENTS`` behind the words of another command: one that says where it runs."""
+        return self._started((*prefix, sys.executable, "-m", "rlexp", *map(str, arguments)), environment)
 
     def run_with_small_disk(self, disk: Path, size: str, *arguments: object, **environment: str) -> Command:
         """Run ``rlexp ARGUMENTS`` and wait for its end; it sees an empty file system of ``size`` at ``disk``."""

@@ -51,6 +51,10 @@ class ActorView(Protocol):
         """Show how the actor does; ``epsilon`` is None where it changes over time."""
         ...
 
+    def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
+        """Show that the seat was left, with all that was done in it."""
+        ...
+
 
 class TaskPlayer:
     """Claims seats of one board for one member; used by one thread."""
@@ -100,7 +104,7 @@ class TaskPlayer:
         settings = actor_settings(config, self._keys(task), specs.weights_shapes)
         actor = JoinedActor(self._board, seat, settings, partial(_worker_of, specs))
         end = actor.run(should_stop, partial(self._report, _constant_epsilon(config, specs, seat.index)))
-        self._view.note(f"left seat {seat.index} of {task.id}: {end.value}")
+        self._view.on_left(actor.figures(), task.id, end.value)
         return end
 
     def _report(self, epsilon: float | None, figures: ActorFigures) -> None:

@@ -228,6 +228,24 @@ def test_board_that_loses_its_data_costs_no_step(trial: Trial) -> None:
     assert trial.ends == {}
 
 
+def test_board_that_is_away_is_noted_once(trial: Trial) -> None:
+    trial.join("a")
+    trial.collect(1)
+    trial.stop_actors.set()
+    thread = trial.source._thread
+    thread.stop()
+    trial.source.drain_events()
+    connected = replace(thread.state, is_connected=True)
+    thread.state = connected
+    trial.source.drain_events()
+    thread.state = connected.disconnected()
+    (event,) = trial.source.drain_events()
+    assert event.startswith("the board is away")
+    assert trial.source.drain_events() == []
+    thread.state = replace(thread.state, is_connected=True)
+    assert trial.source.drain_events() == ["the board is back"]
+
+
 def test_actor_that_is_stopped_empties_its_window_and_gives_its_seat_back(trial: Trial) -> None:
     trial.join("a")
     trial.collect(2)

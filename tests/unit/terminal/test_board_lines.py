@@ -64,6 +64,18 @@ def test_json_has_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert stream.getvalue() == ""
 
 
+def test_seat_that_was_left_is_told_with_all_that_was_done_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    ActorDisplay(as_json=True, quiet=False, stream=stream).on_left(FIGURES, "a-1", "the task is over")
+    left = json.loads(capsys.readouterr().out)
+    assert (left["event"], left["task"], left["why"], left["num_fragments"]) == ("left", "a-1", "the task is over", 80)
+    ActorDisplay(as_json=False, quiet=False, stream=stream).on_left(
+        replace(FIGURES, num_dropped=2), "a-1", "it is over"
+    )
+    told = "left seat 3 of a-1: it is over · 41,000 steps in 80 fragments, 2 of them thrown away"
+    assert told in stream.getvalue()
+
+
 def test_quiet_prints_nothing() -> None:
     stream = io.StringIO()
     display = ActorDisplay(as_json=False, quiet=True, stream=stream, clock=lambda: 0.0)

@@ -1,0 +1,173 @@
+"""A long drill: for ten minutes actors come and go at random, some of them killed and some frozen."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import psutil
+
+from tests.drills.board_scene import (
+    ENDS_BY_INTERRUPT,
+    STEPS,
+    Account,
+    BoardScene,
+    account_of,
+    board_scene,
+    interrupt,
+    learns,
+    leave,
+)
+from tests.drills.endurance import follow
+from tests.drills.registry import drill
+from tests.drills.runs import rows_of
+from tests.drills.scene import Command, Scene, check
+
+SEED = 12
+CHURN_S, EVERY_S = 600.0, 6.0
+NUM_ACTORS, LEASE_S = 4, 3
+MOST_GROWTH = 1.1
+"""Times the memory after two minutes, besides what replay and the results on the board have grown by."""
+SAMPLED_AT_S = (120.0, 300.0, 600.0)
+ROW_BYTES = 48
+"""Of replay."""
+RESULTS_BYTES = 4 << 20
+"""Of the newest 1,000 rows of results, which a board keeps."""
+
+
+@dataclass
+class Churn:
+    """The actors of one run, and what was done to them."""
+
+    board: BoardScene
+    run: Command
+    rng: random.Random = field(default_factory=lambda: random.Random(SEED))
+    actors: list[Command] = field(default_factory=list)
+    """Those that play; the first one is left alone until the end."""
+    gone: list[Command] = field(default_factory=list)
+    frozen: list[tuple[float, Command]] = field(default_factory=list)
+    """By when they go on."""
+    done: Counter[str] = field(default_factory=Counter)
+    memory: dict[float, dict[str, int]] = field(default_factory=dict)
+
+    def disturb(self) -> None:
+        """Let one actor be killed, frozen or stopped by Ctrl-C, and let there be as many as before."""
+        kind = self.rng.choice(("killed", "interrupted", "frozen"))
+        actor = self.rng.choice(self.actors[1:])
+        while len(self.actors) <= NUM_ACTORS:
+            self.actors.append(self.board.join())
+        actor.wait_for("first word", lambda event: True)  # before, Python itself ends by a signal
+        self.done[kind] += 1
+        if kind == "frozen":
+            actor.process.send_signal(signal.SIGSTOP)
+            self.actors.remove(actor)
+            self.frozen.append((time.monotonic() + LEASE_S + self.rng.uniform(1, 5), actor))
+            return
+        actor.process.send_signal(signal.SIGKILL if kind == "killed" else signal.SIGINT)
+        self.actors.remove(actor)
+        self.gone.append(actor)
+
+    def thaw(self, until_s: float = 0.0) -> None:
+        """Let those go on whose time has come, and then leave."""
+        for due in [each for each in self.frozen if each[0] <= max(until_s, time.monotonic())]:
+            self.frozen.remove(due)
+            due[1].process.send_signal(signal.SIGCONT)
+            self.actors.append(due[1])
+
+    def sample_memory(self, at_s: float) -> None:
+        """Note what each end holds for itself alone."""
+        pids = {actor.process.pid for actor in (*self.actors, *self.gone, *(each for _, each in self.frozen))}
+        trainer = [process for process in self.board.scene.processes() if process.pid not in pids]
+        self.memory[at_s] = {
+            "trainer": sum(map(_own_bytes, trainer)),
+            "broker": _own_bytes(psutil.Process(self.board.server.pid)),
+            "actor": _own_bytes(psutil.Process(self.actors[0].process.pid)),
+        }
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+@drill(119, "board-churn", pace="long")
+def churn(scene: Scene) -> str:
+    """For ten minutes actors come and go at random: killed, frozen for longer than their lease, or by Ctrl-C."""
+    with board_scene(scene) as board:
+        board.step_s = 0.025
+        seats = 3 * NUM_ACTORS
+        run = board.run(actors=seats, lease_s=LEASE_S)
+        churn = Churn(board, run, actors=[board.join() for _ in range(NUM_ACTORS)])
+        learns(run)
+        started_s, rows = time.monotonic(), {}
+        for count in range(1, int(CHURN_S / EVERY_S) + 1):
+            follow(run, started_s + count * EVERY_S)
+            churn.thaw()
+            churn.disturb()
+            if count * EVERY_S in SAMPLED_AT_S:
+                churn.sample_memory(count * EVERY_S)
+                rows[count * EVERY_S] = learns(run)["timesteps_total"]
+        churn.thaw(float("inf"))
+        leave(*churn.actors)
+        for actor in churn.gone:
+            check(
+                actor.end() in (*ENDS_BY_INTERRUPT, -signal.SIGKILL), f"an actor ended with {actor.process.returncode}"
+            )
+        interrupt(run)
+        return judge(churn, rows)
+
+
+def judge(churn: Churn, rows: dict[float, int]) -> str:
+    """Check memory and counts of what has ended; return them as text."""
+    run = churn.board.scene.out / "drill"
+    account, last = account_of(run, 0), rows_of(run)[-1]
+    info = last["info"]["board"]
+    figures = f"{last['timesteps_total']} steps, {info['num_rows']} rows counted, {account.stored} stored"
+    check(info["num_rows"] <= account.stored and last["timesteps_total"] <= account.stored, figures)
+    seats = compare_seats(churn, account)
+    told = (
+        f"{dict(churn.done)}; {account.stored:,} rows of {len(account.players)} players stored, none twice, none"
+        f" missing between; {seats}; {info['num_repeated']} fragments came again, {info['num_fenced']} of former"
+        f" holders, {info['num_lost_leases']} leases lost; memory {memory_told(churn.memory)}"
+    )
+    first, end = churn.memory[SAMPLED_AT_S[0]], churn.memory[SAMPLED_AT_S[-1]]
+    more = {"trainer": ROW_BYTES * (rows[SAMPLED_AT_S[-1]] - rows[SAMPLED_AT_S[0]]), "broker": RESULTS_BYTES}
+    for name, size in end.items():
+        check(size <= MOST_GROWTH * first[name] + more.get(name, 0), f"{name} grows: {told}")
+    return told
+
+
+def compare_seats(churn: Churn, account: Account) -> str:
+    """Check for each seat that was left by Ctrl-C or lost that its rows are those that its actor says it sent."""
+    counts, exact, lost = Counter(account.players.values()), 0, 0
+    left = [event for actor in (*churn.gone, *churn.actors) for event in actor.events if event["event"] == "left"]
+    for seat in left:
+        most = seat["num_env_steps"] // 2
+        if not seat["num_dropped"]:
+            check(counts[most] >= 2 or not most, f"no two players have {most} rows, those of a seat that was left")
+            counts[most] -= 2
+            exact += 1
+            continue
+        lost += 1
+        least = most - STEPS // 2 * seat["num_dropped"]
+        within = [count for count in counts.elements() if least <= count <= most]
+        check(
+            len(within) >= 2 or not least, f"no two players have {least} to {most} rows, those of a seat that was lost"
+        )
+    return f"{exact} seats given back with exactly what was sent, {lost} lost ones within what was thrown away"
+
+
+def memory_told(memory: dict[float, dict[str, int]]) -> str:
+    """Return the memory of each end over time."""
+    return (
+        ", ".join(
+            f"{name} {' / '.join(f'{each[name] / 1e6:.0f}' for each in memory.values())} MB"
+            for name in next(iter(memory.values()))
+        )
+        + f" after {' / '.join(f'{at_s / 60:g}' for at_s in memory)} min"
+    )

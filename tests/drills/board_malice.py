@@ -1,0 +1,147 @@
+"""Drills on those who mean harm to a board's task, on other versions, and on what must stay secret."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlexp.transport.address import parse_address
+from rlexp.transport.board import Task
+from rlexp.transport.credentials import SharedKeys
+from rlexp.transport.opening import open_board
+from tests.drills.board_intruder import Eve, Touch
+from tests.drills.board_scene import board_scene, check_exact, finish, grown, learns, leave
+from tests.drills.registry import drill
+from tests.drills.scene import Command, Scene, check
+from tests.drills.workers import TRIAL
+from tests.queue_servers import LOGIN, Mosquitto, running_queue
+
+PASSWORD = "geheim-4711"
+STRIKES, AFTER_BAN = 3, 3
+"""Invalid fragments until the ban, and fragments that are sent after it."""
+MOST_GROWTH_BYTES = 300 << 20
+
+
+def key_folder(scene: Scene) -> Path:
+    """Return the folder of a master key and of tokens of alice and eve."""
+    folder = scene.folder / "keys"
+    made = scene.run("board", "keys", "--out", folder, "--actor", "alice", "--actor", "eve")
+    check(made.process.returncode == 0, made.stderr)
+    return folder
+
+
+@drill(120, "board-evil")
+def evil(scene: Scene) -> str:
+    """Pickle, a bomb, another task, a wrong key, no token, NaN and forged weights, by one with password and token."""
+    keys, sentinel = key_folder(scene), scene.folder / "sentinel"
+    with board_scene(scene, PASSWORD) as board:
+        run = board.run("--keys", f"@{keys / 'master.key'}")
+        alice = board.join("--token", f"@{keys / 'alice.token'}")
+        row = grown(run, learns(run))
+        eve = Eve(board, (keys / "eve.token").read_text().strip())
+        before = trial_bytes(scene)
+        stranger = SharedKeys.of(PASSWORD, eve.task)
+        fragment = eve.sealed(1, eve.rows, eve.keys)
+        wrong = [
+            pickle.dumps(Touch(sentinel)),
+            bytes(8 << 20),
+            eve.sealed(1, eve.rows, eve.keys, task_id="another"),
+            eve.sealed(1, eve.rows, replace(eve.keys, actor="alice")),  # type: ignore[type-var]
+            eve.sealed(1, eve.rows, stranger),
+            fragment[:3] + b"2" + fragment[4:],
+        ]
+        eve.push(*wrong)
+        nan = eve.rows.with_columns(obs=np.full_like(eve.rows["obs"], np.nan))
+        eve.push(eve.bomb(), *(eve.sealed(number, nan, eve.keys) for number in range(1, STRIKES)))
+        run.wait_for_note("actor eve is banned")
+        eve.push(*(eve.sealed(number, eve.rows, eve.keys) for number in range(STRIKES, STRIKES + AFTER_BAN)))
+        refused = forged_weights_refused(run, alice, eve)
+        row = grown(run, row, steps=800)
+        info, growth = row["info"]["board"], trial_bytes(scene) - before
+        told = check_exact(finish(board, run, alice))
+    refused_count = len(wrong) + STRIKES
+    check(info["num_refused"] == refused_count and info["banned"] == ["eve"], f"{info}")
+    check(info["num_fenced"] == AFTER_BAN, f"{info}")  # a ban gives the seat another epoch
+    check(not sentinel.exists(), "the pickle was unpickled")
+    check(growth < MOST_GROWTH_BYTES, f"the trainer grew by {growth / 1e6:.0f} MB")
+    told = f"{refused}; memory {growth / 1e6:+.0f} MB; of alice: {told}"
+    return f"{refused_count} of {refused_count} refused, eve banned, {AFTER_BAN} more left out; {told}"
+
+
+def forged_weights_refused(run: Command, alice: Command, eve: Eve) -> str:
+    """Put forged weights there until an actor has seen them; return what it says."""
+    for _ in range(100):
+        eve.forge_weights()
+        run.wait_for_result()
+        notes = [event["text"] for event in drained(alice) if event["event"] == "note"]
+        if refused := [note for note in notes if "weights on the board are refused" in note]:
+            return str(refused[0])
+    raise AssertionError("the actor did not refuse them")
+
+
+def drained(command: Command) -> list[dict[str, Any]]:
+    """Return all events of a command until now."""
+    command.wait_for("figures or a note", lambda event: True)
+    return command.events
+
+
+def trial_bytes(scene: Scene) -> int:
+    """Return what the process that learns holds for itself alone."""
+    return int(scene.one(TRIAL).memory_full_info().uss)
+
+
+@drill(121, "board-versions")
+def versions(scene: Scene) -> str:
+    """An actor has another version of the env; then a task is of another protocol than the actor."""
+    with board_scene(scene) as board:
+        board.env = "tests.drills.envs:Versioned"
+        run, same = board.run(), board.join()
+        learns(run)
+        other = board.join("--once", variables={"DRILL_VERSION": "2"})
+        code = other.end()
+        check(code == 1 and "plays in another way here" in other.stderr, f"exit {code}: {other.stderr}")
+        opened = open_board(parse_address(board.server.url))
+        opened.announce(Task("future", "future", 1, {"protocol": 99}))
+        check(opened.lead("future", "trainer", 600.0), "the task cannot be led")
+        later = board.join("--task", "future")
+        code = later.end()
+        check(code == 2 and "99" in later.stderr, f"exit {code}: {later.stderr}")
+        leave(same)
+        run.process.send_signal(signal.SIGINT)
+        run.end()
+        opened.close()
+    return f"{first_line(other)}; {first_line(later)}"
+
+
+def first_line(command: Command) -> str:
+    return command.stderr.splitlines()[0]
+
+
+@drill(122, "board-secrets")
+def secrets_kept(scene: Scene) -> str:
+    """Passwords, keys and tokens of board and queue are in no file, output, command line, nor on the board."""
+    keys, folder = key_folder(scene), scene.folder / "redis"
+    folder.mkdir()
+    with board_scene(scene, PASSWORD, folder) as board, running_queue(Mosquitto()) as queue:
+        queue_password = LOGIN[1]
+        board.url = f"redis://127.0.0.1:{board.server.port}"
+        words = ("--queue", queue.url.replace(f":{queue_password}", ""))
+        given = {"RLEXP_BOARD_PASSWORD": PASSWORD, "RLEXP_QUEUE_PASSWORD": queue_password}
+        run = board.run(*words, "--keys", f"@{keys / 'master.key'}", variables=given)
+        alice = board.join(*words, "--token", f"@{keys / 'alice.token'}", variables=given)
+        grown(run, learns(run))
+        lines = "\n".join(" ".join(process.cmdline()) for process in scene.processes())
+        check_exact(finish(board, run, alice))
+    secrets = [PASSWORD, queue_password, *((keys / name).read_text().strip() for name in ("master.key", "alice.token"))]
+    shown = {"output": "".join([*run.output, run.stderr, *alice.output, alice.stderr, str(run.events)]), "ps": lines}
+    texts = {name: text.encode() for name, text in shown.items()}
+    files = [path for path in scene.folder.rglob("*") if path.is_file() and keys not in path.parents]
+    texts |= {str(path): path.read_bytes() for path in files}
+    found = [name for name, text in texts.items() for secret in secrets if secret.encode() in text]
+    check(not found, f"secrets in {found}")
+    return f"4 secrets in none of {len(files)} files, the board's own among them, nor in output or command lines"
