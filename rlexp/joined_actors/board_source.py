@@ -68,7 +68,6 @@ class BoardSource:
         self._published_s = -math.inf
         self._num_steps_sampled = 0
         self._num_seen = 0
-        self._may_have_more = False
         self._was_connected = False
         thread.start()
 
@@ -79,13 +78,16 @@ class BoardSource:
 
     num_in_flight = 0
 
+    @property
+    def has_waiting(self) -> bool:
+        return self._has_begun and self._thread.has_messages
+
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         self._num_steps_sampled = max(num_steps_sampled, self._num_steps_sampled)
         self._watch.learn(self._thread.state)
         self._check_actors()
         limit = SAMPLES_PER_SEAT * self._config.num_seats if wanted is None else max(wanted, 0)
         messages = self._thread.take(limit if self._has_begun else 0)
-        self._may_have_more = 0 < limit == len(messages)
         taken = self._inbox.open(messages, self._thread.state)
         self._thread.put_got(self._inbox.got())
         self._thread.put_banned(self._inbox.banned)
@@ -99,8 +101,7 @@ class BoardSource:
         Messages that wait for a poll end no further wait: the optimizer may be unable to store their rows.
         """
         seen, self._num_seen = self._num_seen, self._thread.num_received
-        more, self._may_have_more = self._may_have_more, False
-        if more or self._num_seen > seen:
+        if self._num_seen > seen:
             return True
         if not self._pool.wait(timeout):
             self._thread.wait(self._num_seen, timeout)

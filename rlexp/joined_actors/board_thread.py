@@ -88,6 +88,11 @@ class BoardThread:
             self._lock.notify_all()
             return taken
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether messages wait to be taken."""
+        return bool(self._messages)
+
     def wait(self, num_received: int, timeout: float) -> bool:
         """Return whether more than ``num_received`` messages have come so far, after ``timeout`` seconds at most."""
         with self._lock:

@@ -195,7 +195,8 @@ class AsyncReplayOptimizer:
 
     def _longest_wait_s(self) -> float:
         sampled, trained = self.counters.num_steps_sampled, self.counters.num_steps_trained
-        if self._learner_runner.learns_in_step and self._pacing.owed(sampled, trained) >= 1.0:
+        learns_now = self._learner_runner.learns_in_step and self._pacing.owed(sampled, trained) >= 1.0
+        if learns_now or (self._source.has_waiting and self._may_store()):
             return 0.0
         queued_s = self._learner_runner.queue_time_s
         return min(STEP_TIMEOUT_S, QUEUE_SHARE_WAITED * queued_s) if queued_s else STEP_TIMEOUT_S

@@ -54,6 +54,8 @@ class RemoteWorkers:
         self._ask(num_steps_sampled, math.inf if wanted is None else wanted - len(samples))
         return samples
 
+    has_waiting = False  # each poll takes all that have come
+
     @property
     def num_in_flight(self) -> int:
         return self._turns.num_in_flight

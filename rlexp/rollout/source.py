@@ -52,6 +52,11 @@ class SampleSource(Protocol):
         """Calls of workers that were started and that no poll has returned yet."""
         ...
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether samples have come that no poll has taken: there is nothing to wait for."""
+        ...
+
     def wait(self, timeout: float) -> bool:
         """Return once a sample may have come, or after ``timeout`` seconds.
 
@@ -94,6 +99,7 @@ class LocalWorkers:
 
     num_worker_restarts = 0
     num_in_flight = 0
+    has_waiting = False
 
     def __init__(self, pool: TaskPool, workers: Sequence[RolloutWorker]) -> None:
         self.num_weight_syncs = 0

@@ -28,6 +28,10 @@ class SourceGroup:
     def num_in_flight(self) -> int:
         return sum(source.num_in_flight for source in self.sources)
 
+    @property
+    def has_waiting(self) -> bool:
+        return any(source.has_waiting for source in self.sources)
+
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         """Poll each; the first ones are asked for all that is ``wanted``."""
         samples: list[Sample] = []

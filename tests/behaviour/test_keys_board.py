@@ -33,7 +33,7 @@ from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import SharedKeys, TrainerKeys
 from rlexp.transport.envelope import Header, read_message
 from rlexp.transport.tokens import JoinToken, MasterKey
-from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
+from tests.behaviour.learning_agents import ONE_SHARD, STEPS, TINY, CountingPool
 
 TASK = "task-1"
 KEYS = SharedKeys.of("", TASK)
@@ -153,6 +153,15 @@ def test_actor_fills_its_window_and_waits_until_enough_actors_are_there() -> Non
         assert board.claim(TASK, "another one", LONG_S) is not None
         assert polled(agent)
         until(lambda: agent.source.poll(0) or len(recorder.figures) > 3)
+
+
+@pytest.mark.key("board.min_fragment_steps")
+@pytest.mark.parametrize(("least", "expected"), [(1, STEPS), (60, 60)])
+def test_fragments_have_so_many_steps_at_least(least: int, expected: int) -> None:
+    board = MemoryBoard(MemoryServer())
+    with trial(board, min_fragment_steps=least) as agent, actor(board):
+        steps = [sample.info.num_env_steps for sample in polled(agent)]
+    assert all(expected - 8 < number <= expected for number in steps), steps  # a reset of an env is no step
 
 
 @pytest.mark.key("board.lease_s")

@@ -70,6 +70,9 @@ class ScriptedSource:
         self.num_weight_syncs = 0
         self.num_worker_restarts = 0
         self.num_in_flight = 0
+        self.has_waiting = False
+        self.timeouts: list[float] = []
+        """Of each wait."""
         self.wants_weights = False
         self.published: list[tuple[int, int]] = []
         self.clocks: list[int] = []
@@ -107,6 +110,7 @@ class ScriptedSource:
         return samples
 
     def wait(self, timeout: float) -> bool:
+        self.timeouts.append(timeout)
         return True
 
     def weights_wanted(self) -> bool:

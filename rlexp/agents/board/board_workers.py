@@ -104,7 +104,7 @@ def admission_rules(config: DQNConfig, trial: BoardTrial) -> AdmissionRules:
     }
     if config.worker_side_prioritization:
         columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
-    steps = config.fragment_length * config.num_envs_per_worker
+    steps = config.joined_fragment_length * config.num_envs_per_worker
     if config.batch_mode == "complete_episodes":
         steps = MOST_STEPS_OF_EPISODES
     # A worker makes frames of observations by the dtype of the env's space.

@@ -141,9 +141,10 @@ class SeatSpecs:
         """Return what the worker of ``seat`` is built from, with random streams of its own for each epoch."""
         index = self.worker_index(seat.index)
         seed = derive_seed(self._seed, "seat", seat.index, seat.epoch)
-        return worker_spec(
+        spec = worker_spec(
             self.config, self._env_config, self._filters, self._players.parts, index, seed, self._num_threads
         )
+        return replace(spec, rollout=replace(spec.rollout, fragment_length=self.config.joined_fragment_length))
 
     def epsilon(self, seat: int, num_steps_sampled: int) -> float:
         """Return the mean ε of a seat's envs once all players have sampled so many env steps."""

@@ -22,6 +22,10 @@ class BoardConfig(KeyGroup):
     """Fragments that an actor sends before the trainer has confirmed the first of them. More keep an actor busy over
     slow networks; its weights may be older, and it keeps so many in memory."""
 
+    min_fragment_steps: Count = 32
+    """Env steps of an actor's fragment, at least: where ``sample_batch_size`` makes shorter ones, they are lengthened,
+    since each is a message. How often the learner learns stays as ``sample_batch_size`` says."""
+
     beat_s: Positive = 2.0
     """Seconds between two beats of an actor that has nothing to send: with each it renews its lease and learns of new
     weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
@@ -102,6 +103,11 @@ class DQNConfig(DQNKeys):
             keeps_whole_observations=False,
             in_checkpoints=self.checkpoint_replay,
         )
+
+    @property
+    def joined_fragment_length(self) -> int:
+        """``fragment_length`` of actors that join over a board."""
+        return max(self.fragment_length, math.ceil(self.board.min_fragment_steps / self.num_envs_per_worker))
 
     @property
     def board_obstacle(self) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlexp.optimizers.async_replay_optimizer import STEP_TIMEOUT_S
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import replay_figures
 from rlexp.replay.shard import ShardStats
@@ -74,3 +75,21 @@ def test_a_learner_that_waits_for_the_workers_share_of_the_pace_is_held_up_by_wo
         bench.round(updates=8)
     bench.thread.time_s["wait"] += 1e6
     assert bench.optimizer.stats()["bottleneck"] == "workers"
+
+
+def test_samples_that_are_there_are_not_waited_for() -> None:
+    bench = Bench(make_shards(1))
+    bench.optimizer.step()
+    bench.source.has_waiting = True
+    bench.optimizer.step()
+    waited, none = bench.source.timeouts
+    assert (waited, none) == (STEP_TIMEOUT_S, 0.0)
+
+
+def test_samples_without_room_are_waited_for() -> None:
+    bench = Bench(make_shards(1), pacing=Pacing(1.0, BATCH_SIZE))
+    bench.source.has_waiting = True
+    bench.pacing.begin(0, 0)
+    bench.optimizer.counters.num_steps_sampled = 10 * BATCH_SIZE  # training is behind
+    bench.optimizer.step()
+    assert bench.source.timeouts == [STEP_TIMEOUT_S]
