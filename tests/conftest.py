@@ -15,7 +15,7 @@ set_ray_environment(debug=False)
 
 
 # Of property tests that do not say how many examples they need; `make test-properties` takes many.
-settings.register_profile("make test", max_examples=40, deadline=None)  # importing torch takes longer than any
+settings.register_profile("make test", max_examples=40, deadline=None)  # the first one may import torch
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("make test")
 
