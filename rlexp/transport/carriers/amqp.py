@@ -15,7 +15,7 @@ from pika import exceptions
 
 from rlexp.transport.address import QUEUE_PASSWORD_VARIABLE, QueueAddress
 from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.transport.carriers.memory import check_sizes
+from rlexp.transport.carriers.sessions import SessionCarrier
 from rlexp.transport.tls import tls_context, tls_problem
 
 MAX_BYTES: Final = 4 << 20
@@ -35,41 +35,11 @@ _GUEST: Final = "guest"
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
 
-class AmqpCarrier:
+class AmqpCarrier(SessionCarrier):
     """The queue of one task; see :class:`~rlexp.transport.carrier.Carrier`. An end that only sends declares nothing."""
 
     def __init__(self, address: QueueAddress, task_id: str) -> None:
-        """Connect with the first call, and again with the first one after an error."""
-        self._address, self._queue = address, f"rlexp.{task_id}"
-        self._session: _Session | None = None
-
-    @property
-    def max_bytes(self) -> int:
-        return MAX_BYTES
-
-    def send(self, messages: Sequence[bytes]) -> None:
-        check_sizes(messages, MAX_BYTES)
-        self._connected().send(messages)
-
-    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
-        return self._connected().take(limit, timeout_s)
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _connected(self) -> _Session:
-        """Return the session, another one where the last one has ended; raises the error that ended it first."""
-        if self._session is None:
-            self._session = _Session(self._address, self._queue)
-        try:
-            self._session.check()
-        except BoardError:
-            if self._session.has_ended:
-                self.close()
-            raise
-        return self._session
+        super().__init__(partial(_Session, address, f"rlexp.{task_id}"), MAX_BYTES)
 
 
 class _Session:
@@ -90,11 +60,9 @@ class _Session:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection is of no use any more."""
         return self._error is not None
 
     def check(self) -> None:
-        """Wait until it is connected; raises what ended it, or BoardLostError while the server takes nothing."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._channel is not None or self._error is not None, _ANSWER_S):
                 self._error = BoardLostError(f"the queue {self._address} does not answer")
@@ -104,12 +72,10 @@ class _Session:
                 raise BoardLostError(f"the queue {self._address} takes nothing now: its memory or disk is full")
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """Hand over ``messages``; an error is that of a later call."""
         if messages:
             self._call(partial(self._publish, messages))
 
     def take(self, limit: int, timeout_s: float) -> list[bytes]:
-        """Return up to ``limit`` messages, and confirm them."""
         if not self._is_consuming:
             self._is_consuming = True
             self._call(self._consume)
@@ -123,7 +89,6 @@ class _Session:
         return [message for _, message in taken]
 
     def close(self) -> None:
-        """End the connection, after what was handed over was sent."""
         self._is_closing = True
         with suppress(BoardError):
             self._call(lambda: None)

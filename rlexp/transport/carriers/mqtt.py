@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from paho.mqtt import client as paho
@@ -14,7 +15,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from rlexp.transport.address import QUEUE_PASSWORD_VARIABLE, QueueAddress
 from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.transport.carriers.memory import check_sizes
+from rlexp.transport.carriers.sessions import SessionCarrier
 from rlexp.transport.tls import tls_context, tls_problem
 
 MAX_PACKET_BYTES: Final = 256 << 10
@@ -32,41 +33,12 @@ _LOGIN_REFUSED: Final = (134, 135)
 """MQTT's reasons: bad user name or password, not authorized."""
 
 
-class MqttCarrier:
+class MqttCarrier(SessionCarrier):
     """The topic of one task; see :class:`~rlexp.transport.carrier.Carrier`."""
 
     def __init__(self, address: QueueAddress, task_id: str) -> None:
-        """Connect with the first call, and again with the first one after an error."""
-        self._address = address
-        self._topic = "/".join(filter(None, (address.path, "rlexp", task_id)))
-        self._session: _Session | None = None
-
-    @property
-    def max_bytes(self) -> int:
-        return MAX_BYTES
-
-    def send(self, messages: Sequence[bytes]) -> None:
-        check_sizes(messages, MAX_BYTES)
-        self._connected().send(messages)
-
-    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
-        return self._connected().take(limit, timeout_s)
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _connected(self) -> _Session:
-        """Return the session, another one where the last one has ended; raises the error that ended it first."""
-        if self._session is None:
-            self._session = _Session(self._address, self._topic)
-        try:
-            self._session.check()
-        except BoardError:
-            self.close()
-            raise
-        return self._session
+        topic = "/".join(filter(None, (address.path, "rlexp", task_id)))
+        super().__init__(partial(_Session, address, topic), MAX_BYTES)
 
 
 class _Session:
@@ -96,8 +68,11 @@ class _Session:
             raise tls_problem(address, error) or lost from error
         self._client.loop_start()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._error is not None
+
     def check(self) -> None:
-        """Wait until it is connected; raises what ended it."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_connected or self._error is not None, _ANSWER_S):
                 self._error = BoardLostError(f"the queue {self._address} does not answer")
@@ -105,7 +80,6 @@ class _Session:
                 raise self._error
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """Hand over ``messages``; an error is that of a later call."""
         for message in messages:
             if self._client.publish(self._topic, message, QOS).rc != paho.MQTT_ERR_SUCCESS:
                 raise BoardLostError(f"the connection with the queue {self._address} has ended")
@@ -123,7 +97,6 @@ class _Session:
             return taken
 
     def close(self) -> None:
-        """End the connection, after what was handed over was sent."""
         self._client.disconnect()
         self._client.loop_stop()
 
