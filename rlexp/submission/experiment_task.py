@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.agents.board.trusted_code import TrustedCode
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
@@ -54,8 +53,8 @@ def task_of(plan: Plan) -> SubmittedTask:
         message = f"{secret} is a secret, and everybody who can read the board would have it"
         raise UsageError(message, f"let the env read it from the environment of its machine, or {_WITHOUT}")
     name, config = trial.experiment.name, trial.experiment.config
-    assert isinstance(config, DQNConfig)  # others have no actors that join
-    task = Task(new_task_id(name), name, config.board.actors, file=resolved_yaml(plan))
+    assert config.board_keys is not None  # joinable_trial has refused the others
+    task = Task(new_task_id(name), name, config.board_keys.actors, file=resolved_yaml(plan))
     return SubmittedTask(task, plan, trial, plan.sources[0].read_text(encoding="utf-8"))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.agents.board.weights_player import WeightsPlayer
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import Plan
 from rlexp.joined_actors.weights_feed import WeightsFeed
 from rlexp.submission.evaluations import EvaluationThread
@@ -134,11 +133,11 @@ class Submitter:
         self, player: WeightsPlayer, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
     ) -> EvaluationThread:
         """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
-        config = submitted.trial.experiment.config
-        assert isinstance(config, DQNConfig)
+        keys_of_board = submitted.trial.experiment.config.board_keys
+        assert keys_of_board is not None
         assert self._options.num_episodes is not None
         board = stack.enter_context(closing(open_board(self._address)))
-        feed = WeightsFeed(board, submitted.task.id, keys, int(config.board.max_weights_mb * 1e6))
+        feed = WeightsFeed(board, submitted.task.id, keys, int(keys_of_board.max_weights_mb * 1e6))
         thread = EvaluationThread(player, feed, self._options.num_episodes)
         stack.callback(thread.stop)
         return thread

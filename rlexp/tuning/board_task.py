@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
@@ -73,7 +72,7 @@ def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: 
     display.on_note(None, f"actors join with: {_how_to_join(board, has_tokens)}")
     if board.username and not has_tokens:
         display.on_note(None, f"without --keys, actors need the same password as user {board.username} has")
-    if isinstance(config, DQNConfig) and config.board.refused_actors and not has_tokens:
+    if config.board_keys is not None and config.board_keys.refused_actors and not has_tokens:
         display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
     return board.without_passwords()
 
@@ -115,7 +114,7 @@ def record_task(
     record, handed = directory.record.trial(trial.name), handed_task(environment)
     if handed is not None:
         record.board_task = handed.id
-    elif record.board_task is None or _is_over(_with_password(board, environment), record.board_task):
+    elif record.board_task is None or _is_over(board.with_passwords(environment), record.board_task):
         record.board_task = new_task_id(trial.experiment.name)
     directory.write()
 
@@ -139,20 +138,20 @@ def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, s
     """Return what links the process of a trial with its board; None without one. ``name`` is the experiment's."""
     if task is None:
         return None
-    address = _with_password(task.board, environment)
+    address = task.board.with_passwords(environment)
     member, epoch = (task.member, task.epoch) if task.member else (f"trainer-{secrets.token_hex(4)}", 0)
     keys = trainer_keys(read_master(environment), address.password, task.id)
     return BoardLink(open_board(address), task.id, name, member, keys, epoch, task.file, task.lead_wait_s)
 
 
 @contextmanager
-def task_failure_told(
+def task_failure_reported(
     directory: RunDirectory,
     trials: Sequence[Trial],
     board: BoardAddress | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[None]:
-    """Tell the board, after the body, that the only trial has failed: its process cannot know that it was the last try.
+    """Report to the board, after the body, that the only trial has failed: only here is known which try is the last.
 
     A process that was killed leaves its lease, which is waited for; another trainer's is respected.
     """
@@ -164,7 +163,7 @@ def task_failure_told(
             record = directory.record.trial(trial.name)
             if record.status is Status.ERROR and record.board_task is not None:
                 reason = record.error.summary if record.error else "the trial failed"
-                with suppress(BoardError), closing(open_board(_with_password(board, environment))) as opened:
+                with suppress(BoardError), closing(open_board(board.with_passwords(environment))) as opened:
                     _fail(
                         opened, record.board_task, reason[:_LONGEST_REASON], _lease_s(trial), handed_task(environment)
                     )
@@ -183,9 +182,9 @@ def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: Hande
 
 
 def _lease_s(trial: Trial) -> float:
-    config = trial.experiment.config
-    assert isinstance(config, DQNConfig)  # no other has a board
-    return config.board.lease_s
+    keys = trial.experiment.config.board_keys
+    assert keys is not None  # checked_board has refused the others
+    return keys.lease_s
 
 
 def _is_over(board: BoardAddress, task_id: str) -> bool:
@@ -195,7 +194,3 @@ def _is_over(board: BoardAddress, task_id: str) -> bool:
 
 def _is_over_on(board: Board, task_id: str) -> bool:
     return any(task.id == task_id and task.status.is_over for task in board.tasks())
-
-
-def _with_password(board: BoardAddress, environment: Mapping[str, str]) -> BoardAddress:
-    return board.with_passwords(environment)

@@ -37,7 +37,7 @@ from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board_task import checked_board, record_task, refuse_board_of_sweeps, task_failure_told
+from rlexp.tuning.board_task import checked_board, record_task, refuse_board_of_sweeps, task_failure_reported
 from rlexp.tuning.handed_task import ended_with_parent
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
@@ -91,7 +91,7 @@ def resume_run(
         record_task(directory, trials, board)
         session = make_session(cluster, plan, options)
         source = FixedTrials(trials, cluster.cpus, cluster.gpus, board)
-        with ended_with_parent(), task_failure_told(directory, trials, board):
+        with ended_with_parent(), task_failure_reported(directory, trials, board):
             return run_in_session(source, trials, directory, display, request, session)
 
 

@@ -25,7 +25,7 @@ from rlexp.sessions.choose import OWN, Joining
 from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board_task import checked_board, record_task, task_failure_told
+from rlexp.tuning.board_task import checked_board, record_task, task_failure_reported
 from rlexp.tuning.handed_task import ended_with_parent
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
@@ -67,7 +67,7 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
         record_task(directory, plan.trials, board)
         session = make_session(cluster, plan, options)
         source = FixedTrials(plan.trials, cluster.cpus, cluster.gpus, board)
-        with ended_with_parent(), task_failure_told(directory, plan.trials, board):
+        with ended_with_parent(), task_failure_reported(directory, plan.trials, board):
             return run_in_session(source, plan.trials, directory, display, request, session)
 
 

@@ -1,4 +1,4 @@
-"""TaskReports: what the process of a trial tells its board: each row, checkpoints for a successor, and the end."""
+"""TaskReports: what the process of a trial reports to its board: rows, checkpoints for a successor, and the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Save = Callable[[Path], Path]
 
 
 class TaskReports:
-    """Owned by the process of a trial, used by its thread; whatever cannot be told now is told later, or noted."""
+    """Owned by the process of a trial, used by its thread; what cannot be sent is sent later, or noted."""
 
     def __init__(self, link: BoardLink, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Put a checkpoint for a successor there every ``period_s`` seconds, at least."""
@@ -69,7 +69,7 @@ class TaskReports:
             return None
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        """Tell a result row, and the figures that lists of tasks show."""
+        """Report a result row, and the figures that lists of tasks show."""
         text = to_json(row)
         if len(text.encode()) > MAX_ROW_BYTES:
             text = to_json({key: value for key, value in row.items() if not isinstance(value, Mapping | list)})

@@ -18,7 +18,6 @@ from ray import tune
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING
@@ -54,7 +53,7 @@ class ExperimentTrainable(tune.Trainable):
     _agent: Agent[Any] | None = None
     _files: TrialFiles
     _reports: TaskReports | None = None
-    """What its board is told; None without one."""
+    """Reports to its board; None without one."""
     _next: Assignment | None = None
     """The trial that begins with the next call of ``train``."""
     _process_state: ProcessState | None = None
@@ -116,7 +115,8 @@ class ExperimentTrainable(tune.Trainable):
             bounds = iteration_bounds(self._experiment.stop, self._assignment.milestones, self._last_row)
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
             stopped, over_time = self._files.stop_requested(), self._is_over_time()
-            reason = self._end_reason(over_time) or reached(self._experiment.stop, row)
+            ended = self._end_reason(over_time)
+            reason = ended or reached(self._experiment.stop, row)
             done = stopped or reason is not None
             moves = self._files.move_requested()
             now = datetime.now().astimezone()
@@ -128,7 +128,7 @@ class ExperimentTrainable(tune.Trainable):
             }
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
-            checkpoint = self._save_when_due(row, done, stopped or self._end_reason(over_time) or moves, milestone)
+            checkpoint = self._save_when_due(row, done, stopped or ended or moves, milestone)
             self._report_to_board(row, stopped, moves)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
@@ -207,14 +207,14 @@ class ExperimentTrainable(tune.Trainable):
     def _newer_on_board(self, board: BoardLink | None, own: Path | None) -> Path | None:
         """Return the checkpoint that an earlier trainer of the task left on its board, where it is newer than ``own``.
 
-        From now on the board is told how the trial does.
+        From now on the trial reports to the board.
         """
         if board is None:
             self._reports = None
             return own
-        config = self._experiment.config
-        assert isinstance(config, DQNConfig)  # no other has a board
-        self._reports = TaskReports(board, config.board.recovery_period_s)
+        keys = self._experiment.config.board_keys
+        assert keys is not None  # others cannot be joined
+        self._reports = TaskReports(board, keys.recovery_period_s)
         return self._reports.recovery(self._files.folder, own) or own
 
     def _report_to_board(self, row: dict[str, Any], stopped: bool, moves: bool) -> None:

@@ -35,7 +35,7 @@ INBOX_SHARE: Final = 2
 
 def num_players_of(config: CommonConfig, link: BoardLink | None) -> int:
     """Return how many play for a trial: its workers and the seats of joined actors, at least one."""
-    seats = config.board.actors if link is not None and isinstance(config, DQNConfig) else 0
+    seats = config.board_keys.actors if link is not None and config.board_keys is not None else 0
     return max(config.num_workers + seats, 1)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar
 
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.capabilities import (
     ActionScaling,
     Caution,
@@ -52,6 +53,11 @@ class CommonConfig(CommonKeys):
         *("num_gpus_per_worker", "custom_resources_per_worker", "placement"),
     )
     """Keys that pbt cannot change: a trial that copies another one keeps its own network and processes."""
+
+    @property
+    def board_keys(self) -> BoardConfig | None:
+        """The keys of actors that join over a board; None where no actor can."""
+        return None
 
     @property
     def fragment_length(self) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn_keys import DQNKeys
@@ -103,6 +104,10 @@ class DQNConfig(DQNKeys):
             keeps_whole_observations=False,
             in_checkpoints=self.checkpoint_replay,
         )
+
+    @property
+    def board_keys(self) -> BoardConfig:
+        return self.board
 
     @property
     def joined_fragment_length(self) -> int:

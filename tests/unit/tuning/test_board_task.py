@@ -28,7 +28,7 @@ from rlexp.tuning.board_task import (
     board_link,
     checked_board,
     record_task,
-    task_failure_told,
+    task_failure_reported,
 )
 from rlexp.tuning.handed_task import TASK_VARIABLE, HandedTask, handed_task
 
@@ -170,7 +170,7 @@ def test_failure_of_a_submitted_task_is_told_by_the_lead_that_was_handed_over(ru
     assert lead is not None
     environment = {TASK_VARIABLE: HandedTask(lead.task_id, lead.epoch, 1, lead.member).to_text()}
     run.task_of(environment)
-    with task_failure_told(run.directory, run.trials, run.address, environment):
+    with task_failure_reported(run.directory, run.trials, run.address, environment):
         run.directory.trial_status(run.trials[0], Status.ERROR, RecordedError("no memory left"))
     (summary,) = board.tasks()
     assert (summary.status, summary.reason) == ("FAILED", "no memory left")
@@ -180,7 +180,7 @@ def test_failure_of_a_submitted_task_is_told_by_the_lead_that_was_handed_over(ru
 def test_board_learns_of_a_failure_only(run: Run, status: Status, expected: str) -> None:
     task, board = run.task_of(), open_board(run.address)
     board.announce(Task(task.id, "small", 1))
-    with task_failure_told(run.directory, run.trials, run.address, {}):
+    with task_failure_reported(run.directory, run.trials, run.address, {}):
         run.directory.trial_status(run.trials[0], status, RecordedError("no memory left"))
     (summary,) = board.tasks()
     assert (summary.status, summary.reason) == (expected, "no memory left" if expected == "FAILED" else "")
