@@ -57,5 +57,5 @@ class TaskRecords:
                 self._rows.popleft()
 
     def end(self, status: TaskStatus, reason: str = "") -> None:
-        """Say how the task ended; the thread tells the board when it is stopped."""
+        """Say how the task ended; the thread reports it to the board when it is stopped."""
         self.status, self.reason = status, reason

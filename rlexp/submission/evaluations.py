@@ -30,7 +30,7 @@ class BoardEvaluation:
 
 
 class EvaluationThread:
-    """Owns a thread from its beginning until ``stop``; evaluates the newest version that it was told of."""
+    """Owns a thread from its beginning until ``stop``; evaluates the newest version that was asked for."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a submitter is told when something about its task changes."""
+"""The notes of a submitter when something about its task changes."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class Finding:
 
 
 _REMEDIES: Final[Mapping[Obstacle, str]] = {
-    Obstacle.NAME: "mend the name in the address; try it with ping",
-    Obstacle.PORT: "start the server, mend the port, or open the firewall; it may listen on loopback only (bind)",
+    Obstacle.NAME: "correct the name in the address; try it with ping",
+    Obstacle.PORT: "start the server, correct the port, or open the firewall; it may listen on loopback only (bind)",
     Obstacle.SILENCE: "open the firewall or the cloud's access rules for this machine, or use a tunnel (ssh -L)",
     Obstacle.PLAIN: "give redis:// where the server has no TLS, or the port at which it has it",
     Obstacle.AUTHORITY: "add ?ssl_ca_certs=FILE with the authority's certificate to the address",
@@ -93,7 +93,9 @@ def server_findings(facts: RedisFacts) -> Iterator[Finding]:
     yield from _memory(facts.about)
     offset = f"{abs(facts.clock_offset_s):.1f} s {'ahead' if facts.clock_offset_s > 0 else 'behind'}"
     if abs(facts.clock_offset_s) > _CLOCK_S:
-        yield Finding("clock", Level.WARNING, f"the server's is {offset}", "leases do not mind; certificates may")
+        yield Finding(
+            "clock", Level.WARNING, f"the server's is {offset}", "leases do not depend on it, but certificates do"
+        )
     else:
         yield Finding("clock", Level.OK, f"the server's is {offset}")
 

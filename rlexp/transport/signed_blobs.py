@@ -1,4 +1,4 @@
-"""Blobs with the trainer's signature: checkpoints, which whoever goes on with a task, or fetches its result, reads."""
+"""Blobs with the trainer's signature: checkpoints, for other trainers of the task and for its client."""
 
 from __future__ import annotations
 

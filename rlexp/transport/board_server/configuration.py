@@ -29,7 +29,7 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class ServerConfiguration:
-    """What a server is told."""
+    """The settings of a server."""
 
     binding: Binding
     port: int
