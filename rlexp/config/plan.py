@@ -11,7 +11,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import SEARCH
 from rlexp.config.variants.axes import resolved, varied_values, without_section
@@ -49,6 +49,8 @@ class Plan:
     """The experiments with a ``search`` section."""
     env_places: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Where the files name an env, by the experiment's name and the env's."""
+    part_places: tuple[tuple[UserPart, str], ...] = ()
+    """The user's classes under ``config``, and where the files name them."""
 
     @property
     def copies_trials(self) -> bool:
@@ -90,7 +92,8 @@ def planned(
             trials.extend(_trials(parsed, seeded, len(trials)))
     notices = tuple(finding.notice() for parsed in parsed_experiments for finding in dict.fromkeys(_notices(parsed)))
     places = dict(place for parsed in parsed_experiments for place in _env_places(parsed))
-    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places)
+    parts = tuple(place for parsed in parsed_experiments for place in _part_places(parsed))
+    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places, parts)
 
 
 def refuse_sweeps(plan: Plan) -> None:
@@ -151,6 +154,12 @@ def _env_places(parsed: ParsedExperiment) -> Iterable[tuple[tuple[str, str], str
         node = written.child("env")
         if node is not None:
             yield (parsed.name, experiment.env), str(node.place)
+
+
+def _part_places(parsed: ParsedExperiment) -> Iterable[tuple[UserPart, str]]:
+    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
+        for part in experiment.config.user_parts():
+            yield part, str((written.find(tuple(part.key.split("."))) or written).place)
 
 
 def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:

@@ -16,15 +16,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
+from rlexp.config.keys.user_modules import modules_of
 from rlexp.envs.actions import DiscreteActions, bound_actions
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
 from rlexp.envs.env_config import EnvConfig, FrameConfig
 from rlexp.envs.frames import ScaledFrames, is_image
 from rlexp.envs.native_atari import can_be_native, make_native_games
-from rlexp.envs.registry import find_class, find_spec, prepare_imports
+from rlexp.envs.registry import find_class, find_spec
 from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
 from rlexp.errors import EnvError, RlexpError, UsageError
+from rlexp.user_code.classes import prepare_imports
 
 Env = gym.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
@@ -48,7 +50,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 
     Its images and actions are prepared as ``config`` says.
     """
-    prepare_imports(config.env, config.modules)
+    prepare_imports(modules_of(config.env), config.modules)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
     try:
         if config.frames is not None and config.is_deepmind_atari:
@@ -80,7 +82,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     Where an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]``
     under GAME_OVER, GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
     """
-    prepare_imports(config.env, config.modules)
+    prepare_imports(modules_of(config.env), config.modules)
     vector = _native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)

@@ -4,59 +4,27 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import sys
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rlexp.config.keys.env_ids import GYMNASIUM_IDS, is_known
-from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.errors import UsageError
-from rlexp.machine.requirements import WHERE_MODULES_ARE
+from rlexp.user_code import classes
 
 Env = gym.Env[Any, Any]
-
-
-def prepare_imports(env: str, modules: UserModules) -> None:
-    """Let the module of ``env`` be found, and import those of ``modules``; raises UsageError where one cannot be.
-
-    Folders come last in Python's search path, and only where a module is named: a file there can neither take the
-    place of an installed module nor be imported by accident.
-    """
-    if not modules.imports and not modules_of(env):
-        return
-    sys.path += [folder for folder in modules.folders if folder not in sys.path]
-    for name in modules.imports:
-        try:
-            importlib.import_module(name)
-        except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and none at all
-            raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
 
 
 def find_class(name: str) -> type[Env] | None:
     """Return the class that ``package.module:Class`` names, or None where the name is a Gymnasium id.
 
-    Its module is imported. Raises UsageError for anything there that is not a class of envs: what is in a file's
-    ``env_config`` is for envs only, and ``os:system`` would run it.
+    Its module is imported. Raises UsageError for anything there that is not a class of envs.
     """
     module_name, colon, class_name = name.partition(":")
     if not colon or not class_name.isidentifier() or "/" in module_name:
         return None
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        message = f"env {name}: module {module_name} cannot be imported: {error}"
-        raise UsageError(message, WHERE_MODULES_ARE) from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        close = difflib.get_close_matches(class_name, dir(module), n=1)
-        raise UsageError(
-            f"env {name}: module {module_name} has no {class_name}", f"did you mean {close[0]}?" if close else None
-        )
-    if not isinstance(found, type) or not issubclass(found, gym.Env):
-        raise UsageError(f"env {name}: {class_name} is not a gymnasium.Env", "it must derive from gymnasium.Env")
-    return found
+    return classes.find_class("env", name, gym.Env, "gymnasium.Env")
 
 
 def find_spec(name: str) -> EnvSpec:

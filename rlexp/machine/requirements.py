@@ -24,6 +24,7 @@ from rlexp.config.keys.env_ids import package_of
 from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.config.plan import Plan
 from rlexp.errors import ConfigError, Problem
+from rlexp.user_code.classes import WHERE_MODULES_ARE
 
 LOADERS = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
@@ -31,7 +32,6 @@ LOADERS = (
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
 """What Python itself makes modules of, in its order."""
-WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
 
 
 def check_requirements(plan: Plan) -> None:
@@ -41,6 +41,9 @@ def check_requirements(plan: Plan) -> None:
     ]
     for (_, env), place in plan.env_places.items():
         problems += (Problem(place, f"env {env}: {message}", hint) for message, hint in _faults(env, plan.modules))
+    for part, place in plan.part_places:
+        faults = _faults_of_class(part.name, plan.modules)
+        problems += (Problem(place, f"{part.key} {part.name}: {message}", hint) for message, hint in faults)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
 
@@ -58,12 +61,18 @@ def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
     package = package_of(env)
     if package is not None and importlib.util.find_spec(package.module) is None:
         yield f"{package.module} is not installed", f"pip install '{package.requirement}'"
-    for name in modules_of(env):
-        found = find_module(name, modules.folders)
-        if found is None:
-            yield _missing(name)
-        else:
-            yield from _class_faults(env.rpartition(":")[2], found)
+    if modules_of(env):
+        yield from _faults_of_class(env, modules)
+
+
+def _faults_of_class(name: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
+    """Yield what is missing of ``package.module:Class``, and what to do."""
+    module, _, class_name = name.rpartition(":")
+    found = find_module(module, modules.folders)
+    if found is None:
+        yield _missing(module)
+    else:
+        yield from _class_faults(class_name, found)
 
 
 def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:

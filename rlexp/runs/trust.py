@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules, modules_of
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 from rlexp.runs.run_lock import in_use, is_in_use
 from rlexp.runs.run_name import derived_name
@@ -41,8 +41,8 @@ def refuse_untrusted(run: Path, record: RunRecord) -> None:
 
 
 def refuse_own_modules(run: Path, trials: Iterable[Trial], folders: tuple[str, ...]) -> None:
-    """Raise ResumeError where the class of a trial's env would come from ``run`` itself."""
-    names = dict.fromkeys(name for trial in trials for name in modules_of(trial.experiment.env))
+    """Raise ResumeError where a class that a trial names would come from ``run`` itself."""
+    names = dict.fromkeys(name for trial in trials for name in trial.experiment.named_modules)
     refuse_modules_within(run, UserModules(tuple(names), folders))
 
 

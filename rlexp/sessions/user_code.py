@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rlexp.config.keys.env_ids import package_of
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules, modules_of
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import UsageError
 from rlexp.machine.requirements import find_module
 from rlexp.sessions.ray_environment import environment_of_workers
@@ -23,9 +23,9 @@ _SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def named_modules(trials: Iterable[Trial], modules: UserModules) -> tuple[str, ...]:
-    """Return the modules that trials import by name: of ``--import``, and of envs that are classes of the user's."""
-    envs = (name for trial in trials for name in modules_of(trial.experiment.env))
-    return tuple(dict.fromkeys((*modules.imports, *envs)))
+    """Return the modules that trials import by name: of ``--import``, and of classes of the user's."""
+    named = (name for trial in trials for name in trial.experiment.named_modules)
+    return tuple(dict.fromkeys((*modules.imports, *named)))
 
 
 def named_packages(trials: Iterable[Trial]) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
     trial = joinable_trial(plan.trials, _WITHOUT)
     experiment = trial.experiment
     arguments = {**experiment.config.env_config, **experiment.config.evaluation_config.env_config}
-    obstacle = trusted.obstacle(experiment.env, arguments, plan.modules.imports)
+    obstacle = trusted.obstacle(experiment.env, arguments, plan.modules.imports, experiment.config.user_parts())
     if obstacle is not None:
         raise UsageError(f"task {task.id} {obstacle.message}", obstacle.hint)
     return SubmittedTask(task, plan, trial, task.file)

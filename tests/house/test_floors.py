@@ -33,6 +33,7 @@ FLOORS = {
     "metrics": 1,
     "task_pool": 1,
     "transport": 1,
+    "user_code": 1,
     "config": 0,
     "sample_batch": 0,
     "schedules": 0,

@@ -76,7 +76,7 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
         if getattr(experiment, key) is not None:
             yield Obstacle(f"names {reaches} with the key {key}", f"submit it without {key}")
     arguments = {**config.env_config, **config.evaluation_config.env_config}
-    foreign = trusted.obstacle(experiment.env, arguments, ())
+    foreign = trusted.obstacle(experiment.env, arguments, (), experiment.config.user_parts())
     if foreign is not None:
         yield foreign
     if config.board_obstacle is not None:

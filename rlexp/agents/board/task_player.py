@@ -83,7 +83,8 @@ class TaskPlayer:
             return Obstacle(f"cannot be read: {error.message}", error.hint or "")
         if description.queue != self._board.queue_kind:
             return queue_obstacle(description.queue, self._board.queue_kind)
-        return self._trusted.obstacle(description.env, description.config.env_config, description.imports)
+        config = description.config
+        return self._trusted.obstacle(description.env, config.env_config, description.imports, config.user_parts())
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
         """Take a seat and return why it was left in the end; None where no seat is free any more.

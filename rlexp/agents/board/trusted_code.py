@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules, modules_of
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, modules_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class TrustedCode:
     modules: UserModules = NO_MODULES
     """The modules that may be imported, and where they may lie."""
 
-    def obstacle(self, env: str, env_config: Mapping[str, Any], imports: Sequence[str]) -> Obstacle | None:
+    def obstacle(
+        self, env: str, env_config: Mapping[str, Any], imports: Sequence[str], parts: Iterable[UserPart]
+    ) -> Obstacle | None:
         """Return what of a task nobody has allowed here; None where there is nothing.
 
         ``env_config`` are keyword arguments that a stranger chooses: files to read, servers to call.
@@ -34,6 +36,9 @@ class TrustedCode:
         strange = [module for module in imports if module not in self.modules.imports]
         if strange:
             return Obstacle(f"imports the module {strange[0]}", f"--import {strange[0]} allows it")
+        for part in parts:
+            if part.module not in self.modules.imports:
+                return Obstacle(f"names {part.name}, a class of its own", f"--import {part.module} allows it")
         if env in self.envs:
             return None
         if modules_of(env):

@@ -17,6 +17,7 @@ from rlexp.config.keys.capabilities import (
 )
 from rlexp.config.keys.common_keys import CommonKeys
 from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.user_modules import UserPart
 
 
 class CommonConfig(CommonKeys):
@@ -123,6 +124,10 @@ class CommonConfig(CommonKeys):
     def continuous_actions(self) -> ActionScaling | None:
         """How the env gets continuous actions; None: as the policy chose them."""
         return None
+
+    def user_parts(self) -> Iterator[UserPart]:
+        """Yield the classes of the user's own that the keys name; a subclass adds to its parent's."""
+        yield from ()
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.

@@ -18,6 +18,7 @@ from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count
 from rlexp.config.keys.metric_names import AGENT_METRICS, EVALUATION_METRICS, KNOWN_METRICS, is_reward
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
+from rlexp.config.keys.user_modules import modules_of
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 _STORAGE = re.compile(r"[a-z][a-z0-9]*://[^\s\x00-\x1f]+")
@@ -150,6 +151,11 @@ class Experiment(KeyGroup):
     def is_sweep(self) -> bool:
         """Whether the file has a ``search`` section."""
         return "search" in self.model_fields_set
+
+    @property
+    def named_modules(self) -> tuple[str, ...]:
+        """The user's modules that it imports: those of its env's class, and of the parts under ``config``."""
+        return tuple(dict.fromkeys((*modules_of(self.env), *(part.module for part in self.config.user_parts()))))
 
     def with_seed(self, seed: int) -> Self:
         """Return the experiment with another seed."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,23 @@ class UserModules:
     """Modules that register envs (``--import``)."""
     folders: tuple[str, ...] = ()
     """Folders, absolute, in which these and the modules of env classes are looked for after all installed ones."""
+
+
+@dataclass(frozen=True)
+class UserPart:
+    """A class of the user's own that an experiment names."""
+
+    key: str
+    """The key that names it, from the experiment on: ``config.model.custom_model``."""
+    name: str
+    """``package.module:Class``."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments that the file gives it."""
+
+    @property
+    def module(self) -> str:
+        """The module that has it."""
+        return self.name.partition(":")[0]
 
 
 NO_MODULES = UserModules()

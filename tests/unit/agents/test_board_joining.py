@@ -9,7 +9,7 @@ import pytest
 from rlexp.agents.board import joiner as joining
 from rlexp.agents.board.joiner import Joiner, JoinOptions, has_no_trainer
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_modules import UserModules, UserPart
 from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.transport.backoff import Backoff
@@ -161,7 +161,7 @@ def test_board_that_is_away_is_tried_again() -> None:
 
 class TestTrustedCode:
     def test_envs_of_gymnasium_are_played(self) -> None:
-        assert TrustedCode().obstacle("CartPole-v1", {}, ()) is None
+        assert TrustedCode().obstacle("CartPole-v1", {}, (), ()) is None
 
     @pytest.mark.parametrize(
         ("env", "env_config", "imports", "allowed_by"),
@@ -174,13 +174,20 @@ class TestTrustedCode:
     def test_code_and_arguments_of_the_task_are_refused(
         self, env: str, env_config: dict[str, str], imports: tuple[str, ...], allowed_by: str
     ) -> None:
-        obstacle = TrustedCode().obstacle(env, env_config, imports)
+        obstacle = TrustedCode().obstacle(env, env_config, imports, ())
         assert obstacle is not None
         assert obstacle.hint == f"{allowed_by} allows it"
 
     def test_what_was_allowed_is_played(self) -> None:
         trusted = TrustedCode(frozenset({"mine:Env"}), UserModules(("mine",)))
-        assert trusted.obstacle("mine:Env", {"size": 3}, ("mine",)) is None
+        assert trusted.obstacle("mine:Env", {"size": 3}, ("mine",), ()) is None
+
+    def test_a_part_of_the_users_own_needs_its_module_to_be_allowed(self) -> None:
+        part = UserPart("config.model.custom_model", "mine:Torso")
+        obstacle = TrustedCode().obstacle("CartPole-v1", {}, (), [part])
+        assert obstacle is not None
+        assert (obstacle.message, obstacle.hint) == ("names mine:Torso, a class of its own", "--import mine allows it")
+        assert TrustedCode(modules=UserModules(("mine",))).obstacle("CartPole-v1", {}, (), [part]) is None
 
 
 def test_trainers_take_submitted_tasks_without_a_trainer() -> None:

@@ -1,0 +1,132 @@
+"""A checkpoint read back as what it is of: its experiment, its env and its policy; needs neither its run nor Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from rlexp.agents.observation_filters import GROUP as FILTERS
+from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.registry import agent_class
+from rlexp.checkpoint import Checkpoint, read_checkpoint
+from rlexp.checkpoint.contents import MANIFEST
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_modules import UserModules, with_current_folder
+from rlexp.config.rllib_compat.table import renamed_keys
+from rlexp.envs import EnvConfig, env_config_of, spaces_of
+from rlexp.errors import CheckpointError, NotFiniteError
+from rlexp.policy import Policy
+from rlexp.runs.trust import refuse_foreign, refuse_modules_within, run_of
+from rlexp.seeding import derive_seed
+
+WEIGHTS = "weights"
+"""The group of a checkpoint's arrays that a policy acts with."""
+
+
+@dataclass(frozen=True)
+class RestoredPolicy:
+    """The policy of a checkpoint, and what it was trained to see and to do."""
+
+    policy: Policy
+    filters: ObservationFilters
+    """How observations are standardised before the policy sees them."""
+    observation_space: gym.Space[Any]
+    """Of what the policy sees: one of its env's observations, prepared."""
+    action_space: gym.Space[Any]
+    """Of what the policy chooses."""
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint, and what it was trained in."""
+
+    checkpoint: Checkpoint
+    experiment: Experiment
+    env_config: EnvConfig
+
+    @staticmethod
+    def load(path: Path, explore: bool | None = None) -> LoadedCheckpoint:
+        """Read a checkpoint; ``explore`` replaces that of its ``evaluation_config``.
+
+        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it names modules of the
+        user's own and may be a stranger's.
+        """
+        checkpoint = read_checkpoint(path)
+        experiment, modules = _training_of(checkpoint, path)
+        if explore is not None:
+            experiment = _with_explore(experiment, explore)
+        named = (*modules.imports, *experiment.named_modules)
+        if named:  # who can write these names could make us import anything
+            for place in (path.resolve(), path / MANIFEST):
+                refuse_foreign(place)
+            refuse_modules_within(run_of(path), UserModules(named, modules.folders))
+        return LoadedCheckpoint(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
+
+    def seed(self, stream: str, given: int | None) -> int:
+        """Return the seed of a stream: as in the run that wrote the checkpoint, unless another one is given."""
+        own = self.experiment.config.seed
+        if given is None and own is not None:
+            return derive_seed(own, stream, self.checkpoint.sequence)
+        return derive_seed(given or 0, stream)
+
+    def policy(self) -> RestoredPolicy:
+        """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
+        self.checkpoint.check_numbers(WEIGHTS, FILTERS)
+        observation_space, action_space = spaces_of(self.env_config)
+        policy = agent_class(self.experiment).make_policy(self.experiment.config, observation_space, action_space)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                policy.set_weights(self.checkpoint.arrays[WEIGHTS])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{self.checkpoint.path} holds no weights of its own network: {error}") from error
+        filters = ObservationFilters(self.experiment.config, observation_space, self.checkpoint.arrays)
+        return RestoredPolicy(policy, filters, observation_space, action_space)
+
+    @contextmanager
+    def errors_of_weights(self) -> Iterator[None]:
+        """Name the largest weight where what the policy computes in the body is not finite."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                yield
+        except NotFiniteError as error:
+            largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
+            name = max(largest, key=largest.__getitem__)
+            raise CheckpointError(
+                f"checkpoint {self.checkpoint.path}: {error.message}; of its weights, {WEIGHTS}/{name} has the largest,"
+                f" {largest[name]:.3g}",
+                "the training diverged, or the file was changed; use an earlier checkpoint",
+            ) from error
+
+
+def _with_explore(experiment: Experiment, explore: bool) -> Experiment:
+    config = experiment.config
+    evaluation = config.evaluation_config.model_copy(update={"explore": explore})
+    return experiment.model_copy(update={"config": config.model_copy(update={"evaluation_config": evaluation})})
+
+
+def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserModules]:
+    """Return the experiment that a checkpoint is of, and the user's modules that it may import."""
+    strings = TypeAdapter(tuple[str, ...])
+    try:
+        imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
+        folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
+        modules = UserModules(imports, with_current_folder(folders))
+        experiment = _by_current_names(checkpoint.metadata["experiment"])
+        return AGENTS[experiment["run"]].model_validate(experiment), modules
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
+
+
+def _by_current_names(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment with the keys of its config by their current names: an older checkpoint has the old ones."""
+    renamed = renamed_keys(experiment["run"])
+    config = {renamed.get(("config", name), (name,))[-1]: value for name, value in experiment["config"].items()}
+    return {**experiment, "config": config}

@@ -1,0 +1,55 @@
+"""Imports the user's modules, and finds the classes in them that an experiment names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import TypeVar
+
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.errors import UsageError
+
+WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
+
+Class = TypeVar("Class")
+
+
+def prepare_imports(named: Iterable[str], modules: UserModules) -> None:
+    """Let the modules ``named`` be found, and import those of ``modules``; raises UsageError where one cannot be.
+
+    Folders come last in Python's search path, and only where a module is named: a file there can neither take the
+    place of an installed module nor be imported by accident.
+    """
+    if not modules.imports and not any(named):
+        return
+    sys.path += [folder for folder in modules.folders if folder not in sys.path]
+    for name in modules.imports:
+        try:
+            importlib.import_module(name)
+        except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and none at all
+            raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
+
+
+def find_class(what: str, name: str, base: type[Class], base_name: str) -> type[Class]:
+    """Return the class that ``package.module:Class`` names; its module is imported.
+
+    ``what`` is how messages begin, such as ``env`` or a key. Raises UsageError for anything there that is not a class
+    derived from ``base``, which the user knows as ``base_name``: what a file gives as arguments is for such classes
+    only, and ``os:system`` would run it.
+    """
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        message = f"{what} {name}: module {module_name} cannot be imported: {error}"
+        raise UsageError(message, WHERE_MODULES_ARE) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        close = difflib.get_close_matches(class_name, dir(module), n=1)
+        hint = f"did you mean {close[0]}?" if close else None
+        raise UsageError(f"{what} {name}: module {module_name} has no {class_name}", hint)
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise UsageError(f"{what} {name}: {class_name} is not a {base_name}", f"it must derive from {base_name}")
+    return found
