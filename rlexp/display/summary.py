@@ -138,12 +138,8 @@ def _kept(trial: TrialRecord, directory: Path) -> str:
 def _best_checkpoint(run: RunRecord, run_directory: Path) -> Iterator[str]:
     known = [trial for trial in run.trials if trial.best_checkpoint is not None]
     if known:
-        best = max(known, key=lambda trial: _reward_of_checkpoint(trial))
+        best = max(known, key=lambda trial: trial.rank_of_checkpoint)
         yield f"best checkpoint: {run_directory / str(best.best_checkpoint)}"
-
-
-def _reward_of_checkpoint(trial: TrialRecord) -> float:
-    return float("-inf") if trial.best_checkpoint_reward is None else trial.best_checkpoint_reward
 
 
 def _not_saved(run: RunRecord) -> Iterator[str]:

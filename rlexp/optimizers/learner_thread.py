@@ -107,7 +107,7 @@ class LearnerRunner(Protocol[OriginT]):
         ...
 
     def paused(self) -> AbstractContextManager[Learner]:
-        """Hold the learner between two updates for the ``with`` body, which may read it.
+        """Hold the learner between two updates for the ``with`` body, which may read it, and may pause it again.
 
         Raises TimeoutError if the update in progress does not end.
         """
@@ -155,7 +155,7 @@ class LearnerThread(Generic[OriginT]):
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
         self._stopping = threading.Event()
         self._turnstile = threading.Condition()
-        self._pausing = False
+        self._num_pauses = 0
         self._parked = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
@@ -206,13 +206,13 @@ class LearnerThread(Generic[OriginT]):
     def paused(self) -> Iterator[Learner]:
         try:
             with self._turnstile:
-                self._pausing = True
+                self._num_pauses += 1
                 if not self._turnstile.wait_for(lambda: self._parked or not self._thread.is_alive(), STOP_TIMEOUT_S):
                     raise TimeoutError(f"an update of the learner has not ended within {STOP_TIMEOUT_S:.0f} s")
             yield self._learner
         finally:
             with self._turnstile:
-                self._pausing = False
+                self._num_pauses -= 1
                 self._turnstile.notify_all()
 
     def stop(self) -> None:
@@ -236,11 +236,11 @@ class LearnerThread(Generic[OriginT]):
 
     def _park_when_paused(self) -> None:
         with self._turnstile:
-            if self._pausing:
+            if self._num_pauses:
                 self._report(self._pending.collect())
                 self._parked = True
                 self._turnstile.notify_all()
-                self._turnstile.wait_for(lambda: not self._pausing)
+                self._turnstile.wait_for(lambda: not self._num_pauses)
                 self._parked = False
 
     def _learn_once(self) -> None:

@@ -10,7 +10,14 @@ from rlexp.errors import ResumeError
 from rlexp.runs.row_columns import flatten
 
 _WHAT_IT_RUNS_ON: Final = (
-    *("checkpoint_freq", "checkpoint_at_end", "keep_checkpoints_num", "checkpoint_score_attr", "max_failures"),
+    *(
+        "checkpoint_freq",
+        "checkpoint_at_end",
+        "checkpoint_evaluation_episodes",
+        "keep_checkpoints_num",
+        "checkpoint_score_attr",
+        "max_failures",
+    ),
     *("reuse_actors", "storage"),
     *("config/num_workers", "config/num_cpus_per_worker", "config/num_gpus_per_worker", "config/num_gpus"),
     *("config/num_learners", "config/num_cpus_per_learner"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 from rlexp.checkpoint import list_checkpoints, newest_checkpoint, remove_checkpoint, verify_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
@@ -22,9 +21,10 @@ LOWER_IS_BETTER = "min-"
 def find_checkpoint(path: Path) -> Path:
     """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
 
-    The best checkpoint is the one whose trial had the highest mean reward when it was written; where that was removed,
-    the newest one of that trial. Where a trial has none any more, they come from its storage. Raises CheckpointError
-    where there is none, ResumeError where ``path`` is nothing of ours, ResourceError where a storage does not answer.
+    The best checkpoint is the one with the highest mean reward in its evaluation, or where none was evaluated, in the
+    training before it; where that was removed, the newest one of that trial. Where a trial has none any more, they come
+    from its storage. Raises CheckpointError where there is none, ResumeError where ``path`` is nothing of ours,
+    ResourceError where a storage does not answer.
     """
     if (path / MANIFEST).is_file():
         return path
@@ -51,7 +51,7 @@ def _best(run: Path, record: RunRecord, trials: list[TrialRecord]) -> Path:
     for trial in trials:
         _refuse_elsewhere(run, trial)
     known = [trial for trial in trials if trial.best_checkpoint is not None]
-    for trial in sorted(known, key=lambda trial: _reward(trial.best_checkpoint_reward), reverse=True):
+    for trial in sorted(known, key=lambda trial: trial.rank_of_checkpoint, reverse=True):
         best = run / str(trial.best_checkpoint)
         found = best if best.is_dir() else newest_checkpoint(run / trial.directory)  # keep_checkpoints_num removes some
         found = found or _from_storage(run, record, trial)
@@ -86,10 +86,6 @@ def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
         raise ResumeError(
             f"{run / RUN_FILE} points elsewhere: {trial.best_checkpoint!r} is not a checkpoint of its trial"
         )
-
-
-def _reward(reward: Any) -> float:
-    return reward if isinstance(reward, int | float) else float("-inf")
 
 
 def keep_best(trial_directory: Path, count: int, score_attribute: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,12 @@ def earlier_rewards(trial_directory: Path) -> list[tuple[int, float]]:
     rows = (_parsed(line) or {} for line in _lines(trial_directory))
     pairs = ((row.get(ITERATION), row.get("episode_reward_mean")) for row in rows)
     return [(int(iteration), float(reward)) for iteration, reward in pairs if is_known(iteration) and is_known(reward)]
+
+
+def rows_at(trial_directory: Path, iterations: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Return the rows of these iterations, as far as ``result.json`` has them."""
+    rows = (_parsed(line) or {} for line in (_lines(trial_directory) if iterations else ()))
+    return {row[ITERATION]: row for row in rows if row.get(ITERATION) in iterations}
 
 
 def _lines(trial_directory: Path) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text, sync
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
-from rlexp.runs.last_row import earlier_rewards, is_row, last_row
+from rlexp.runs.last_row import earlier_rewards, is_row, last_row, rows_at
 from rlexp.runs.row_columns import ITERATION
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
@@ -187,9 +187,9 @@ class RunDirectory:
         self.record.trial(trial.name).add_result(row)
         self._write_within(RESULT_DELAY_S)
 
-    def trial_checkpoint(self, trial: Trial, checkpoint: Path, reward: float | None) -> None:
-        """Record that the trial wrote a checkpoint when its mean reward was ``reward``."""
-        self.record.trial(trial.name).add_checkpoint(checkpoint, reward)
+    def trial_checkpoint(self, trial: Trial, checkpoint: Path, row: Mapping[str, Any]) -> None:
+        """Record that the trial wrote a checkpoint with ``row``."""
+        self.record.trial(trial.name).add_checkpoint(checkpoint, row)
         if trial.experiment.storage is not None:
             self.copies.follow(self.trial_directory(trial), trial.experiment.storage)
         self._write_within(STATUS_DELAY_S)
@@ -270,13 +270,14 @@ def _read_missed(folder: Path, record: TrialRecord) -> None:
     row = last_row(folder)
     if row is None or not is_row(row):
         return
-    rewards = dict(earlier_rewards(folder))
     missed = [path for path in list_checkpoints(folder) if iteration_of(path) >= record.iterations]
     if row[ITERATION] > record.iterations:
         record.add_result(row)
+        rewards = dict(earlier_rewards(folder))
         record.best_episode_reward_mean = max(rewards.values(), default=None)
+    rows = rows_at(folder, {iteration_of(path) for path in missed})
     for path in reversed(missed):
-        record.add_checkpoint(path, rewards.get(iteration_of(path)))
+        record.add_checkpoint(path, rows.get(iteration_of(path), {}))
 
 
 def load_recorded_plan(path: Path, record: RunRecord, overrides: Sequence[str]) -> Plan:

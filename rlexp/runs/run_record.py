@@ -6,7 +6,7 @@ import math
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +17,7 @@ from rlexp import __version__
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json, replace_json
+from rlexp.runs.row_columns import flatten
 
 RUN_FILE: Final = "run.json"
 FORMAT: Final = 1
@@ -65,6 +66,9 @@ class TrialRecord:
     best_episode_reward_mean: float | None = None
     best_checkpoint: str | None = None
     best_checkpoint_reward: float | None = None
+    """The mean reward of training when it was written."""
+    best_checkpoint_evaluation: float | None = None
+    """The mean reward of its evaluation, where it had one."""
     error: RecordedError | None = None
     reason: str | None = None
     """Why it ended, where it reached its stop or its sweep ended it."""
@@ -86,13 +90,30 @@ class TrialRecord:
             best = self.best_episode_reward_mean
             self.best_episode_reward_mean = reward if best is None else max(reward, best)
 
-    def add_checkpoint(self, checkpoint: Path, reward: float | None) -> None:
-        """Remember the checkpoint as the best unless an earlier one had a higher mean reward."""
-        reward = known_number(reward)
-        best = self.best_checkpoint_reward
-        if best is None or (reward is not None and reward >= best):
-            self.best_checkpoint = f"{self.directory}/{checkpoint.name}"
-            self.best_checkpoint_reward = reward
+    def add_checkpoint(self, checkpoint: Path, row: Mapping[str, Any]) -> None:
+        """Remember the checkpoint that was written with ``row`` as the best unless an earlier one was better."""
+        values = flatten(row)
+        found = replace(
+            self,
+            best_checkpoint=f"{self.directory}/{checkpoint.name}",
+            best_checkpoint_reward=known_number(values.get("episode_reward_mean")),
+            best_checkpoint_evaluation=known_number(values.get("evaluation/episode_reward_mean")),
+        )
+        if self.best_checkpoint is None or found.rank_of_checkpoint >= self.rank_of_checkpoint:
+            self.best_checkpoint = found.best_checkpoint
+            self.best_checkpoint_reward = found.best_checkpoint_reward
+            self.best_checkpoint_evaluation = found.best_checkpoint_evaluation
+
+    @property
+    def rank_of_checkpoint(self) -> tuple[bool, float]:
+        """How good the best checkpoint is; any that was evaluated is before those that were not.
+
+        Rewards of training are those of exploration, with the weights of many updates.
+        """
+        for is_played, value in ((True, self.best_checkpoint_evaluation), (False, self.best_checkpoint_reward)):
+            if isinstance(value, int | float):  # the record may be a stranger's
+                return is_played, value
+        return False, -math.inf
 
 
 @dataclass

@@ -126,7 +126,7 @@ class TaskRun:
         """
         path = keep_result(content, self._folder, self._submitted, key)
         row = self.last_row or {}
-        self.directory.trial_checkpoint(self._trial, path, row.get("episode_reward_mean"))
+        self.directory.trial_checkpoint(self._trial, path, row)
 
     def finish(self, summary: TaskSummary, problem: str | None = None) -> None:
         """Record and show how the task ended; ``problem``: why its run has failed nevertheless."""

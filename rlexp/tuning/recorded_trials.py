@@ -16,7 +16,7 @@ from rlexp.runs.last_row import last_row
 from rlexp.runs.run_directory import RESOLVED_FILE
 from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord
 from rlexp.runs.secrets import masked
-from rlexp.tuning.stop_condition import reached
+from rlexp.tuning.stop_condition import has_ended as ended_by
 
 
 def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
@@ -55,4 +55,4 @@ def has_ended(trial: Trial, record: TrialRecord, directory: Path) -> bool:
     if row is None:
         return record.status is Status.TERMINATED
     is_over = record.status in (Status.TERMINATED, Status.RUNNING, Status.PENDING)
-    return is_over and reached(trial.experiment.stop, row) is not None
+    return is_over and ended_by(trial.experiment.stop, row)

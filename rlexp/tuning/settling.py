@@ -15,7 +15,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError
 from rlexp.search.search import Search
 from rlexp.search.state import OVER, Restored
-from rlexp.tuning.stop_condition import reached, writes_checkpoint
+from rlexp.tuning.stop_condition import has_ended, writes_checkpoint
 
 
 def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
@@ -75,7 +75,7 @@ def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manif
         with closing(TrialRecorder(folder, values, search.hparams_metrics, columns)) as recorder:
             recorder.record(row)
         directory.trial_result(trial, row)
-        directory.trial_checkpoint(trial, newest, row["episode_reward_mean"])
+        directory.trial_checkpoint(trial, newest, row)
     if standing.iterations >= iteration:
         return
     is_milestone = writes_checkpoint(search.milestones, standing.progress, row)
@@ -87,7 +87,7 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
     row = last_row(directory.trial_directory(trial))
     if search.is_pruned(trial):
         search.on_end(trial, False, None)
-    elif row is not None and reached(trial.experiment.stop, row) is not None:
+    elif row is not None and has_ended(trial.experiment.stop, row):
         if row["training_iteration"] > search.standings.of(trial).iterations:
             search.on_result(trial, row, None)
         search.on_end(trial, True, None)

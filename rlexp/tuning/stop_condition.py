@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from rlexp.agents.iteration import IterationBounds
 from rlexp.config.keys.metric_names import GROWING_METRICS
@@ -13,17 +14,45 @@ from rlexp.number_format import exact, score
 from rlexp.runs.row_columns import flatten
 from rlexp.search.trial_scheduler import Milestones
 
+PLAYED: Final = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_reward_mean_all")
+"""Metrics of episodes in training, which weights of many versions have played: an evaluation has to confirm them."""
 
-def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> str | None:
-    """Return which of the ``stop`` values a row has reached, as a sentence, None for none; NaN reaches none."""
+
+@dataclass(frozen=True)
+class Reached:
+    """A value of ``stop`` that a row has reached."""
+
+    metric: str
+    value: float
+    goal: float
+
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether it is a reward of training."""
+        return self.metric in PLAYED
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        # A counter ends a little beyond its goal; by how much is of no interest.
+        shown = "" if self.metric in GROWING_METRICS else f" {score(self.value)}"
+        return f"{self.metric}{shown} reached {exact(self.goal)}"
+
+
+def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> Reached | None:
+    """Return which of the ``stop`` values a row has reached, one that needs no evaluation first; NaN reaches none."""
     values = flatten(row)
-    for metric, goal in stop.items():
-        value = values.get(metric)
-        if value is not None and value >= goal:
-            # A counter ends a little beyond its goal; by how much is of no interest.
-            shown = "" if metric in GROWING_METRICS else f" {score(value)}"
-            return f"{metric}{shown} reached {exact(goal)}"
-    return None
+    found = [
+        Reached(metric, values[metric], goal)
+        for metric, goal in stop.items()
+        if values.get(metric) is not None and values[metric] >= goal
+    ]
+    return min(found, key=lambda each: each.needs_evaluation, default=None)
+
+
+def has_ended(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
+    """Return whether a trial is over by its last row; a reward that an evaluation did not confirm does not end it."""
+    found = reached(stop, row)
+    return found is not None and (not found.needs_evaluation or row.get("done") is True)
 
 
 LastRow = Mapping[str, Any] | Mapping[TimeAttribute, float]

@@ -27,6 +27,7 @@ from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.board_secrets import BoardSecrets
 from rlexp.tuning.board_task import board_link
+from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
@@ -108,6 +109,9 @@ class ExperimentTrainable(tune.Trainable):
         self._files = files_of(self._assignment)
         with self._errors_kept():
             self._agent = self._make_agent()
+        self._evaluation = CheckpointEvaluation(
+            self._agent, self._experiment.checkpoint_evaluation_episodes, self._should_stop, self._report_evaluation
+        )
 
     def step(self) -> dict[str, Any]:
         assert self._agent is not None
@@ -116,7 +120,7 @@ class ExperimentTrainable(tune.Trainable):
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
             stopped, over_time = self._files.stop_requested(), self._is_over_time()
             ended = self._end_reason(over_time)
-            reason = ended or reached(self._experiment.stop, row)
+            reason = ended or self._reached(row)
             done = stopped or reason is not None
             moves = self._files.move_requested()
             now = datetime.now().astimezone()
@@ -129,6 +133,7 @@ class ExperimentTrainable(tune.Trainable):
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
             checkpoint = self._save_when_due(row, done, stopped or ended or moves, milestone)
+            self._evaluation.release()
             self._report_to_board(row, stopped, moves)
             events, self._events = [*self._events, *self._agent.drain_events()], []
         resumed_row, self._resumed_row = self._resumed_row, None
@@ -200,9 +205,7 @@ class ExperimentTrainable(tune.Trainable):
         return self._files.stop_requested() or self._files.move_requested() or is_over
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
-        wanted = self._experiment.config.evaluation_num_episodes
-        text = f"evaluating: {num_ended} of {wanted} episodes ended, {num_env_steps:,} env steps"
-        self._files.write_phase(text)
+        self._files.write_phase(f"evaluating: {num_ended} episodes ended, {num_env_steps:,} env steps")
 
     def _newer_on_board(self, board: BoardLink | None, own: Path | None) -> Path | None:
         """Return the checkpoint that an earlier trainer of the task left on its board, where it is newer than ``own``.
@@ -236,6 +239,12 @@ class ExperimentTrainable(tune.Trainable):
             reports.save_when_due(save)
         self._events += reports.drain_events()
 
+    def _reached(self, row: dict[str, Any]) -> str | None:
+        """Return which value of ``stop`` ends the trial; a reward of training only where its weights have it too."""
+        found = reached(self._experiment.stop, row)
+        ends = found is not None and (not found.needs_evaluation or self._evaluation.confirms(found, row))
+        return str(found) if ends else None
+
     def _end_reason(self, over_time: bool) -> str | None:
         """Return why the trial is over whatever its ``stop`` says; None where nothing of that kind has happened."""
         if self._reports is not None and self._reports.is_cancelled:
@@ -251,6 +260,8 @@ class ExperimentTrainable(tune.Trainable):
             return None
         assert self._agent is not None
         self._files.check()
+        if not cut_short:
+            self._evaluation.add_figures(row)
         path = self._agent.save(checkpoint_directory(self._files.folder, iteration), self._metadata(row))
         kept = self._files.put_checkpoint(path)
         if experiment.config.monitor:
@@ -284,7 +295,6 @@ class ExperimentTrainable(tune.Trainable):
 
 def processes_of(config: CommonConfig) -> str:
     """Return what is made of ``config`` before the first step."""
-    number = config.num_workers
+    number, learners = config.num_workers, config.learner_processes
     workers = "the environments" if number == 0 else f"{number} {'worker' if number == 1 else 'workers'}"
-    learners = config.learner_processes
     return f"{learners.number} learners and {workers}" if learners else workers

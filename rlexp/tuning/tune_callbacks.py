@@ -160,7 +160,7 @@ class TrialEvents(tune.Callback):
         self._recorder(ours).record(row)
         self._directory.trial_result(ours, row)
         if result["checkpoint"] is not None:
-            self._directory.trial_checkpoint(ours, Path(result["checkpoint"]), row["episode_reward_mean"])
+            self._directory.trial_checkpoint(ours, Path(result["checkpoint"]), row)
         if result["stopped"]:
             self._stopped.add(ours.name)
         elif result["reason"] is not None:

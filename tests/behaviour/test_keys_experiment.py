@@ -85,7 +85,7 @@ def test_checkpoints_are_copied_to_the_storage(tmp_path: Path, monkeypatch: pyte
         rows_of(assignment, monkeypatch)
     with RunDirectory.open(assignment.directory.parent) as directory:
         (written,) = list_checkpoints(assignment.directory)
-        directory.trial_checkpoint(assignment.trial, written, 1.0)
+        directory.trial_checkpoint(assignment.trial, written, {})
         assert directory.copies.finish() == []
     (copy,) = (tmp_path / "copies").rglob(written.name)
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == {

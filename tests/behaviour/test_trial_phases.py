@@ -72,7 +72,8 @@ def test_phase_is_reported_once(tmp_path: Path) -> None:
 )
 def test_reason_of_the_end_of_a_trial(stop: dict[str, float], reason: str | None) -> None:
     row = {"episode_reward_mean": 486.74, "timesteps_total": 2_000_123, "episode_len_mean": float("nan")}
-    assert reached(stop, row) == reason
+    found = reached(stop, row)
+    assert (None if found is None else str(found)) == reason
 
 
 def test_phase_is_never_read_without_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

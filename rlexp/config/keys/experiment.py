@@ -107,6 +107,15 @@ class Experiment(KeyGroup):
     checkpoint_at_end: bool = True
     """Save a checkpoint when a trial stops. RLlib's default was false, so that trained policies were lost."""
 
+    checkpoint_evaluation_episodes: Annotated[CountOrZero, RLEXP_ONLY] = 20
+    """Episodes that are played with the weights of a checkpoint before it is written, as ``evaluation_config`` says.
+
+    A trial stops at a reward of training (``episode_reward_mean``, ``_min`` or ``_max``) only if the episodes reach it
+    too; else training continues. The best checkpoint, which ``rlexp evaluate`` plays, is the one with the best
+    episodes. They take a twentieth of a trial's time at most, beside the first for a reward in ``stop``; a checkpoint
+    for which there is no time has none. 0: none at all, and training rewards decide, as in RLlib.
+    """
+
     keep_checkpoints_num: Count | None = None
     """Number of checkpoints that a trial keeps, the best by ``checkpoint_score_attr``. Null: all."""
 

@@ -235,7 +235,9 @@ def test_run_json_records_trial_status(tmp_path: Path, make_trial: MakeTrial, ma
         run.trial_status(trial, Status.RUNNING)
         for iteration, reward in enumerate([-5.0, 0.0, -2.0, None, float("nan")], start=1):
             run.trial_result(trial, make_row(iteration, reward))
-            run.trial_checkpoint(trial, run.trial_directory(trial) / f"checkpoint_{iteration:06d}", reward)
+            run.trial_checkpoint(
+                trial, run.trial_directory(trial) / f"checkpoint_{iteration:06d}", make_row(iteration, reward)
+            )
         run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom", f"{trial.name}/error.txt"))
         run.finish(Status.ERROR)
         said = content(run.path)
@@ -263,7 +265,27 @@ def test_a_checkpoint_without_a_reward_is_better_than_none(
             (5, 1.0, 5),
             (6, 0.5, 5),
         ]:
-            run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), reward)
+            run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), make_row(iteration, reward))
+            assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
+
+
+def test_the_best_checkpoint_is_the_best_that_was_evaluated(
+    tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow
+) -> None:
+    trial = make_trial()
+    with created(tmp_path) as run:
+        run.start([trial])
+        record = run.record.trial(trial.name)
+        for iteration, reward, evaluation, best in [
+            (1, 9.0, None, 1),
+            (2, 1.0, 3.0, 2),
+            (3, 8.0, 2.0, 2),
+            (4, 9.0, None, 2),
+        ]:
+            row = dict(make_row(iteration, reward))
+            if evaluation is not None:
+                row["evaluation"] = {"episode_reward_mean": evaluation}
+            run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), row)
             assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
 
 

@@ -1,0 +1,149 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from rlexp.agents.agent import Agent
+from rlexp.errors import EnvError
+from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
+from rlexp.tuning.checkpoint_evaluation import SHARE, CheckpointEvaluation
+from rlexp.tuning.stop_condition import Reached
+
+GOAL = Reached("episode_reward_mean", 476.0, 475.0)
+
+
+@dataclass
+class Player:
+    """An agent whose evaluations have these mean rewards, one after the other, and take so many seconds each."""
+
+    rewards: list[float]
+    seconds: float = 1.0
+    now: float = 100.0
+    is_held: bool = False
+    events: list[str] = field(default_factory=list)
+    config: Any = field(default_factory=lambda: SimpleNamespace(evaluation_timeout_s=180.0))
+
+    @property
+    def optimizer(self) -> "Player":
+        return self
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.is_held = True
+        yield
+        self.is_held = False
+
+    def evaluate(self, num_episodes: int, should_stop: ShouldStop, report: ReportProgress) -> PlayedEpisodes:
+        assert self.is_held
+        if not self.rewards:
+            raise EnvError("env x: step raised RuntimeError: it is broken")
+        ended = 0
+        while ended < num_episodes and not should_stop():
+            self.now += self.seconds / num_episodes
+            ended += 1
+        returns = np.full(ended, self.rewards.pop(0) if ended == num_episodes else 0.0)
+        return PlayedEpisodes(returns, np.ones(ended, np.int64), num_episodes, ended, self.seconds)
+
+    def add_event(self, event: str) -> None:
+        self.events.append(event)
+
+
+def evaluation_of(player: Player, num_episodes: int = 20, should_stop: ShouldStop = never) -> CheckpointEvaluation:
+    return CheckpointEvaluation(
+        cast(Agent[Any], player), num_episodes, should_stop, ignore_progress, lambda: player.now
+    )
+
+
+def test_a_reward_that_the_weights_reach_too_ends_a_trial() -> None:
+    player, row = Player([500.0]), dict[str, Any]()
+    evaluation = evaluation_of(player)
+    assert evaluation.confirms(GOAL, row)
+    assert row["evaluation"]["episode_reward_mean"] == 500.0
+    assert player.is_held  # what is saved now are the weights that were played
+    evaluation.release()
+    assert not player.is_held
+
+
+def test_a_reward_that_the_weights_do_not_reach_does_not_and_is_said() -> None:
+    player = Player([297.0])
+    assert not evaluation_of(player).confirms(GOAL, {})
+    assert player.events == [
+        "episode_reward_mean 476.0 reached 475, but 20 episodes of an evaluation had 297.0: training continues"
+    ]
+
+
+def test_the_next_try_waits_until_evaluations_take_a_small_share_of_the_time() -> None:
+    player = Player([297.0, 500.0])
+    evaluation = evaluation_of(player)
+    assert not evaluation.confirms(GOAL, {})
+    evaluation.release()
+    player.now += 0.9 * player.seconds / SHARE
+    assert not evaluation.confirms(GOAL, {})
+    assert len(player.events) == 1  # it was not played again
+    player.now += 0.2 * player.seconds / SHARE
+    assert evaluation.confirms(GOAL, {})
+
+
+def test_the_lowest_reward_is_compared_with_the_lowest() -> None:
+    row: dict[str, Any] = {}
+    assert not evaluation_of(Player([400.0])).confirms(Reached("episode_reward_min", 480.0, 475.0), row)
+    assert evaluation_of(Player([480.0])).confirms(Reached("episode_reward_mean_all", 480.0, 475.0), row)
+
+
+def test_without_episodes_every_reward_counts() -> None:
+    player, row = Player([]), dict[str, Any]()
+    evaluation = evaluation_of(player, num_episodes=0)
+    assert evaluation.confirms(GOAL, row)
+    evaluation.add_figures(row)
+    assert (row, player.is_held) == ({}, False)
+
+
+def test_what_cannot_be_played_in_time_counts_with_a_word() -> None:
+    player, row = Player([500.0], seconds=1_000.0), dict[str, Any]()
+    assert evaluation_of(player).confirms(GOAL, row)
+    assert player.events == [
+        "episode_reward_mean 476.0 reached 475; its evaluation was not over in time, so the reward alone counts"
+    ]
+    assert row == {}
+
+
+def test_an_env_that_fails_in_evaluations_does_not_fail_the_trial() -> None:
+    player, row = Player([]), dict[str, Any]()
+    evaluation = evaluation_of(player)
+    assert evaluation.confirms(GOAL, row)
+    player.now += 1_000
+    evaluation.add_figures(row)
+    assert row == {}
+    assert player.events == ["checkpoints are not evaluated any more: env x: step raised RuntimeError: it is broken"]
+
+
+def test_a_stop_that_was_asked_for_confirms_nothing() -> None:
+    player = Player([500.0])
+    assert not evaluation_of(player, should_stop=lambda: True).confirms(GOAL, {})
+    assert player.events == []
+
+
+def test_checkpoints_are_evaluated_where_it_takes_a_small_share_of_the_time() -> None:
+    player = Player([10.0])
+    evaluation = evaluation_of(player)
+    rows: list[dict[str, Any]] = []
+    for elapsed in (0.5, 0.9, 2.1):  # of the time for which one second is the share
+        player.now += elapsed / SHARE
+        rows.append({})
+        evaluation.add_figures(rows[-1])
+        evaluation.release()
+    played = [row["evaluation"]["episode_reward_mean"] if row else None for row in rows]
+    # The first was cut off after half a second: then it might take twice as long. The second waits for that.
+    assert played == [None, None, 10.0]
+
+
+def test_a_row_that_was_evaluated_is_not_evaluated_again() -> None:
+    player = Player([500.0])
+    evaluation, row = evaluation_of(player), dict[str, Any]()
+    assert evaluation.confirms(GOAL, row)
+    player.now += 1_000
+    evaluation.add_figures(row)
+    assert row["evaluation"]["episode_reward_mean"] == 500.0
