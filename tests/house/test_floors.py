@@ -36,6 +36,7 @@ FLOORS = {
     "user_code": 1,
     "config": 0,
     "sample_batch": 0,
+    "n_step_returns": 0,
     "schedules": 0,
     "seeding": 0,
     "json_file": 0,
@@ -61,7 +62,7 @@ FLOORS_OF_CONFIG = {
     "yaml": 0,
 }
 """The same within ``config``: a file's way from text to trials goes up."""
-GROUND = {"sample_batch", "schedules", "seeding", "json_file", "number_format", "errors"}
+GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "json_file", "number_format", "errors"}
 """What every room may use, also its neighbours on the ground floor."""
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.

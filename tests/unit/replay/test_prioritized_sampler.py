@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import PrioritizedReplayBuffer
+from rlexp.replay.samplers import PrioritizedSampler
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, Array, SampleBatch
@@ -17,8 +17,8 @@ def rows(count: int) -> SampleBatch:
     return SampleBatch({ACTIONS: np.zeros(count, np.int64)})
 
 
-def make_buffer(capacity: int, alpha: float) -> PrioritizedReplayBuffer:
-    return PrioritizedReplayBuffer(RowRing(capacity, FrameStorage(capacity, compress=False)), alpha)
+def make_sampler(capacity: int, alpha: float) -> PrioritizedSampler:
+    return PrioritizedSampler(RowRing(capacity, FrameStorage(capacity, compress=False)), alpha)
 
 
 def weight_of(batch: SampleBatch) -> dict[int, float]:
@@ -40,51 +40,51 @@ def follows(counts: Array, chances: Array) -> bool:
 
 
 def test_prioritized_weights_match_hand_computation() -> None:
-    buffer = make_buffer(4, alpha=0.5)
-    buffer.add(rows(4), np.array([1.0, 4.0, 16.0, 81.0]))
+    sampler = make_sampler(4, alpha=0.5)
+    sampler.add(rows(4), np.array([1.0, 4.0, 16.0, 81.0]))
     # p^alpha = 1, 2, 4, 9, so P = 1/16, 2/16, 4/16, 9/16 and N P = 1/4, 1/2, 1, 9/4.
     # (N P)^-0.5 = 2, sqrt 2, 1, 2/3; divided by the largest, 2: 1, 1/sqrt 2, 1/2, 1/3.
-    batch = buffer.sample(500, 0.5, np.random.default_rng(0))
+    batch = sampler.sample(500, 0.5, np.random.default_rng(0))
     assert batch[IMPORTANCE_WEIGHTS].dtype == np.float32
     assert weight_of(batch) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5, 3: 1 / 3})
-    full = buffer.sample(500, 1.0, np.random.default_rng(0))
+    full = sampler.sample(500, 1.0, np.random.default_rng(0))
     assert weight_of(full) == pytest.approx({0: 1.0, 1: 1 / 2, 2: 1 / 4, 3: 1 / 9})
-    assert set(buffer.sample(500, 0.0, np.random.default_rng(0))[IMPORTANCE_WEIGHTS].tolist()) == {1.0}
+    assert set(sampler.sample(500, 0.0, np.random.default_rng(0))[IMPORTANCE_WEIGHTS].tolist()) == {1.0}
 
 
-def test_prioritized_weights_are_normalized_over_the_buffer() -> None:
-    buffer = make_buffer(2, alpha=1.0)
-    buffer.add(rows(2), np.array([1e-9, 1.0]))
-    batch = buffer.sample(50, 1.0, np.random.default_rng(0))
+def test_prioritized_weights_are_normalized_over_all_rows() -> None:
+    sampler = make_sampler(2, alpha=1.0)
+    sampler.add(rows(2), np.array([1e-9, 1.0]))
+    batch = sampler.sample(50, 1.0, np.random.default_rng(0))
     assert set(batch[KEYS].tolist()) == {1}
     assert batch[IMPORTANCE_WEIGHTS].tolist() == pytest.approx([1e-9] * 50)
-    buffer.add(rows(1), np.array([0.5]))  # overwrites the small one
-    assert weight_of(buffer.sample(50, 1.0, np.random.default_rng(0))) == pytest.approx({1: 0.5, 2: 1.0})
+    sampler.add(rows(1), np.array([0.5]))  # overwrites the small one
+    assert weight_of(sampler.sample(50, 1.0, np.random.default_rng(0))) == pytest.approx({1: 0.5, 2: 1.0})
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_prioritized_draws_follow_priorities_after_many_updates(alpha: float) -> None:
     capacity, rng = 5000, np.random.default_rng(7)
-    buffer, priorities = make_buffer(capacity, alpha), np.zeros(capacity)
+    sampler, priorities = make_sampler(capacity, alpha), np.zeros(capacity)
     for turn in range(800):
         new, given = int(rng.integers(1, 200)), 10.0 ** rng.uniform(-3, 3, 200)
-        slots = np.arange(buffer.rows.num_added, buffer.rows.num_added + new) % capacity
-        buffer.add(rows(new), given[:new])
+        slots = np.arange(sampler.rows.num_added, sampler.rows.num_added + new) % capacity
+        sampler.add(rows(new), given[:new])
         priorities[slots] = given[:new]
-        oldest = buffer.rows.num_added - buffer.rows.size
-        keys, changed = rng.integers(oldest, oldest + buffer.rows.size, 3000), 10.0 ** rng.uniform(-3, 3, 3000)
-        assert buffer.update_priorities(keys, changed) == 0
+        oldest = sampler.rows.num_added - sampler.rows.size
+        keys, changed = rng.integers(oldest, oldest + sampler.rows.size, 3000), 10.0 ** rng.uniform(-3, 3, 3000)
+        assert sampler.update_priorities(keys, changed) == 0
         priorities[keys % capacity] = changed
         if turn % 3 == 0:
-            buffer.sample(64, 0.5, rng)
-    drawn = buffer.sample(400_000, 1.0, rng)[KEYS] % capacity
+            sampler.sample(64, 0.5, rng)
+    drawn = sampler.sample(400_000, 1.0, rng)[KEYS] % capacity
     assert follows(np.bincount(drawn, minlength=capacity), priorities**alpha / (priorities**alpha).sum())
 
 
 def test_prioritized_draws_are_independent() -> None:
-    buffer, rng, priorities = make_buffer(4, alpha=1.0), np.random.default_rng(0), np.array([1.0, 2.0, 3.0, 4.0])
-    buffer.add(rows(4), priorities)
-    pairs = np.array([np.sort(buffer.sample(2, 1.0, rng)[KEYS]) for _ in range(5000)])
+    sampler, rng, priorities = make_sampler(4, alpha=1.0), np.random.default_rng(0), np.array([1.0, 2.0, 3.0, 4.0])
+    sampler.add(rows(4), priorities)
+    pairs = np.array([np.sort(sampler.sample(2, 1.0, rng)[KEYS]) for _ in range(5000)])
     chances = np.outer(priorities, priorities) / priorities.sum() ** 2
     both_orders = np.triu(chances) + np.tril(chances, -1).T
     counts = np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
@@ -92,9 +92,9 @@ def test_prioritized_draws_are_independent() -> None:
 
 
 def test_prioritized_never_draws_priority_zero() -> None:
-    buffer = make_buffer(600, alpha=0.6)
-    buffer.add(rows(600), np.where(np.arange(600) % 3 == 0, 0.0, 2.0))
-    drawn = buffer.sample(5000, 1.0, np.random.default_rng(0))
+    sampler = make_sampler(600, alpha=0.6)
+    sampler.add(rows(600), np.where(np.arange(600) % 3 == 0, 0.0, 2.0))
+    drawn = sampler.sample(5000, 1.0, np.random.default_rng(0))
     assert (drawn[KEYS] % 3 != 0).all()
     assert (drawn[IMPORTANCE_WEIGHTS] == 1).all()
 
@@ -110,13 +110,13 @@ def test_prioritized_never_draws_priority_zero() -> None:
 def test_prioritized_matches_a_dict_of_newest_keys(
     capacity: int, script: list[tuple[int, list[tuple[int, float]]]]
 ) -> None:
-    buffer, model, added, highest = make_buffer(capacity, 1.0), dict[int, float](), 0, 1.0
+    sampler, model, added, highest = make_sampler(capacity, 1.0), dict[int, float](), 0, 1.0
     for count, updates in script:
-        buffer.add(rows(count))
+        sampler.add(rows(count))
         model |= dict.fromkeys(range(added, added + count), highest)
         added += count
         model = {key: model[key] for key in sorted(model)[-capacity:]}
-        dropped = buffer.update_priorities(
+        dropped = sampler.update_priorities(
             np.array([key for key, _ in updates], np.int64), np.array([priority for _, priority in updates])
         )
         assert dropped == sum(key not in model for key, _ in updates)
@@ -125,62 +125,62 @@ def test_prioritized_matches_a_dict_of_newest_keys(
                 model[key] = priority
                 highest = max(highest, priority)
     if model:
-        batch = buffer.sample(200, 1.0, np.random.default_rng(0))
+        batch = sampler.sample(200, 1.0, np.random.default_rng(0))
         lowest = min(model.values())
         assert weight_of(batch) == pytest.approx({key: lowest / model[key] for key in set(batch[KEYS].tolist())})
 
 
 def test_prioritized_drops_priorities_of_overwritten_rows() -> None:
-    buffer = make_buffer(3, alpha=1.0)
-    buffer.add(rows(3))
-    buffer.add(rows(2))  # keys 3 and 4 in the places of 0 and 1
-    assert buffer.update_priorities(np.array([0, 1, 2]), np.array([50.0, 50.0, 2.0])) == 2
-    assert weight_of(buffer.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx({2: 0.5, 3: 1.0, 4: 1.0})
+    sampler = make_sampler(3, alpha=1.0)
+    sampler.add(rows(3))
+    sampler.add(rows(2))  # keys 3 and 4 in the places of 0 and 1
+    assert sampler.update_priorities(np.array([0, 1, 2]), np.array([50.0, 50.0, 2.0])) == 2
+    assert weight_of(sampler.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx({2: 0.5, 3: 1.0, 4: 1.0})
 
 
 def test_prioritized_default_priority_is_the_highest() -> None:
-    buffer = make_buffer(5, alpha=1.0)
-    buffer.add(rows(1))  # 1
-    buffer.add(rows(1), np.array([4.0]))
-    buffer.update_priorities(np.array([0]), np.array([8.0]))
-    buffer.update_priorities(np.array([0]), np.array([2.0]))
-    buffer.add(rows(1))  # 8, though no row has it any more
-    buffer.update_priorities(np.array([99]), np.array([1000.0]))  # no row of ours
-    buffer.add(rows(1))
-    assert weight_of(buffer.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx(
+    sampler = make_sampler(5, alpha=1.0)
+    sampler.add(rows(1))  # 1
+    sampler.add(rows(1), np.array([4.0]))
+    sampler.update_priorities(np.array([0]), np.array([8.0]))
+    sampler.update_priorities(np.array([0]), np.array([2.0]))
+    sampler.add(rows(1))  # 8, though no row has it any more
+    sampler.update_priorities(np.array([99]), np.array([1000.0]))  # no row of ours
+    sampler.add(rows(1))
+    assert weight_of(sampler.sample(200, 1.0, np.random.default_rng(0))) == pytest.approx(
         {0: 1.0, 1: 0.5, 2: 0.25, 3: 0.25}
     )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-9])
 def test_prioritized_refuses_invalid_priorities(bad: float) -> None:
-    buffer = make_buffer(4, alpha=0.6)
-    buffer.add(rows(2), np.array([1.0, 3.0]))
-    before = in_memory(buffer.state())
+    sampler = make_sampler(4, alpha=0.6)
+    sampler.add(rows(2), np.array([1.0, 3.0]))
+    before = in_memory(sampler.state())
     with pytest.raises(ValueError, match="priority of row 1 is"):
-        buffer.add(rows(3), np.array([1.0, bad, bad]))
+        sampler.add(rows(3), np.array([1.0, bad, bad]))
     with pytest.raises(ValueError, match="priority of row 0 is"):
-        buffer.update_priorities(np.array([1, 0]), np.array([bad, 1.0]))
+        sampler.update_priorities(np.array([1, 0]), np.array([bad, 1.0]))
     with pytest.raises(ValueError, match=r"shape \[2, 1\] for 2 rows"):
-        buffer.update_priorities(np.array([1, 0]), np.ones((2, 1)))
-    after = in_memory(buffer.state())
+        sampler.update_priorities(np.array([1, 0]), np.ones((2, 1)))
+    after = in_memory(sampler.state())
     assert after["num_added"] == 2
     np.testing.assert_array_equal(after["priorities_to_alpha"], before["priorities_to_alpha"])
 
 
 def test_prioritized_sample_of_nothing_raises() -> None:
-    buffer = make_buffer(4, alpha=0.6)
-    buffer.add(rows(2), np.zeros(2))
+    sampler = make_sampler(4, alpha=0.6)
+    sampler.add(rows(2), np.zeros(2))
     with pytest.raises(ValueError, match="every slot is empty"):
-        buffer.sample(1, 1.0, np.random.default_rng(0))
+        sampler.sample(1, 1.0, np.random.default_rng(0))
 
 
 def test_prioritized_checks_alpha() -> None:
     with pytest.raises(ValueError, match=r"alpha is 1\.5"):
-        make_buffer(4, alpha=1.5)
+        make_sampler(4, alpha=1.5)
     with pytest.raises(CheckpointError, match=r"alpha 0\.6 does not fit alpha 0\.5"):
-        make_buffer(4, alpha=0.5).load(in_memory(make_buffer(4, alpha=0.6).state()))
+        make_sampler(4, alpha=0.5).load(in_memory(make_sampler(4, alpha=0.6).state()))
     with pytest.raises(CheckpointError, match="1 priorities for 0 rows"):
-        make_buffer(4, alpha=0.6).load(
-            {**in_memory(make_buffer(4, alpha=0.6).state()), "priorities_to_alpha": np.ones(1)}
+        make_sampler(4, alpha=0.6).load(
+            {**in_memory(make_sampler(4, alpha=0.6).state()), "priorities_to_alpha": np.ones(1)}
         )

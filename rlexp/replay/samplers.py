@@ -1,4 +1,4 @@
-"""ReplayBuffer, which a shard owns: rows are drawn uniformly, or by priority.
+"""Samplers: they own the rows of a shard or of a buffer, and draw them uniformly, or by priority.
 
 By priority as in Schaul et al. 2016, "Prioritized Experience Replay", the proportional variant; Horgan et al. 2018,
 "Distributed Prioritized Experience Replay", has it filled by many workers, which bring the first priority of each
@@ -27,15 +27,15 @@ LOADED_ROWS = 1 << 14
 for a moment."""
 
 
-class ReplayBuffer(Protocol):
-    """The newest rows, from which batches are drawn; a shard owns it."""
+class Sampler(Protocol):
+    """The newest rows, from which batches are drawn; a shard or a buffer of the library owns it."""
 
     rows: Rows
     """The rows held, and how many were ever added."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer once it is full; of the rows only after the first add."""
+        """Bytes of all of it once it is full; of the rows only after the first add."""
         ...
 
     def add(self, batch: SentRows, priorities: Array | None) -> None:
@@ -57,19 +57,23 @@ class ReplayBuffer(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return arrays, numbers and strings from which :meth:`load` makes an equal buffer.
+        """Return arrays, numbers and strings from which :meth:`load` makes an equal sampler.
 
-        Arrays are views of the buffer's own, or stored ones: they are to be read before anything changes.
+        Arrays are views of the sampler's own, or stored ones: they are to be read before anything changes.
         """
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this sampler."""
+        ...
+
+    def clear(self) -> None:
+        """Forget every row and every priority; the keys of later rows are new ones."""
         ...
 
 
-class UniformReplayBuffer:
-    """A :class:`~rlexp.replay.buffer.ReplayBuffer` that ignores priorities."""
+class UniformSampler:
+    """A :class:`~rlexp.replay.samplers.Sampler` that ignores priorities."""
 
     def __init__(self, rows: Rows) -> None:
         """Draw from ``rows``, which it owns from now on."""
@@ -77,7 +81,7 @@ class UniformReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows once the buffer is full."""
+        """Bytes of the rows once all slots are used."""
         return self.rows.nbytes
 
     def add(self, batch: SentRows, priorities: Array | None = None) -> None:
@@ -104,12 +108,16 @@ class UniformReplayBuffer:
         """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
         self.rows.load(state)
 
+    def clear(self) -> None:
+        """Forget every row."""
+        self.rows.clear()
 
-class PrioritizedReplayBuffer:
-    """A :class:`~rlexp.replay.buffer.ReplayBuffer` that draws row i with P(i) = p_i^alpha / sum_k p_k^alpha (eq. 1).
+
+class PrioritizedSampler:
+    """A :class:`~rlexp.replay.samplers.Sampler` that draws row i with P(i) = p_i^alpha / sum_k p_k^alpha (eq. 1).
 
     Here, and only here, a priority p is raised to ``alpha``. What makes a priority of a TD error,
-    p = abs(delta) + epsilon (section 3.3), is done once too, by the shard.
+    p = abs(delta) + epsilon (section 3.3), is done once too, by the owner.
     """
 
     def __init__(self, rows: Rows, alpha: float) -> None:
@@ -122,8 +130,13 @@ class PrioritizedReplayBuffer:
         self._highest_priority = FIRST_PRIORITY
 
     @property
+    def highest_priority(self) -> float:
+        """The highest priority so far: that of rows that are added without one."""
+        return self._highest_priority
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the tree, and of the rows once the buffer is full."""
+        """Bytes of the tree, and of the rows once all slots are used."""
         return self.rows.nbytes + self._tree.nbytes
 
     def add(self, batch: SentRows, priorities: Array | None = None) -> None:
@@ -147,8 +160,8 @@ class PrioritizedReplayBuffer:
 
         They come roughly in the order of their slots, not in that of the draws.
 
-        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4) with the maximum over the whole
-        buffer, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
+        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4) with the maximum over all
+        rows held, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
         which leaves (min_j p_j^alpha / p_i^alpha)^beta. Raises ValueError when no priority is above 0.
         """
         slots = self._tree.find(rng.random(size) * self._tree.total)
@@ -171,7 +184,7 @@ class PrioritizedReplayBuffer:
         return dropped
 
     def state(self) -> dict[str, Any]:
-        """Return the rows and their priorities, from which :meth:`load` makes an equal buffer."""
+        """Return the rows and their priorities, from which :meth:`load` makes an equal sampler."""
         return {
             **self.rows.state(),
             "alpha": self._alpha,
@@ -192,6 +205,12 @@ class PrioritizedReplayBuffer:
             part = masses[start : start + LOADED_ROWS]
             self._tree.set(self.rows.nth(np.arange(start, start + len(part))), part)
         self._highest_priority = float(state["highest_priority"])
+
+    def clear(self) -> None:
+        """Forget every row, and how high priorities were."""
+        self.rows.clear()
+        self._tree = SumTree(self.rows.num_slots)
+        self._highest_priority = FIRST_PRIORITY
 
     def _masses_of(self, start: int, stop: int) -> Array:
         """Return p^alpha of the rows held from the one with ordinal ``start`` to before ``stop``."""
