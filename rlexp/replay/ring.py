@@ -28,7 +28,7 @@ class RowRing:
             raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
         self.capacity = self.num_slots = capacity
         self.num_added = 0
-        self._next_key = 0
+        self.next_key = 0
         self._storage = storage
 
     @property
@@ -69,12 +69,12 @@ class RowRing:
         for run in runs:
             self._storage.write(run.start, batch.slice(run.rows.start, run.rows.stop))
         self.num_added += count
-        self._next_key += count
+        self.next_key += count
         return runs
 
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``, with their KEYS ``[B]`` (int64)."""
-        newest = self._next_key - 1
+        newest = self.next_key - 1
         keys = newest - (newest - slots) % self.capacity
         return self._storage.read(slots).with_columns(**{KEYS: keys})
 
@@ -83,7 +83,7 @@ class RowRing:
 
     def locate(self, keys: Array) -> tuple[Array, Array]:
         """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""
-        held = (keys >= self._next_key - self.size) & (keys < self._next_key)
+        held = (keys >= self.next_key - self.size) & (keys < self.next_key)
         return keys % self.capacity, held
 
     def state(self) -> dict[str, Any]:
@@ -97,16 +97,16 @@ class RowRing:
             raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
         rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
         num_added = int(state["num_added"])
-        first_key = self._next_key - self.num_added
+        first_key = self.next_key - self.num_added
         self._storage.load(rows, min(num_added, self.capacity))
         self.num_added = num_added
-        self._next_key = first_key + num_added
+        self.next_key = first_key + num_added
 
     def keys(self) -> Array:
-        return np.arange(self._next_key - self.size, self._next_key)
+        return np.arange(self.next_key - self.size, self.next_key)
 
     def clear(self) -> None:
-        self._next_key = -(-self._next_key // self.capacity) * self.capacity
+        self.next_key = -(-self.next_key // self.capacity) * self.capacity
         self.num_added = 0
 
     def close(self) -> None:
