@@ -115,7 +115,7 @@ class PrioritizedReplayBuffer(HeldRows):
         """
         refuse_folded_priorities(priorities, self._intake)
         rows = self._intake.rows(columns)
-        return _store(self._sampler, self._rows, rows, None if priorities is None else self._raised(priorities))
+        return _store(self._sampler, self._rows, rows, None if priorities is None else raised(priorities, self._eps))
 
     def on_episode_end(self) -> Array:
         """Say that the episode has ended; return the keys ``[B]`` of n-step transitions that are stored now.
@@ -139,12 +139,23 @@ class PrioritizedReplayBuffer(HeldRows):
         Returns how many were dropped because newer rows have overwritten theirs: no other row ever gets them.
         Raises ValueError, with nothing changed, for a priority that is negative or not finite.
         """
-        dropped = self._sampler.update_priorities(np.asarray(keys), self._raised(priorities))
+        dropped = self._sampler.update_priorities(checked_keys(keys), raised(priorities, self._eps))
         self._num_stale_priorities += dropped
         return dropped
 
-    def _raised(self, priorities: ArrayLike) -> Array:
-        return np.add(np.atleast_1d(priorities), self._eps, dtype=np.float64)
+
+def raised(priorities: ArrayLike, eps: float) -> Array:
+    """Return ``priorities [B]``, or a single one, with ``eps`` added: float64 ``[B]``."""
+    sums: Array = np.add(np.atleast_1d(priorities), eps, dtype=np.float64)
+    return sums
+
+
+def checked_keys(keys: ArrayLike) -> Array:
+    """Return ``keys [B]``, or a single one, as an array ``[B]``; ValueError where they are no whole numbers."""
+    checked = np.atleast_1d(keys)
+    if checked.dtype.kind not in "iu" and checked.size:
+        raise ValueError(f"keys are whole numbers, as sample and add return them, not {checked.dtype}")
+    return checked
 
 
 def checked_eps(eps: float) -> float:
@@ -164,9 +175,9 @@ def refuse_folded_priorities(priorities: ArrayLike | None, intake: Intake) -> No
 
 
 def _rows(capacity: int, intake: Intake) -> RowRing:
-    rows = RowRing(capacity, storage := ArrayStorage(capacity))
+    storage = ArrayStorage(capacity)
     storage.write(0, intake.stored.no_rows())
-    return rows
+    return RowRing(capacity, storage)
 
 
 def _store(sampler: Sampler, ring: RowRing, rows: SampleBatch, priorities: Array | None) -> Array:

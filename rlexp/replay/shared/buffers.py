@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffers import checked_eps, refuse_folded_priorities
+from rlexp.replay.buffers import checked_eps, checked_keys, raised, refuse_folded_priorities
 from rlexp.replay.columns import ColumnForms
 from rlexp.replay.held_rows import HeldRows
 from rlexp.replay.n_step_fold import Intake, NStepConfig
@@ -86,6 +86,8 @@ class ReplayWriter:
         if self._opened is None or self._opened[0] != os.getpid():
             spec = self._spec
             memory = RingMemory(spec.segment.open(), spec.sizes)
+            # Columns are laid out in the order of the first rows, which must be that of the buffer's process.
+            memory.storage.write(0, self._intake.stored.no_rows())
             self._opened = os.getpid(), RingWriter(memory, spec.sizes, spec.ring, spec.full_timeout_s)
         return self._opened[1]
 
@@ -171,8 +173,7 @@ class SharedPrioritizedReplayBuffer(HeldRows):
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
         """Give the rows ``keys [B]`` new ``priorities [B]``, as ``PrioritizedReplayBuffer.update_priorities`` does."""
-        raised = np.add(np.atleast_1d(priorities), self._eps, dtype=np.float64)
-        dropped = self._prioritized.update_priorities(np.asarray(keys), raised)
+        dropped = self._prioritized.update_priorities(checked_keys(keys), raised(priorities, self._eps))
         self._num_stale_priorities += dropped
         return dropped
 
@@ -189,7 +190,7 @@ class SharedPrioritizedReplayBuffer(HeldRows):
     def _add(self, written: WrittenRows) -> None:
         due, sent = self._rows.unpack(written)
         assert sent is not None
-        priorities = np.add(sent, self._eps, dtype=np.float64)
+        priorities = raised(sent, self._eps)
         not_given = np.isnan(priorities)
         if not_given.any():
             priorities[not_given] = self._prioritized.highest_priority

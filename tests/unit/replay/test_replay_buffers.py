@@ -1,0 +1,380 @@
+"""The buffers of the replay library against a model of a few lines, and what they say to wrong calls."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlexp.errors import CheckpointError
+from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer
+from rlexp.sample_batch import Array
+
+COLUMNS = {
+    "obs": ((2,), np.float32),
+    "action": ((), np.int8),
+    "number": ((), np.int64),
+    "picture": ((3, 40), np.uint8),
+    "done": ((1,), bool),
+}
+AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
+MakeBuffer = Callable[..., AnyBuffer]
+
+both = pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+
+
+def rows_of(numbers: Array) -> dict[str, Array]:
+    """Rows ``[B]`` that say in every column which ones they are."""
+    return {
+        "obs": np.stack([numbers, -numbers], axis=1).astype(np.float32),
+        "action": (numbers % 100).astype(np.int8),
+        "number": numbers,
+        "picture": np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None], (len(numbers), 3, 40)),
+        "done": (numbers % 2 == 0)[:, None],
+    }
+
+
+def rows(first: int, count: int) -> dict[str, Array]:
+    return rows_of(np.arange(first, first + count))
+
+
+def check_rows(batch: dict[str, Array]) -> None:
+    for name, expected in rows_of(batch["number"]).items():
+        np.testing.assert_array_equal(batch[name], expected)
+        assert batch[name].dtype == expected.dtype
+
+
+@both
+@given(capacity=st.integers(1, 12), counts=st.lists(st.integers(0, 15), min_size=1, max_size=8))
+def test_buffer_holds_newest_rows(make: MakeBuffer, capacity: int, counts: list[int]) -> None:
+    buffer, added = make(capacity, COLUMNS, seed=0), 0
+    for count in counts:
+        keys = buffer.add(**rows(added, count))
+        assert keys.tolist() == list(range(added, added + count))
+        added += count
+    held = list(range(max(added - capacity, 0), added))
+    assert (len(buffer), buffer.get_stored_size(), buffer.get_buffer_size()) == (len(held), len(held), capacity)
+    everything = buffer.get_all_transitions()
+    assert everything.keys() == COLUMNS.keys()
+    assert everything["number"].tolist() == held
+    check_rows(everything)
+    assert sorted(buffer.get_all_transitions(shuffle=True)["number"].tolist()) == held
+    if held:
+        batch = buffer.sample(60 * len(held))
+        check_rows(batch)
+        np.testing.assert_array_equal(batch["keys"], batch["number"])
+        assert len(set(batch["keys"].tolist())) >= len(held) - 3  # each is missed with probability e^-60
+        np.testing.assert_array_equal(batch["weights"], np.ones(len(batch["keys"]), np.float32))
+
+
+@both
+def test_buffer_adds_single_transitions_of_plain_numbers(make: MakeBuffer) -> None:
+    buffer = make(3, {"obs": ((2,), np.float32), "action": ((), np.uint8), "done": ((), bool)})
+    keys = [buffer.add(obs=[number, 0.5], action=number, done=number > 1).tolist() for number in range(4)]
+    assert keys == [[0], [1], [2], [3]]
+    assert {name: column.tolist() for name, column in buffer.get_all_transitions().items()} == {
+        "obs": [[1, 0.5], [2, 0.5], [3, 0.5]],
+        "action": [1, 2, 3],
+        "done": [False, True, True],
+    }
+
+
+@both
+def test_buffer_copies_what_it_gets_and_returns(make: MakeBuffer) -> None:
+    buffer, numbers = make(4, {"number": ((), np.int64)}), np.arange(4)
+    buffer.add(number=numbers)
+    numbers[:] = 77
+    for taken in (buffer.sample(50)["number"], buffer.get_all_transitions()["number"]):
+        assert taken.max() < 4
+        taken[:] = 88
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1, 2, 3]
+
+
+@both
+def test_buffer_shuffles_all_transitions(make: MakeBuffer) -> None:
+    buffer = make(50, COLUMNS, seed=1)
+    buffer.add(**rows(0, 50))
+    shuffled = buffer.get_all_transitions(shuffle=True)
+    check_rows(shuffled)
+    assert shuffled["number"].tolist() != list(range(50))
+
+
+@both
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"obs": None}, "missing: obs"),
+        ({"extra": [1]}, r"unknown: extra"),
+        ({"obs": [[1.0, 2.0, 3.0]]}, r"column obs: .*shape \[1, 3\].*\[2\].*\[B, 2\]"),
+        ({"obs": 1.0}, r"column obs: .*shape \[\]"),
+        ({"obs": [[1.0, 2.0]] * 2}, "different lengths"),
+        ({"action": [128]}, "column action: 128 does not fit int8"),
+        ({"action": [1.0]}, "column action: float64 does not become int8"),
+        ({"done": [[1]]}, "column done: int64 does not become bool"),
+        ({"obs": [[1e60, 0.0]]}, r"column obs: 1e\+60 does not fit float32"),
+        ({"obs": [[None, 0.0]]}, "column obs: object"),
+        ({"picture": np.full((1, 3, 40), -1)}, "column picture: -1 does not fit uint8"),
+    ],
+)
+def test_buffer_refuses_rows_of_other_columns(make: MakeBuffer, changed: dict[str, Any], message: str) -> None:
+    buffer = make(4, COLUMNS)
+    buffer.add(**rows(0, 2))
+    given = {name: column for name, column in {**rows(2, 1), **changed}.items() if column is not None}
+    with pytest.raises(ValueError, match=message):
+        buffer.add(**given)
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1]
+
+
+@both
+def test_buffer_keeps_values_that_are_not_finite(make: MakeBuffer) -> None:
+    buffer = make(4, {"obs": ((), np.float32)})
+    buffer.add(obs=[np.nan, np.inf, 0.1])
+    np.testing.assert_array_equal(buffer.get_all_transitions()["obs"], np.array([np.nan, np.inf, 0.1], np.float32))
+
+
+@both
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "at least one column"),
+        ({"keys": ((), np.int64)}, "'keys'"),
+        ({"priorities": ((), np.int64)}, "'priorities'"),
+        ({"a b": ((), np.int64)}, "identifiers"),
+        ({"obs": ((0,), np.int64)}, "column obs: every size"),
+        ({"obs": ((), object)}, "column obs: a dtype.*object"),
+        ({"obs": ((), "U5")}, "column obs: a dtype"),
+    ],
+)
+def test_buffer_refuses_impossible_columns(make: MakeBuffer, columns: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(4, columns)
+
+
+@both
+def test_buffer_refuses_impossible_sizes(make: MakeBuffer) -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        make(0, COLUMNS)
+    buffer = make(2, COLUMNS)
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(1)
+    buffer.add(**rows(0, 1))
+    with pytest.raises(ValueError, match="at least one row, not 0"):
+        buffer.sample(0)
+
+
+@given(
+    alpha=st.sampled_from([0.0, 0.5, 1.0]),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["add", "add_without", "update", "clear"]), st.integers(0, 6)),
+        min_size=1,
+        max_size=12,
+    ),
+)
+def test_prioritized_weights_are_those_of_a_model(alpha: float, steps: list[tuple[str, int]]) -> None:
+    """Weights are (min p / p)^(alpha beta), of the priorities that a dict of all rows held has."""
+    eps, rng, given_keys = 0.25, np.random.default_rng(0), [0]
+    buffer = PrioritizedReplayBuffer(5, {"number": ((), np.int64)}, alpha=alpha, eps=eps, seed=0)
+    model: dict[int, float] = {}
+    highest = 1.0
+    for step, count in steps:
+        priorities = rng.integers(0, 9, count) / 2.0
+        if step == "clear":
+            buffer.clear()
+            model, highest = {}, 1.0
+            assert len(buffer) == 0
+        elif step == "update":
+            keys = rng.choice(given_keys, count, replace=True)
+            dropped = buffer.update_priorities(keys, priorities)
+            assert dropped == sum(key not in model for key in keys.tolist())
+            for key, priority in zip(keys.tolist(), priorities.tolist(), strict=True):
+                if key in model:
+                    model[key] = priority + eps
+                    highest = max(highest, priority + eps)
+        else:
+            has_priorities = step == "add"
+            keys = buffer.add(number=np.zeros(count, np.int64), priorities=priorities if has_priorities else None)
+            new = priorities + eps if has_priorities else np.full(count, highest)
+            model |= dict(zip(keys.tolist(), new.tolist(), strict=True))
+            model = dict(list(model.items())[-5:])
+            highest = max([highest, *new.tolist()])
+            given_keys += keys.tolist()
+        if model:
+            batch = buffer.sample(64, beta=0.5)
+            expected = [(min(model.values()) / model[key]) ** (alpha / 2) for key in batch["keys"].tolist()]
+            np.testing.assert_allclose(batch["weights"], expected, rtol=1e-6)
+
+
+def test_prioritized_draws_by_priority() -> None:
+    buffer = PrioritizedReplayBuffer(4, COLUMNS, alpha=1.0, eps=1.0, seed=0)
+    buffer.add(**rows(0, 4), priorities=[0, 1, 2, 4])
+    counts = np.bincount(buffer.sample(110_000)["keys"], minlength=4)
+    np.testing.assert_allclose(counts, [10_000, 20_000, 30_000, 50_000], rtol=0.05)
+    assert buffer.update_priorities(np.array([0, 3]), [4, 0]) == 0
+    counts = np.bincount(buffer.sample(110_000)["keys"], minlength=4)
+    np.testing.assert_allclose(counts, [50_000, 20_000, 30_000, 10_000], rtol=0.05)
+
+
+def test_prioritized_drops_and_counts_stale_priorities() -> None:
+    buffer = PrioritizedReplayBuffer(3, COLUMNS, alpha=1.0, eps=0.0, seed=0)
+    buffer.add(**rows(0, 3))
+    old = buffer.sample(3)["keys"]
+    buffer.add(**rows(3, 3), priorities=[1, 1, 1])
+    assert buffer.update_priorities(old, [1000.0] * 3) == 3
+    buffer.clear()
+    buffer.add(**rows(6, 3), priorities=[1, 1, 1])
+    assert buffer.update_priorities(np.arange(6), [1000.0] * 6) == 6
+    assert buffer.num_stale_priorities == 9
+    assert set(buffer.sample(100, beta=1.0)["weights"].tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_prioritized_refuses_bad_priorities(bad: float) -> None:
+    buffer = PrioritizedReplayBuffer(3, COLUMNS, seed=0)
+    buffer.add(**rows(0, 1), priorities=2.0)
+    with pytest.raises(ValueError, match="priority of row 1 is"):
+        buffer.add(**rows(1, 2), priorities=[1.0, bad])
+    with pytest.raises(ValueError, match="finite and not negative"):
+        buffer.update_priorities([0], [bad])
+    with pytest.raises(ValueError, match=r"shape \[3\] for 2 rows"):
+        buffer.add(**rows(1, 2), priorities=[1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="whole numbers"):
+        buffer.update_priorities([0.5], [1.0])
+    assert buffer.sample(1)["keys"].tolist() == [0]
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"alpha": 1.5}, "alpha is 1.5"), ({"eps": -1.0}, "eps is -1")])
+def test_prioritized_refuses_bad_exponents(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrioritizedReplayBuffer(3, COLUMNS, **wrong)  # type: ignore[arg-type]
+
+
+def test_buffer_stores_n_step_transitions_of_episodes() -> None:
+    columns = {"obs": ((), np.int64), "rewards": ((), np.float32), "terminated": ((), bool), "new_obs": ((), np.int64)}
+    buffer = ReplayBuffer(10, columns, n_step=NStepConfig(2, gamma=0.5))
+    for number, terminated in enumerate([False, True, False, False]):
+        buffer.add(obs=number, rewards=2.0**number, terminated=terminated, new_obs=number + 1)
+    assert len(buffer) == 3
+    assert buffer.on_episode_end().tolist() == [3]
+    assert buffer.on_episode_end().tolist() == []
+    assert {name: column.tolist() for name, column in buffer.get_all_transitions().items()} == {
+        "obs": [0, 1, 2, 3],
+        "rewards": [2.0, 2.0, 8.0, 8.0],
+        "discounts": [0.0, 0.0, 0.25, 0.5],
+        "new_obs": [2, 2, 4, 4],
+    }
+    with pytest.raises(ValueError, match="NStepFold"):
+        PrioritizedReplayBuffer(3, columns, n_step=NStepConfig(2, 0.5)).add(
+            obs=0, rewards=1.0, terminated=False, new_obs=1, priorities=1.0
+        )
+
+
+@both
+@pytest.mark.parametrize("added", [0, 3, 23])
+def test_buffer_saved_and_loaded_draws_the_same(make: MakeBuffer, added: int, tmp_path: Path) -> None:
+    original, copy = make(10, COLUMNS, seed=3), make(10, COLUMNS, seed=4)
+    original.add(**rows(0, added))
+    path = tmp_path / "replay.npz"
+    original.save(path)
+    copy.add(**rows(90, 2))
+    old_keys = copy.sample(20)["keys"]
+    copy.load(path)
+    if isinstance(copy, PrioritizedReplayBuffer):
+        assert copy.update_priorities(old_keys, np.full(20, 1e6)) == 20
+    for buffer in (original, copy):
+        buffer.add(**rows(added, 4))
+    batches = [buffer.sample(100) for buffer in (original, copy)]
+    for name in ("number", "weights", "picture"):
+        np.testing.assert_array_equal(batches[0][name], batches[1][name])
+    assert copy.get_all_transitions()["number"].tolist() == original.get_all_transitions()["number"].tolist()
+    assert [file.name for file in tmp_path.iterdir()] == ["replay.npz"]
+    if added:
+        with np.load(path, allow_pickle=False) as saved:
+            assert sorted(saved["number"].tolist()) == list(range(max(added - 10, 0), added))
+
+
+def test_prioritized_saves_priorities(tmp_path: Path) -> None:
+    original, copy = (PrioritizedReplayBuffer(4, COLUMNS, alpha=1.0, eps=0.0, seed=seed) for seed in (0, 1))
+    original.add(**rows(0, 6), priorities=[9, 9, 1, 2, 4, 8])
+    original.save(tmp_path / "replay.npz")
+    copy.load(tmp_path / "replay.npz")
+    batch = copy.sample(200, beta=1.0)
+    np.testing.assert_allclose(batch["weights"], 2.0 ** -(batch["number"] - 2.0))
+    copy.add(**rows(6, 1))  # with the highest priority so far, 9
+    batch = copy.sample(200, beta=1.0)
+    assert batch["weights"].min() == pytest.approx(2 / 9)
+
+
+OTHERS: dict[str, Callable[[], AnyBuffer]] = {
+    "capacity is 4 there and 5": lambda: PrioritizedReplayBuffer(5, COLUMNS),
+    "alpha is 0.6 there and 0.5": lambda: PrioritizedReplayBuffer(4, COLUMNS, alpha=0.5),
+    "alpha is 0.6 there and None": lambda: ReplayBuffer(4, COLUMNS),
+    "it has the columns": lambda: PrioritizedReplayBuffer(4, {**COLUMNS, "more": ((), np.int8)}),
+    r"column obs is float32\[2, 2\] instead of float64": lambda: PrioritizedReplayBuffer(
+        4, {**COLUMNS, "obs": ((2,), np.float64)}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_buffer_refuses_a_saved_buffer_that_does_not_fit(message: str, tmp_path: Path) -> None:
+    original, other = PrioritizedReplayBuffer(4, COLUMNS), OTHERS[message]()
+    original.add(**rows(0, 2))
+    original.save(tmp_path / "replay.npz")
+    more = {"more": [1]} if message == "it has the columns" else {}
+    other.add(**{**rows(5, 1), **more})
+    with pytest.raises(CheckpointError, match=message):
+        other.load(tmp_path / "replay.npz")
+    assert other.get_all_transitions()["number"].tolist() == [5]
+
+
+def damaged(path: Path, how: str) -> None:
+    """Change a saved buffer of two rows."""
+    with np.load(path) as saved:
+        parts = dict(saved.items())
+    values = bytes(parts.pop("state.json"))
+    match how:
+        case "cut short":
+            path.write_bytes(path.read_bytes()[:-300])
+            return
+        case "no zip":
+            path.write_bytes(b"hello")
+            return
+        case "objects":
+            parts["number"] = np.array([{}, {}], object)
+        case "rows missing":
+            parts["number"] = parts["number"][:1]
+        case "NaN priority":
+            parts["priorities_to_alpha"][0] = np.nan
+        case "no generator":
+            values = values.replace(b"PCG64", b"other")
+        case "values missing":
+            values = values.replace(b"num_added", b"num_other")
+    np.savez(path, **parts)  # type: ignore[arg-type]
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("state.json", values)
+
+
+@pytest.mark.parametrize(
+    "how", ["cut short", "no zip", "objects", "rows missing", "NaN priority", "no generator", "values missing"]
+)
+def test_buffer_refuses_a_damaged_file(how: str, tmp_path: Path) -> None:
+    path, buffer = tmp_path / "replay.npz", PrioritizedReplayBuffer(4, COLUMNS)
+    buffer.add(**rows(0, 2))
+    buffer.save(path)
+    buffer.load(path)
+    damaged(path, how)
+    buffer.add(**rows(2, 1))
+    with pytest.raises(CheckpointError, match=r"replay\.npz"):
+        buffer.load(path)
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1, 2]
+
+
+def test_buffer_load_says_where_no_file_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ReplayBuffer(4, COLUMNS).load(tmp_path / "none.npz")
