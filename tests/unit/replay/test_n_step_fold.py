@@ -47,14 +47,21 @@ def folded_by_workers(endings: list[int], n_step: int, gamma: float) -> dict[str
         if ending != GOES_ON:
             obs.append(steps[NEW_OBS][number])
     obs.append(steps[NEW_OBS][-1])
-    stream_of = {name: np.zeros((len(obs) - 1, 1), np.float32) for name in (REWARDS, ACTIONS)}
-    flags = {name: np.zeros((len(obs) - 1, 1), bool) for name in ("terminated", "truncated", "valid")}
+    stream_of: dict[str, Array] = {name: np.zeros((len(obs) - 1, 1), np.float32) for name in (REWARDS, ACTIONS)}
+    flags: dict[str, Array] = {name: np.zeros((len(obs) - 1, 1), bool) for name in ("terminated", "truncated", "valid")}
     for name in (REWARDS, ACTIONS):
         stream_of[name][real, 0] = steps[name]
     flags["valid"][real] = True
     flags["terminated"][real, 0] = np.equal(endings, TERMINATED)
     flags["truncated"][real, 0] = np.equal(endings, TRUNCATED)
-    stream = Fragment(np.stack(obs)[:, None], **stream_of, **flags)
+    stream = Fragment(
+        np.stack(obs)[:, None],
+        stream_of[ACTIONS],
+        stream_of[REWARDS],
+        flags["terminated"],
+        flags["truncated"],
+        flags["valid"],
+    )
     return NStep(n_step, gamma).rows(stream, stream.num_steps).columns
 
 

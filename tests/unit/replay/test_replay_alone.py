@@ -25,7 +25,8 @@ sys.meta_path.insert(0, NumpyOnly())
 import numpy as np
 from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer, SharedPrioritizedReplayBuffer
 
-columns = {"obs": ((300,), np.float32), "new_obs": ((300,), np.float32), "rewards": ((), float), "terminated": ((), bool)}
+wide = ((300,), np.float32)
+columns = {"obs": wide, "new_obs": wide, "rewards": ((), float), "terminated": ((), bool)}
 rows = {name: np.ones((20, *shape), dtype) for name, (shape, dtype) in columns.items()}
 config = NStepConfig(3, 0.99)
 shared = SharedPrioritizedReplayBuffer(50, columns, 1, n_step=config)
@@ -59,10 +60,11 @@ def test_replay_library_needs_numpy_only(tmp_path: Path) -> None:
 def test_apex_example_of_the_page_learns(tmp_path: Path) -> None:
     pytest.importorskip("gymnasium")
     page = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
-    example = re.search(r"<!-- docs-test: file=apex\.py -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert example is not None
-    (tmp_path / "apex.py").write_text(example[1], encoding="utf-8")
+    for name in ("model.py", "apex.py"):
+        saved = re.search(rf"<!-- docs-test: file={name} -->\n```python\n(.*?)```", page, re.DOTALL)
+        assert saved is not None
+        (tmp_path / name).write_text(saved[1], encoding="utf-8")
     printed = run(["apex.py", "3000"], tmp_path)
     before, after = (float(number) for number in re.findall(r"mean return (\S+)", printed))
     assert before < 30
-    assert after > 2 * before
+    assert after > 40

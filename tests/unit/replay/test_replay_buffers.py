@@ -326,8 +326,8 @@ def test_buffer_refuses_a_saved_buffer_that_does_not_fit(message: str, tmp_path:
     original, other = PrioritizedReplayBuffer(4, COLUMNS), OTHERS[message]()
     original.add(**rows(0, 2))
     original.save(tmp_path / "replay.npz")
-    more = {"more": [1]} if message == "it has the columns" else {}
-    other.add(**{**rows(5, 1), **more})
+    more: dict[str, Any] = {"more": [1]} if message == "it has the columns" else {}
+    other.add(**rows(5, 1), **more)
     with pytest.raises(CheckpointError, match=message):
         other.load(tmp_path / "replay.npz")
     assert other.get_all_transitions()["number"].tolist() == [5]
@@ -355,7 +355,7 @@ def damaged(path: Path, how: str) -> None:
             values = values.replace(b"PCG64", b"other")
         case "values missing":
             values = values.replace(b"num_added", b"num_other")
-    np.savez(path, **parts)  # type: ignore[arg-type]
+    np.savez(path, **parts)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("state.json", values)
 

@@ -9,6 +9,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,8 @@ def learn_until(buffer: SharedPrioritizedReplayBuffer, is_done: Callable[[], boo
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_shared_buffer_gets_rows_of_processes(method: str) -> None:
-    context = multiprocessing.get_context(method)
+@pytest.mark.parametrize("context", [SPAWN, multiprocessing.get_context("fork")], ids=["spawn", "fork"])
+def test_shared_buffer_gets_rows_of_processes(context: SpawnContext | ForkContext) -> None:
     buffer = make_buffer(capacity=5000, headroom=20)
     writers = [buffer.writer(index) for index in range(2)]
     writers[0].add(**rows(np.arange(5)))  # so the one that is copied by fork has its memory open
