@@ -102,12 +102,13 @@ def test_fold_episode_end_is_a_truncation(endings: list[int]) -> None:
 
 def test_fold_keeps_copies_of_waiting_steps() -> None:
     fold, obs = NStepFold(COLUMNS, NStepConfig(2, 1.0)), np.zeros(2, np.float32)
+    folded = []
     for number in range(3):
         obs[:] = number  # an env that uses its array again
-        rows = fold.add(obs=obs, actions=number, rewards=1.0, terminated=False, new_obs=obs)
+        folded.append(fold.add(obs=obs, actions=number, rewards=1.0, terminated=False, new_obs=obs))
     obs[:] = 99
-    assert rows[OBS].tolist() == [[1, 1]]
-    assert rows[NEW_OBS].tolist() == [[2, 2]]
+    assert [rows[OBS].tolist() for rows in folded] == [[], [[0, 0]], [[1, 1]]]
+    assert [rows[NEW_OBS].tolist() for rows in folded] == [[], [[1, 1]], [[2, 2]]]
 
 
 def test_fold_columns_have_discounts_and_no_ends() -> None:
