@@ -145,8 +145,11 @@ class PrioritizedReplayBuffer(HeldRows):
 
 
 def raised(priorities: ArrayLike, eps: float) -> Array:
-    """Return ``priorities [B]``, or a single one, with ``eps`` added: float64 ``[B]``."""
+    """Return ``priorities [B]``, or a single one, with ``eps`` added: float64 ``[B]``; ValueError for a negative one."""
     sums: Array = np.add(np.atleast_1d(priorities), eps, dtype=np.float64)
+    if sums.min(initial=np.inf) < eps:
+        row = int(sums.argmin())
+        raise ValueError(f"the priority of row {row} is {sums.flat[row] - eps}: it must be finite and not negative")
     return sums
 
 
