@@ -145,7 +145,7 @@ class PrioritizedReplayBuffer(HeldRows):
 
 
 def raised(priorities: ArrayLike, eps: float) -> Array:
-    """Return ``priorities [B]``, or a single one, with ``eps`` added: float64 ``[B]``; ValueError for a negative one."""
+    """Return ``priorities [B]``, or a single one, with ``eps`` added: float64 ``[B]``; ValueError if negative."""
     sums: Array = np.add(np.atleast_1d(priorities), eps, dtype=np.float64)
     if sums.min(initial=np.inf) < eps:
         row = int(sums.argmin())
