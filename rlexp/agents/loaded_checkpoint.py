@@ -81,7 +81,9 @@ class LoadedCheckpoint:
         """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         observation_space, action_space = spaces_of(self.env_config)
-        policy = agent_class(self.experiment).make_policy(self.experiment.config, observation_space, action_space)
+        policy = agent_class(self.experiment).make_policy(
+            self.experiment.config, observation_space, action_space, self.env_config.modules
+        )
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 policy.set_weights(self.checkpoint.arrays[WEIGHTS])

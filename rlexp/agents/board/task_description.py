@@ -128,7 +128,7 @@ class SeatSpecs:
                 "install the same versions of the env and of Gymnasium at both ends",
             )
         self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + config.board.actors)
-        network = q_network_config(config, *spaces)
+        network = q_network_config(config, *spaces, modules)
         self.weights_shapes = parameter_shapes(network)
         """Of the weights that its players act with."""
         self._players = DQNPlayers(config, network, config.board.actors)
