@@ -8,9 +8,9 @@ from rlexp.config.keys.env_ids import current_env
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metric_names import current_metric
+from rlexp.config.rllib_compat.custom_models import custom_model
 from rlexp.config.rllib_compat.exploration import epsilon, exploration_type
 from rlexp.config.rllib_compat.groups import optimizer_class, replay_buffer_type, trial_resources, worker_resources
-from rlexp.config.rllib_compat.custom_models import custom_model
 from rlexp.config.rllib_compat.learners import learner_gpu, learner_per_gpu, sizes_for_each
 from rlexp.config.rllib_compat.literals import read_literal
 from rlexp.config.translation import Translation, node_of
