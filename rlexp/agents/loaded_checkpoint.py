@@ -17,7 +17,7 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
@@ -122,7 +122,7 @@ def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserMo
         folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
         modules = UserModules(imports, with_current_folder(folders))
         experiment = _by_current_names(checkpoint.metadata["experiment"])
-        return AGENTS[experiment["run"]].model_validate(experiment), modules
+        return experiment_class(experiment["run"]).model_validate(experiment), modules
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
 

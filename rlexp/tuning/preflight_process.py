@@ -16,9 +16,8 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from rlexp.agents.registry import agent_class
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.capabilities import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.model import CUSTOM_MODEL
@@ -53,7 +52,7 @@ def try_experiments(request: Message, send: Send) -> None:
     machine = Machine(**request["machine"])
     sizes: list[tuple[EnvConfig, int]] = []
     for data in request["experiments"]:
-        experiment = AGENTS[data["run"]].model_validate(data)
+        experiment = experiment_class(data["run"]).model_validate(data)
         env_config = env_config_of(experiment.env, experiment.config, modules)
 
         def begin(stage: str, experiment: Experiment = experiment) -> None:
@@ -99,8 +98,9 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
 
 def try_network(experiment: Experiment, env_config: EnvConfig) -> None:
     """Make what acts, with the torso of the user's own; raises UsageError where that is none."""
-    agent = agent_class(experiment)  # imports torch
-    agent.make_policy(experiment.config, *spaces_of(env_config), env_config.modules)
+    from rlexp.agents.registry import agent_class  # and torch with the agent: most experiments need neither here
+
+    agent_class(experiment).make_policy(experiment.config, *spaces_of(env_config), env_config.modules)
 
 
 def _replay_notices(experiment: Experiment, env_config: EnvConfig, size: int) -> Iterator[str]:

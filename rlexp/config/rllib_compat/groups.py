@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlexp.config.keys.agents import built_in_base
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, written
@@ -59,7 +60,7 @@ def optimizer_class(translation: Translation) -> None:
     agent = _OPTIMIZERS.get(str(node.value))
     if agent is None:
         translation.problem(node, f"config.optimizer_class: rlexp does not support {written(node.plain())}")
-    elif agent != translation.run:
+    elif agent != built_in_base(translation.run):
         message = f"config.optimizer_class: {node.value} is the optimizer of {agent}, but run is {translation.run}"
         translation.problem(node, message, f"write run: {agent}, or leave optimizer_class out")
     else:
