@@ -73,7 +73,7 @@ def _explained(key: KeyReference) -> Iterator[str]:
         yield from _labelled("default", _defaults(key))
     installed = agents_of_packages() if key.path == ("run",) else ()
     if installed:
-        yield from _labelled("installed", ", ".join(installed))
+        yield from _labelled("others", ", ".join(installed))
     if key.spellings:
         yield from _labelled("also", ", ".join(spelling for spelling in key.spellings))
 

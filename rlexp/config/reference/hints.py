@@ -138,8 +138,9 @@ def for_unknown_metric(metric: str) -> str:
 
 def for_unknown_agent(run: str) -> str:
     """Return what to do about an agent that does not exist."""
-    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), [*AGENTS, *agents_of_packages()])
-    return f"did you mean {nearest}?" if nearest else f"use {agents()}"
+    known = {name.upper(): name for name in (*AGENTS, *agents_of_packages())}
+    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(known))
+    return f"did you mean {known[nearest]}?" if nearest else f"use {agents()}"
 
 
 def agents() -> str:
