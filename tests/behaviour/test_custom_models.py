@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.errors import UsageError
+from rlexp.errors import TrialError, UsageError
 from rlexp.models.user_torso import UserTorso
 from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
@@ -215,6 +216,24 @@ def test_joined_actors_play_with_it() -> None:
     rows, _ = worker.sample(0)
     assert len(rows) > 0
     worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [(DENSE, "needs torch, which is not installed here"), ("tests.user_torsos:Dens", "has no Dens")],
+    ids=["no-torch", "no-class"],
+)
+def test_actors_that_cannot_make_it_leave_the_task_out(
+    monkeypatch: pytest.MonkeyPatch, named: str, message: str
+) -> None:
+    config = ApexConfig.model_validate({**custom(named), "num_workers": 0})
+    env_config = env_config_of(IDENTITY_ENV, config, NO_MODULES)
+    trial = BoardTrial(env_config, 3, *spaces_of(env_config))
+    description = read_description(Task("t", "t", 2, describe_trial(config, trial)))
+    if named == DENSE:
+        monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(TrialError, match=message):
+        SeatSpecs(description)
 
 
 def test_module_is_made_once_for_each_network() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent_packages import install_agent
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 REPOSITORY = Path(__file__).parents[2]
 TORSO = '''
@@ -74,7 +74,3 @@ def test_agent_and_torso_of_the_users_own_run_and_resume(tmp_path: Path) -> None
     assert [row["training_iteration"] for row in rows] == [1, 2, 3]
     assert {row["info"]["reward_factor"] for row in rows} == {4.0}
     assert rows[2]["info"]["num_updates"] > rows[1]["info"]["num_updates"] > 0
-    without = rlexp(folder, tmp_path, "evaluate", "results/own")
-    assert without.returncode == 2
-    assert "TwiceDQN" in without.stderr
-    assert "Traceback" not in without.stderr

@@ -18,7 +18,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
-from rlexp.errors import ConfigError, UsageError
+from rlexp.errors import CheckpointError, ConfigError, UsageError
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
 from tests.agent_packages import ENTRY, KEYS, install_agent
@@ -172,7 +172,9 @@ def test_explain_shows_it(install: Install, capsys: pytest.CaptureFixture[str]) 
     assert "others: TwiceDQN" in " ".join(capsys.readouterr().out.split())
 
 
-def test_it_trains_and_its_checkpoint_is_read_back(install: Install, tmp_path: Path) -> None:
+def test_it_trains_and_its_checkpoint_is_read_back(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install()
     (trial,) = load(f"reward_factor: 5.0, timesteps_per_iteration: 80, min_iter_time_s: 0, {SMALL}", tmp_path).trials
     experiment: Experiment = trial.experiment
@@ -183,6 +185,10 @@ def test_it_trains_and_its_checkpoint_is_read_back(install: Install, tmp_path: P
     metadata = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
     path = agent.save(tmp_path / "checkpoint_000001", metadata)
     agent.stop()
+    monkeypatch.setattr(agent_packages, "INSTALLED_IN", ())
+    with pytest.raises(CheckpointError, match="is of the agent TwiceDQN, which is not installed here"):
+        LoadedCheckpoint.load(path)
+    install()
     loaded = LoadedCheckpoint.load(path)
     assert type(loaded.experiment).__name__ == "TwiceDQNExperiment"
     assert loaded.policy().policy is not None
