@@ -13,12 +13,13 @@ import torch
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.board.task_description import BoardTrial, SeatSpecs, describe_trial, read_description
+from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.errors import TrialError, UsageError
+from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.models.user_torso import UserTorso
 from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
@@ -127,6 +128,20 @@ def test_checkpoint_has_its_weights_and_buffers(run: str, tmp_path: Path) -> Non
     for name in buffers & {f"network.{name}" for name in weights}:
         np.testing.assert_array_equal(weights[name.removeprefix("network.")], before[name])
     other.stop()
+
+
+def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path) -> None:
+    agent = make_dqn(**custom(DENSE))
+    config = {"model": {"custom_model": "torso_of_a_stranger:Torso"}}
+    experiment = {"name": "a", "run": "DQN", "env": IDENTITY_ENV, "config": config}
+    path = agent.save(
+        tmp_path / "checkpoint_000001",
+        {"experiment": experiment, "module_folders": [str(tmp_path / "checkpoint_000001")]},
+    )
+    agent.stop()
+    (path / "torso_of_a_stranger.py").write_text("raise SystemError('imported')")
+    with pytest.raises(ResumeError, match=r"torso_of_a_stranger, which .* names, is inside it"):
+        LoadedCheckpoint.load(path).policy()
 
 
 def test_statistics_of_batches_come_from_the_learner_to_target_and_workers() -> None:
