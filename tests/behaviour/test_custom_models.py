@@ -30,8 +30,6 @@ from tests.behaviour.ppo.ppo_agents import make_ppo
 from tests.envs import IDENTITY_ENV, PIXEL_ENV
 from tests.user_torsos import DENSE, NORMALISED
 
-pytestmark = pytest.mark.key("model.custom_model")
-
 MAKERS: Mapping[str, Callable[..., Agent[Any]]] = {"DQN": make_dqn, "APEX": make_apex, "PPO": make_ppo}
 every_agent = pytest.mark.parametrize("run", sorted(MAKERS))
 OURS = {"fcnet_hiddens": [16], "fcnet_activation": "swish"}
@@ -64,6 +62,7 @@ def shifted(state: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
+@pytest.mark.key("model.custom_model")
 @every_agent
 def test_a_torso_like_ours_learns_the_same_bit_by_bit(run: str) -> None:
     ours, own = (updates_of(MAKERS[run](**keys), 1)[0] for keys in ({"model": OURS}, custom(DENSE)))
@@ -95,6 +94,7 @@ def test_its_policy_acts_with_the_weights_of_the_learner(run: str) -> None:
     assert policy.compute_actions(obs).tolist() != before.tolist()
 
 
+@pytest.mark.key("model.custom_model")
 @pytest.mark.parametrize("run", ["DQN", "PPO"])
 def test_agent_learns_the_identity_env(run: str) -> None:
     keys = {"lr": 5e-3, "learning_starts": 64} if run == "DQN" else {"lr": 2e-2, "train_batch_size": 80}
@@ -215,6 +215,7 @@ def test_it_sees_images_as_bytes(run: str) -> None:
     assert weight.shape == (4, 10 * 10 * 3)
 
 
+@pytest.mark.key("model.custom_model")
 def test_joined_actors_play_with_it() -> None:
     config = ApexConfig.model_validate(
         {**custom(NORMALISED), "hiddens": [8], "num_workers": 0, "sample_batch_size": 20}
