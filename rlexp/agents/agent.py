@@ -28,14 +28,7 @@ from rlexp.envs import env_config_of, spaces_of
 from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import (
-    ActingPolicy,
-    PlayedEpisodes,
-    ReportProgress,
-    ShouldStop,
-    ignore_progress,
-    never,
-)
+from rlexp.rollout.evaluation import ActingPolicy, PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
@@ -96,8 +89,14 @@ class Agent(ABC, Generic[ConfigT]):
 
     @classmethod
     @abstractmethod
-    def make_policy(cls, config: ConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        """Return a new policy for an env's spaces that acts in this process, without exploration."""
+    def make_policy(
+        cls,
+        config: ConfigT,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Policy:
+        """Return a new policy that acts in this process without exploration; it may import the user's ``modules``."""
 
     @abstractmethod
     def make_learner(self) -> Learner:
@@ -215,7 +214,8 @@ class Agent(ABC, Generic[ConfigT]):
 
     def _evaluator(self) -> Evaluator:
         """Return what evaluates the learner's weights as they are now."""
-        policy = self.make_policy(self.config, self.observation_space, self.action_space)
+        spaces = self.observation_space, self.action_space
+        policy = self.make_policy(self.config, *spaces, self.env_config.modules)
         with self.optimizer.paused() as learner:
             policy.set_weights(learner.get_weights())
         explore = partial(self.exploring_player, self.config, policy, self.action_space)

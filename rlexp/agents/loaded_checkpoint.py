@@ -17,7 +17,7 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
@@ -81,7 +81,9 @@ class LoadedCheckpoint:
         """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         observation_space, action_space = spaces_of(self.env_config)
-        policy = agent_class(self.experiment).make_policy(self.experiment.config, observation_space, action_space)
+        policy = agent_class(self.experiment).make_policy(
+            self.experiment.config, observation_space, action_space, self.env_config.modules
+        )
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 policy.set_weights(self.checkpoint.arrays[WEIGHTS])
@@ -119,10 +121,20 @@ def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserMo
         imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
         folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
         modules = UserModules(imports, with_current_folder(folders))
-        experiment = _by_current_names(checkpoint.metadata["experiment"])
-        return AGENTS[experiment["run"]].model_validate(experiment), modules
+        experiment = checkpoint.metadata["experiment"]
+        if find_agent(experiment["run"]) is None:
+            raise _of_unknown_agent(path, experiment["run"])
+        current = _by_current_names(experiment)
+        return experiment_class(experiment["run"]).model_validate(current), modules
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
+
+
+def _of_unknown_agent(path: Path, run: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path} is of the agent {run}, which is not installed here",
+        "install the package that brings it, in the version that trained it",
+    )
 
 
 def _by_current_names(experiment: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rlexp.config.command_line import Override
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
 from rlexp.config.keys.key_table import KeyName
 from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
@@ -18,6 +18,7 @@ from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_b
 from rlexp.config.space.grid import GRID, SEARCH
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
+from rlexp.errors import UsageError
 
 _RUN = "run"
 
@@ -75,11 +76,21 @@ def agent_of(entry: Node, overrides: Sequence[Override]) -> str | Finding:
         message = f"run must be the name of an agent, got {shown(run.plain())}"
         return Finding(run.place, message, f"use {hints.agents()}")
     name = agent_name(run.value)
-    if name in AGENTS:
-        return name
+    found = find_agent(name)
+    if found is not None:
+        return _usable(found, run)
     known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
     message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
     return Finding(run.place, message, hints.for_unknown_agent(name))
+
+
+def _usable(name: str, run: Node) -> str | Finding:
+    """Return an agent's name, or why the package that brings it cannot be used."""
+    try:
+        experiment_class(name)
+    except UsageError as error:
+        return Finding(run.place, error.message, error.hint)
+    return name
 
 
 def _key_of_agent(entry: Node) -> str:
@@ -93,7 +104,7 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     What the command line says belongs to no age.
     """
     entry = entry.without(_key_of_agent(entry))
-    age = age_of(entry, run)
+    age = age_of(entry, run) if run in AGENTS else None
     translation = Translation(entry, run)
     read_yaml_1_1_words(translation)
     use_current_names(translation)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
@@ -34,7 +34,7 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
     """Return a variant, arranged and without grids, as an Experiment; or None and everything wrong with it."""
     data = {**experiment.plain(), "name": name, "run": run}
     try:
-        return AGENTS[run].model_validate(data), ()
+        return experiment_class(run).model_validate(data), ()
     except ValidationError as error:
         details = error.errors(include_url=False)
         return None, tuple(finding for detail in details for finding in _findings(detail, experiment, run))
@@ -66,7 +66,7 @@ def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], .
     """Return the keys of an arranged variant that the agent does not have."""
     data = {**experiment.plain(), "name": "any", "run": run}
     try:
-        AGENTS[run].model_validate(data)
+        experiment_class(run).model_validate(data)
     except ValidationError as error:
         details = [detail for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
         paths = [tuple(str(key) for key in detail["loc"]) for detail in details]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any, Final
 
 import gymnasium as gym
@@ -16,8 +12,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-import rlexp
 from rlexp.errors import EnvError, RlexpError
+from rlexp.user_code.raised import raised_by_user
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 Start = tuple[Any, dict[str, Any]]
@@ -30,11 +26,6 @@ HOW_TO_RENDER: Final = (
 )
 _NOT_A_BOX: Final = (-1,)
 """Stands for the shape of observations that are no arrays, and is none of an array."""
-NOT_THE_USERS: Final = tuple(
-    str(Path(folder).resolve()) + os.sep
-    for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(rlexp.__file__))
-)
-"""Folders of code that the user of an env did not write."""
 NUM_STEPS: Final = 16
 LONGEST_S: Final = 2.0
 """Slow envs are stepped less often: after so many seconds no further step begins."""
@@ -130,25 +121,12 @@ def env_error(name: str, error: BaseException) -> EnvError:
         return error
     if isinstance(error, RlexpError):
         return EnvError(error.message, error.hint)
-    where = _line_of_user(error)
-    lines = str(error).strip().splitlines()
-    what = type(error).__name__ + (f": {lines[0]}" if lines else "")
-    message = f"env {name}: {where}{what}"
+    message = f"env {name}: {raised_by_user(error)}"
     if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error):
         return EnvError(message, "reset must accept the keyword arguments seed and options")
     if isinstance(error, SystemExit):
         return EnvError(message, "an env must not end its process: raise an exception instead")
     return EnvError(message, "correct the env")
-
-
-def _line_of_user(error: BaseException) -> str:
-    """Return ``my_env.py:31 in step: `` for the innermost line of code that is no library's; empty without one."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_absolute() and not str(path.resolve()).startswith(NOT_THE_USERS):
-            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-            return f"{shown}:{frame.lineno} in {frame.name}: "
-    return ""
 
 
 def _is_number(value: Any) -> bool:

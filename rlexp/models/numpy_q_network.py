@@ -53,8 +53,9 @@ class NumpyQNetwork:
 
 
 def can_be(config: QNetworkConfig) -> bool:
-    """Return whether a NumPy form of a network exists: for vectors, without noise, with the mean return alone."""
-    return len(config.observation_shape) == 1 and not config.head.noisy and config.head.num_atoms == 1
+    """Return whether a NumPy form exists: of our own layers for vectors, without noise, with the mean return alone."""
+    sees_vectors = config.torso.custom is None and len(config.observation_shape) == 1
+    return sees_vectors and not config.head.noisy and config.head.num_atoms == 1
 
 
 def _dueling(advantage: Sequence[Linear], value: Sequence[Linear]) -> Iterator[Linear]:

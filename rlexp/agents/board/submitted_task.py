@@ -16,7 +16,9 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
+from rlexp.agents.board.joinable import NOT_OURS
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs import env_config_of, spaces_of
@@ -48,7 +50,10 @@ class TrainerLimits:
 
 
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
-    """Return why the task may not be trained here; None where it may. Nothing of it is imported or made."""
+    """Return why the task may not be trained here; None where it may.
+
+    Nothing of it is imported or made, but for an agent that an installed package brings by the name it gives.
+    """
     if not task.file:
         return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
     try:
@@ -79,6 +84,8 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
     foreign = trusted.obstacle(experiment.env, arguments, (), experiment.config.user_parts())
     if foreign is not None:
         yield foreign
+    if experiment.run not in AGENTS:
+        yield Obstacle(f"cannot be joined by actors: {NOT_OURS}", "train it with rlexp run")
     if config.board_obstacle is not None:
         yield Obstacle(f"cannot be joined by actors: {config.board_obstacle}", "train it with rlexp run")
     for problem in _shortfalls(experiment, limits):

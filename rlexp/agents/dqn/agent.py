@@ -18,6 +18,7 @@ from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.models import QNetworkConfig
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.data_path_config import DataPathConfig
@@ -47,8 +48,14 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     """Whether the target network is copied by trained steps, or by sampled ones."""
 
     @classmethod
-    def make_policy(cls, config: DQNConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        return DQNPolicy(q_network_config(config, observation_space, action_space))
+    def make_policy(
+        cls,
+        config: DQNConfigT,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Policy:
+        return DQNPolicy(q_network_config(config, observation_space, action_space, modules))
 
     @classmethod
     def exploring_player(
@@ -94,7 +101,8 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     def network_config(self) -> QNetworkConfig:
         """Return the shape of the Q-network for this env."""
-        return q_network_config(self.config, self.observation_space, self.action_space)
+        spaces = self.observation_space, self.action_space
+        return q_network_config(self.config, *spaces, self.env_config.modules)
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return the ε of the envs of worker ``worker_index``."""

@@ -20,6 +20,7 @@ from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import is_byte_vector
 from rlexp.models import ActorCriticConfig, torso_config_of
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
@@ -44,9 +45,15 @@ class PPOAgent(Agent[PPOConfig]):
     _has_noticed_targets = False
 
     @classmethod
-    def make_policy(cls, config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
+    def make_policy(
+        cls,
+        config: PPOConfig,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Policy:
         actions = actions_of(action_space)
-        return PPOPolicy(actor_critic_config(config, observation_space, actions), actions)
+        return PPOPolicy(actor_critic_config(config, observation_space, actions, modules), actions)
 
     @classmethod
     def exploring_player(
@@ -107,7 +114,8 @@ class PPOAgent(Agent[PPOConfig]):
 
     def network_config(self) -> ActorCriticConfig:
         """Return the shape of the network for this env."""
-        return actor_critic_config(self.config, self.observation_space, actions_of(self.action_space))
+        actions = actions_of(self.action_space)
+        return actor_critic_config(self.config, self.observation_space, actions, self.env_config.modules)
 
     def stats(self) -> Figures:
         """Return no figures of its own; note where ``vf_clip_param`` is far below what the value function learns."""
@@ -122,15 +130,17 @@ class PPOAgent(Agent[PPOConfig]):
         return {}
 
 
-def actor_critic_config(config: PPOConfig, observation_space: gym.Space[Any], actions: Actions) -> ActorCriticConfig:
-    """Return the shape of the network for an env's (checked) spaces."""
+def actor_critic_config(
+    config: PPOConfig, observation_space: gym.Space[Any], actions: Actions, modules: UserModules = NO_MODULES
+) -> ActorCriticConfig:
+    """Return the shape of the network for an env's (checked) spaces; ``modules`` may be imported for it."""
     assert observation_space.shape is not None
     is_free = config.model.free_log_std and isinstance(actions, GaussianActions)
     return ActorCriticConfig(
         observation_shape=observation_space.shape,
         num_inputs=actions.num_inputs,
         num_free_log_std=actions.num_inputs // 2 if is_free else 0,
-        torso=torso_config_of(config),
+        torso=torso_config_of(config, observation_space, modules),
         shares_torso=config.model.vf_share_layers,
         sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
     )

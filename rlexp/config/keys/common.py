@@ -17,6 +17,7 @@ from rlexp.config.keys.capabilities import (
 )
 from rlexp.config.keys.common_keys import CommonKeys
 from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.model import CUSTOM_MODEL, LAYER_KEYS
 from rlexp.config.keys.user_modules import UserPart
 
 
@@ -127,7 +128,8 @@ class CommonConfig(CommonKeys):
 
     def user_parts(self) -> Iterator[UserPart]:
         """Yield the classes of the user's own that the keys name; a subclass adds to its parent's."""
-        yield from ()
+        if self.model.custom_model is not None:
+            yield self.model.custom_model.as_part(CUSTOM_MODEL)
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.
@@ -136,6 +138,8 @@ class CommonConfig(CommonKeys):
         """
         if self.lr_schedule is not None:
             yield "lr", "lr_schedule is given"
+        if self.model.custom_model is not None:
+            yield from ((f"model.{key}", "custom_model has layers of its own") for key in LAYER_KEYS)
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a number of workers to wait for that no trial has."""

@@ -193,7 +193,7 @@ class Experiment(KeyGroup):
     def _unfit_filters(self) -> Iterator[Conflict]:
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""
         config, model = self.config, self.config.model
-        scaled = config.preprocessor_pref is not None and is_atari(self.env)
+        scaled = config.preprocessor_pref is not None and is_atari(self.env) and model.custom_model is None
         found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
         if found is not None:
             message, hint = found

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlexp.config.keys.agents import built_in_base
 from rlexp.config.keys.env_ids import current_env
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metric_names import current_metric
-from rlexp.config.rllib_compat.groups import (
-    epsilon,
-    exploration_type,
-    optimizer_class,
-    replay_buffer_type,
-    trial_resources,
-    worker_resources,
-)
+from rlexp.config.rllib_compat.custom_models import custom_model
+from rlexp.config.rllib_compat.exploration import epsilon, exploration_type
+from rlexp.config.rllib_compat.groups import optimizer_class, replay_buffer_type, trial_resources, worker_resources
 from rlexp.config.rllib_compat.learners import learner_gpu, learner_per_gpu, sizes_for_each
 from rlexp.config.rllib_compat.literals import read_literal
 from rlexp.config.translation import Translation, node_of
@@ -130,14 +126,14 @@ def _frames(translation: Translation) -> None:
 
 def _shared_layers(translation: Translation) -> None:
     """PPO's own ``vf_share_layers`` had precedence over the model's."""
-    node = translation.take("config.vf_share_layers") if translation.run == "PPO" else None
+    node = translation.take("config.vf_share_layers") if built_in_base(translation.run) == "PPO" else None
     if node is not None and node.value is not None:
         translation.put("config.model.vf_share_layers", node, node)
         translation.notice(node, "config.vf_share_layers is config.model.vf_share_layers now")
 
 
 def _kl_loss(translation: Translation) -> None:
-    node = translation.take("config.use_kl_loss") if translation.run == "PPO" else None
+    node = translation.take("config.use_kl_loss") if built_in_base(translation.run) == "PPO" else None
     if node is not None and node.value is False:
         translation.put("config.kl_coeff", 0, node)
         translation.notice(node, "config.use_kl_loss: false is kl_coeff: 0")
@@ -145,7 +141,7 @@ def _kl_loss(translation: Translation) -> None:
 
 def _whole_episodes(translation: Translation) -> None:
     """Returns need whole episodes: up to 0.5.3 they were RLlib's default, and later it refused anything else."""
-    node = translation.find("config.use_gae") if translation.run == "PPO" else None
+    node = translation.find("config.use_gae") if built_in_base(translation.run) == "PPO" else None
     if node is None or node.value is not False:
         return
     if translation.put_unless_given("config.batch_mode", "complete_episodes", node):
@@ -184,6 +180,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _words,
     _videos,
     _automatic,
+    custom_model,
     _frames,
     _shared_layers,
     _kl_loss,
