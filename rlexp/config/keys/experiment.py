@@ -193,7 +193,8 @@ class Experiment(KeyGroup):
     def _unfit_filters(self) -> Iterator[Conflict]:
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""
         config, model = self.config, self.config.model
-        scaled = config.preprocessor_pref is not None and is_atari(self.env)
+        is_scaled_only = config.effective_preprocessor_pref is not None and not config.env_wrappers
+        scaled = is_scaled_only and is_atari(self.env)
         found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
         if found is not None:
             message, hint = found
