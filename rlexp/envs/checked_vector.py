@@ -47,9 +47,7 @@ class CheckedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         space = vector.single_observation_space
         self._shape = (num_envs, *space.shape) if isinstance(space, Box) else None
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:

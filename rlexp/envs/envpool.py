@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,11 +40,10 @@ def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> E
     ``horizon`` cuts episodes after so many steps, if the task does not do so before.
     """
     try:
-        import envpool
+        tasks = _library().list_all_envs()
     except ImportError as error:
         raise UsageError(f"env {config.env} needs EnvPool: {error}", "pip install 'rlexp[envpool]'") from error
     task = config.env.removeprefix(ENVPOOL)
-    tasks = envpool.list_all_envs()
     if task not in tasks:
         close = difflib.get_close_matches(task, tasks, n=1)
         hint = f"did you mean {ENVPOOL}{close[0]}?" if close else "envpool.list_all_envs() has the names"
@@ -56,38 +56,43 @@ def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> E
         )
     arguments = {**config.env_config, "num_threads": min(config.num_threads, num_envs)}
     if horizon is not None:
-        limit = envpool.make_spec(task).config.max_episode_steps
+        limit = _library().make_spec(task).config.max_episode_steps
         arguments["max_episode_steps"] = min(horizon, limit)
     return EnvPoolEnv(task, arguments, num_envs)
+
+
+def _library() -> Any:
+    """Return EnvPool; its import takes a second, and raises ImportError where it is missing."""
+    return importlib.import_module("envpool")
 
 
 class EnvPoolEnv(VectorEnv[Array, Array, Array]):
     """M envs of a task; owns the pool, with its threads.
 
-    A pool has its seed when it is made, so a reset with a seed makes another one. Images ``[C, H, W]`` are shown as
+    A pool has its seed when it is made, so each reset with a seed makes one. Images ``[C, H, W]`` are shown as
     ``[H, W, C]``. Infos are left out.
     """
 
     def __init__(self, task: str, arguments: Mapping[str, Any], num_envs: int) -> None:
-        """Raises UsageError for arguments that the task does not take."""
+        """Raise UsageError for arguments that the task does not take."""
         self._task, self._arguments = task, dict(arguments)
+        self._pool: Any = None
         self.num_envs = num_envs
-        self._pool = self._made(seed=0)
-        space = self._pool.single_observation_space
-        self._shows_channels_first = (
-            isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == IMAGE_RANK
-        )
-        self.single_observation_space = _channels_last(space) if self._shows_channels_first else space
-        self.single_action_space = self._pool.single_action_space
+        space, self.single_action_space = self._spaces()
+        is_image = isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == IMAGE_RANK
+        self._shows_channels_first = is_image
+        self.single_observation_space = _channels_last(space) if is_image else space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.metadata = {**self._pool.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.render_mode = self._pool.render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = arguments.get("render_mode")
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         first = seed[0] if isinstance(seed, list) else seed
+        if first is None and self._pool is None:
+            first = int(self.np_random.integers(LARGEST_SEED))
         if first is not None:
-            self._pool.close()
+            self.close_extras()
             self._pool = self._made(first % LARGEST_SEED)
         obs, _ = self._pool.reset()
         return self._observations(obs), {}
@@ -102,19 +107,25 @@ class EnvPoolEnv(VectorEnv[Array, Array, Array]):
         return self._pool.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._pool.close()
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
 
-    def _made(self, seed: int) -> Any:
-        import envpool
-
+    def _spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Return the observation and the action space of an env, as EnvPool has them."""
         with _without_advice():
             try:
-                return envpool.make(
-                    self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seed, **self._arguments
-                )
+                spec = _library().make_spec(self._task, num_envs=self.num_envs, **self._arguments)
             except (AssertionError, KeyError, TypeError, ValueError) as error:
                 message = f"env {ENVPOOL}{self._task}: {type(error).__name__}: {error}"
                 raise UsageError(message, "check env_config: its keys are the arguments of envpool.make") from error
+            return spec.gymnasium_observation_space, spec.gymnasium_action_space
+
+    def _made(self, seed: int) -> Any:
+        with _without_advice():
+            pool = _library().make(self._task, "gymnasium", num_envs=self.num_envs, seed=seed, **self._arguments)
+            assert pool.observation_space is not None  # made when it is asked for first, with that advice
+        return pool
 
     def _observations(self, obs: Any) -> Any:
         return np.ascontiguousarray(np.moveaxis(obs, 1, -1)) if self._shows_channels_first else obs

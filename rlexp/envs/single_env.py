@@ -30,7 +30,8 @@ class SingleEnv(gym.Env[Any, Any]):
         return self._only(obs), {}
 
     def step(self, action: Any) -> Step:
-        actions = concatenate(self.action_space, [action], create_empty_array(self.action_space, 1))
+        actions: Any = create_empty_array(self.action_space, 1)
+        actions = concatenate(self.action_space, [action], actions)
         obs, rewards, terminated, truncated, _ = self._vector.step(actions)
         return self._only(obs), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
 

@@ -65,7 +65,9 @@ def _preprocessor_class(given: UserClass) -> type[Preprocessor]:
     if hasattr(found, "_init_shape"):
         message = f"{PREPROCESSOR} {given.name} is a preprocessor of RLlib, which rlexp does not have"
         raise UsageError(message, FROM_RLLIB)
-    return classes.derived(PREPROCESSOR, given.name, found, Preprocessor, "rlexp.envs.Preprocessor")
+    base: type[Any] = Preprocessor
+    kind: type[Preprocessor] = classes.derived(PREPROCESSOR, given.name, found, base, "rlexp.envs.Preprocessor")
+    return kind
 
 
 def _needs_rllib(error: BaseException | None) -> bool:

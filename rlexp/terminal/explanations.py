@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.env_packages import provided_names
 from rlexp.config.reference.explain import (
     KeyReference,
     NamedValue,
@@ -67,6 +68,8 @@ def _explained(key: KeyReference) -> Iterator[str]:
     else:
         yield from _labelled("value", key.expects)
         yield from _labelled("default", _defaults(key))
+    if key.path == ("env",) and provided_names():
+        yield from _labelled("installed", ", ".join(provided_names()))
     if key.spellings:
         yield from _labelled("also", ", ".join(spelling for spelling in key.spellings))
 

@@ -85,7 +85,8 @@ class Experiment(KeyGroup):
     """The agent, in any case."""
 
     env: Annotated[str, AfterValidator(_env_name)]
-    """The environment: a Gymnasium id, or ``package.module:Class``."""
+    """The environment: a Gymnasium id, ``package.module:Class`` (an env or a vector env), an id that an installed
+    package brings by an entry point of the group ``rlexp.envs``, or ``envpool:TASK``."""
 
     stop: Annotated[dict[Annotated[str, AfterValidator(known_metric)], Number], AfterValidator(_stop_in_range)] = Field(
         default_factory=dict
