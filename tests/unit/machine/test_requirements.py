@@ -97,7 +97,7 @@ def test_missing_wrappers_and_preprocessors_are_errors_with_their_places(folder:
         f"config.env_wrappers.3 my_maze:make: {no_wrapper}",
         f"config.model.custom_preprocessor my_maze:Plain: {no_preprocessor}",
     ]
-    columns = [line.index(text) + 1 for text in ("my_maze:Wall", "{no_such:W", "my_maze:make")]
+    columns = [line.index(text) + 1 for text in ("'my_maze:Wall", "{'no_such:W", "'my_maze:make")]
     places = [f"/maze.yaml:{row}:{column}" for column in columns]
     assert [place for place, _ in found] == [*places, f"/maze.yaml:{last}:{below.index('my_maze:Plain') + 1}"]
 
