@@ -187,6 +187,8 @@ def _argument_hint(config: EnvConfig, error: BaseException) -> str | None:
     """Return how a class of the user's own gets its arguments; None for errors that are about something else."""
     if not isinstance(error, TypeError) or find_class(config.env) is None:
         return None
+    if "'num_envs'" in str(error):
+        return "a class of vector envs is made with the keyword argument num_envs: write def __init__(self, num_envs)"
     if config.env_config and re.search("unexpected keyword argument|required positional argument", str(error)):
         arguments = ", ".join(f"{name}=..." for name in config.env_config)
         return f"env_config gives keyword arguments: write def __init__(self, {arguments})"

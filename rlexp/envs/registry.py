@@ -24,6 +24,7 @@ OF_SEVERAL_AGENTS: Final = {
     "ray": ("MultiAgentEnv",),
 }
 """Classes of envs in which several agents play, by the library that has them."""
+UNKNOWN_ID: Final = "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
 def find_class(name: str) -> type[Env] | type[Vector] | None:
@@ -102,7 +103,7 @@ def find_spec(name: str) -> EnvSpec:
         return gym.spec(env_id)
     except (ImportError, gym.error.Error) as error:
         close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.7)
-        hint = f"did you mean {close[0]}?" if close else "write a Gymnasium id or package.module:Class"
+        hint = f"did you mean {close[0]}?" if close else UNKNOWN_ID
         raise UsageError(f"env {name} is not a Gymnasium environment: {error}", hint) from error
 
 

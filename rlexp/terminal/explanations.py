@@ -69,7 +69,7 @@ def _explained(key: KeyReference) -> Iterator[str]:
         yield from _labelled("value", key.expects)
         yield from _labelled("default", _defaults(key))
     if key.path == ("env",) and provided_names():
-        yield from _labelled("installed", ", ".join(provided_names()))
+        yield from _labelled("others", f"{', '.join(provided_names())}, of installed packages")
     if key.spellings:
         yield from _labelled("also", ", ".join(spelling for spelling in key.spellings))
 

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import distributions
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -52,6 +51,8 @@ def provider_of(env: str) -> Provider | None:
 @cache
 def providers(path: tuple[str, ...]) -> Mapping[str, Provider]:
     """Return the entry points of all packages that are installed in the folders of ``path``, by their names."""
+    from importlib.metadata import distributions  # takes longer to import than all keys
+
     found: dict[str, Provider] = {}
     packages: set[str] = set()
     for distribution in distributions(path=list(path)):

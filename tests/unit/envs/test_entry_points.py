@@ -13,8 +13,9 @@ from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys import env_packages
 from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.envs import EnvConfig, make_env, make_vector_env
+from rlexp.envs import EnvConfig, make_env, make_vector_env, registry
 from rlexp.errors import UsageError
+from rlexp.terminal.explanations import print_explanation
 from tests.envs import CountingEnv
 
 CODE = """
@@ -62,6 +63,8 @@ def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setattr(env_packages, "INSTALLED_IN", (str(tmp_path / "site"),))
     monkeypatch.delitem(sys.modules, "labyrinth_code", raising=False)
+    registry._loaded.cache_clear()
+    env_packages.providers.cache_clear()
     yield tmp_path / "site"
     gym.registry.pop("labyrinths/Large-v0", None)
 
@@ -112,11 +115,16 @@ def test_faulty_entry_point_names_its_package(env: str, message: str) -> None:
 
 def test_two_packages_with_the_same_name_are_refused(site_packages: Path) -> None:
     install(site_packages, "another", "[rlexp.envs]\nLabyrinth-v0 = another:Env\n")
-    env_packages.providers.cache_clear()
     with pytest.raises(UsageError, match="both bring envs as Labyrinth-v0") as caught:
         make_env(config("Labyrinth-v0"))
     assert "another" in caught.value.message
     assert "labyrinth" in caught.value.message
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_explain_lists_what_packages_bring(capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation("env")
+    assert "Labyrinth-v0" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("site_packages")
