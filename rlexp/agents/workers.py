@@ -104,5 +104,5 @@ def worker_spec(
 def reward_limits(config: CommonConfig, env: str) -> RewardLimits:
     """Return ``clip_rewards``, with null decided by the env."""
     if config.clip_rewards is None:
-        return config.preprocessor_pref == "deepmind" and is_atari(env)
+        return config.effective_preprocessor_pref == "deepmind" and is_atari(env)
     return config.clip_rewards

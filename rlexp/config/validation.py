@@ -13,6 +13,7 @@ from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
+from rlexp.config.keys.user_class import UserClass
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.table import old_groups
 from rlexp.config.space.samplers import GRID
@@ -130,6 +131,8 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
 def _hint_for_string(text: str, demand: str) -> str | None:
     if "metric" in demand:
         return hints.for_unknown_metric(text.removeprefix("min-"))
+    if UserClass.EXPECTED in demand:
+        return _hint_for_class(text)
     if "must be a mapping" in demand:
         spaced = with_space(text)
         return f"write a space after the colon: {spaced}" if spaced else None
@@ -145,6 +148,14 @@ def _hint_for_string(text: str, demand: str) -> str | None:
     number = float(found["number"])
     unit = found["unit"].lower()
     return f"write {_digits(number / 100 if unit == '%' else number * _MULTIPLES[unit])}"
+
+
+def _hint_for_class(text: str) -> str | None:
+    """Return how to write the name of a class that was meant, which RLlib's files had as a registered name."""
+    module, _, name = text.rpartition(".")
+    if not name.isidentifier():
+        return None
+    return f"write {module}:{name}" if module else f"rlexp has no registry of names: write my_module:{name}"
 
 
 def _digits(number: float) -> str:

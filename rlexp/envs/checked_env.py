@@ -36,14 +36,17 @@ _SLACK: Final = 0.01
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Passes everything on; raises EnvError for what ``env`` raises, and for results of another kind or shape."""
 
-    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
-        """``name`` is what an experiment calls the env; raises EnvError where it has no spaces."""
+    def __init__(self, env: gym.Env[Any, Any], name: str, part: str = "env") -> None:
+        """``name`` is what an experiment calls the env, and ``part`` what of it is to be corrected.
+
+        Raises EnvError where it has no spaces.
+        """
         for attribute in ("observation_space", "action_space"):
             if not isinstance(getattr(env, attribute, None), gym.Space):
                 message = f"env {name} has no {attribute}: it must be a gymnasium.Space"
                 raise EnvError(message, f"set self.{attribute} in __init__")
         super().__init__(env)
-        self._name = name
+        self._name, self._part = name, part
         space = env.observation_space
         self._shape = space.shape if isinstance(space, Box) else _NOT_A_BOX
 
@@ -51,7 +54,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._unexpected("reset", f"{_kind(result)}, not a tuple ({RESET_RESULT})")
         self._check("reset", *result)
@@ -61,7 +64,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
         if type(result) is not tuple or len(result) != 5:
             raise self._unexpected("step", f"{_kind(result)}, not a tuple ({STEP_RESULT})")
         obs, reward, terminated, truncated, info = result
@@ -82,13 +85,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except NotImplementedError as error:
             raise EnvError(f"env {self._name}: its class has no render method", HOW_TO_RENDER) from error
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
 
     def close(self) -> None:
         try:
             super().close()
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
 
     def _check(self, method: str, obs: Any, info: Any) -> None:
         space = self.env.observation_space
@@ -104,7 +107,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 raise self._unexpected("step", f"{name}: {_kind(value)}, not a bool")
 
     def _unexpected(self, method: str, what: str) -> EnvError:
-        return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the env")
+        return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the {self._part}")
 
 
 def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -115,8 +118,11 @@ def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     return env.env
 
 
-def env_error(name: str, error: BaseException) -> EnvError:
-    """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is."""
+def env_error(name: str, error: BaseException, part: str = "env") -> EnvError:
+    """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is.
+
+    ``part`` is what of it is to be corrected: the env, or a wrapper.
+    """
     if isinstance(error, EnvError):
         return error
     if isinstance(error, RlexpError):
@@ -125,8 +131,9 @@ def env_error(name: str, error: BaseException) -> EnvError:
     if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error):
         return EnvError(message, "reset must accept the keyword arguments seed and options")
     if isinstance(error, SystemExit):
-        return EnvError(message, "an env must not end its process: raise an exception instead")
-    return EnvError(message, "correct the env")
+        article = "an" if part == "env" else "a"
+        return EnvError(message, f"{article} {part} must not end its process: raise an exception instead")
+    return EnvError(message, f"correct the {part}")
 
 
 def _is_number(value: Any) -> bool:

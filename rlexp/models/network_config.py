@@ -66,7 +66,7 @@ def torso_config_of(
         conv_activation=model.conv_activation,
         post_fcnet_hiddens=tuple(model.post_fcnet_hiddens),
         post_fcnet_activation=model.post_fcnet_activation,
-        zero_mean=config.preprocessor_pref == "rllib" and model.zero_mean,
+        zero_mean=config.effective_preprocessor_pref == "rllib" and model.zero_mean,
         custom=custom,
     )
 

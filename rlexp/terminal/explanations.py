@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, experiment_class, find_agent
+from rlexp.config.keys.env_packages import provided_names
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.reference.explain import (
     KeyReference,
@@ -74,6 +75,8 @@ def _explained(key: KeyReference) -> Iterator[str]:
     installed = agents_of_packages() if key.path == ("run",) else ()
     if installed:
         yield from _labelled("others", ", ".join(installed))
+    if key.path == ("env",) and provided_names():
+        yield from _labelled("others", f"{', '.join(provided_names())}, of installed packages")
     if key.spellings:
         yield from _labelled("also", ", ".join(spelling for spelling in key.spellings))
 

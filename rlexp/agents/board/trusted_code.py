@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlexp.config.keys.env_ids import brought_by
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, modules_of
 
 
@@ -43,6 +44,9 @@ class TrustedCode:
             return None
         if modules_of(env):
             return Obstacle(f"plays {env}, a class of its own", f"--allow-env {env} allows it")
+        provider = brought_by(env)
+        if provider is not None:
+            return Obstacle(f"plays {env} of the package {provider.package}", f"--allow-env {env} allows it")
         if env_config:
             return Obstacle(f"gives {env} an env_config of its own", f"--allow-env {env} allows it")
         return None

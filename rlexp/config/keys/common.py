@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.capabilities import (
@@ -50,11 +50,16 @@ class CommonConfig(CommonKeys):
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = ()
     """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *("env_config", "model", "observation_filter", "preprocessor_pref", "optimizer"),
+        *("env_config", "env_wrappers", "model", "observation_filter", "preprocessor_pref", "optimizer"),
         *("num_workers", "min_num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
         *("num_gpus_per_worker", "custom_resources_per_worker", "placement"),
     )
     """Keys that pbt cannot change: a trial that copies another one keeps its own network and processes."""
+
+    @property
+    def effective_preprocessor_pref(self) -> Literal["deepmind", "rllib"] | None:
+        """``preprocessor_pref``, or None where a class of the user's own takes its place, as in RLlib."""
+        return None if self.model.custom_preprocessor is not None else self.preprocessor_pref
 
     @property
     def board_keys(self) -> BoardConfig | None:
@@ -129,7 +134,11 @@ class CommonConfig(CommonKeys):
     def user_parts(self) -> Iterator[UserPart]:
         """Yield the classes of the user's own that the keys name; a subclass adds to its parent's."""
         if self.model.custom_model is not None:
-            yield self.model.custom_model.as_part(CUSTOM_MODEL)
+            yield self.model.custom_model.as_part(CUSTOM_MODEL, "torch.nn.Module")
+        for index, wrapper in enumerate(self.env_wrappers):
+            yield wrapper.as_part(f"config.env_wrappers.{index}", "gymnasium.Wrapper")
+        if self.model.custom_preprocessor is not None:
+            yield self.model.custom_preprocessor.as_part("config.model.custom_preprocessor", "rlexp.envs.Preprocessor")
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.
@@ -140,6 +149,9 @@ class CommonConfig(CommonKeys):
             yield "lr", "lr_schedule is given"
         if self.model.custom_model is not None:
             yield from ((f"model.{key}", "custom_model has layers of its own") for key in LAYER_KEYS)
+        if self.model.custom_preprocessor is not None:
+            for key in ("preprocessor_pref", "model.dim", "model.grayscale", "model.framestack", "model.zero_mean"):
+                yield key, "model.custom_preprocessor is given"
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a number of workers to wait for that no trial has."""

@@ -20,6 +20,7 @@ from rlexp.config.keys.fields import (
     Schedule,
 )
 from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.user_class import UserClasses
 
 LARGEST_SEED = 2**32 - 1
 
@@ -116,11 +117,20 @@ class CommonKeys(KeyGroup):
     env_config: FreeForm = Field(default_factory=dict)
     """Keyword arguments for making the environment."""
 
+    env_wrappers: Annotated[UserClasses, RLEXP_ONLY] = ()
+    """Wrappers around each environment, the innermost first: ``package.module:Class``, or ``{package.module:Class:
+    {argument: value}}``. Classes derive from ``gymnasium.Wrapper``; Gymnasium's own are in ``gymnasium.wrappers``.
+
+    They wrap the env as it is made, behind its limit of steps and before its images and actions are prepared. An Atari
+    game with ``preprocessor_pref: deepmind`` is wrapped as prepared: a step is four frames, an episode is a life.
+    """
+
     preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
     """Preprocessing of Atari games. ``deepmind``: grey 84x84 frames, no-op starts, the maximum of two frames, one life
     per episode (Mnih et al. 2015). ``rllib``: scaled and centred frames, nothing else. Null: none.
 
-    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null.
+    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null. A
+    ``model.custom_preprocessor`` takes the place of all this.
     """
 
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"

@@ -85,7 +85,8 @@ class Experiment(KeyGroup):
     """The agent, in any case."""
 
     env: Annotated[str, AfterValidator(_env_name)]
-    """The environment: a Gymnasium id, or ``package.module:Class``."""
+    """The environment: a Gymnasium id, ``package.module:Class`` (an env or a vector env), an id that an installed
+    package brings by an entry point of the group ``rlexp.envs``, or ``envpool:TASK``."""
 
     stop: Annotated[dict[Annotated[str, AfterValidator(known_metric)], Number], AfterValidator(_stop_in_range)] = Field(
         default_factory=dict
@@ -193,7 +194,8 @@ class Experiment(KeyGroup):
     def _unfit_filters(self) -> Iterator[Conflict]:
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""
         config, model = self.config, self.config.model
-        scaled = config.preprocessor_pref is not None and is_atari(self.env) and model.custom_model is None
+        is_scaled_only = config.effective_preprocessor_pref is not None and not config.env_wrappers
+        scaled = is_scaled_only and is_atari(self.env) and model.custom_model is None
         found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
         if found is not None:
             message, hint = found

@@ -70,6 +70,11 @@ class ModelConfig(KeyGroup):
     zero_mean: bool = True
     """With ``preprocessor_pref: rllib``: scale pixels to -1 to 1. False: 0 to 1."""
 
+    custom_preprocessor: UserClass | None = None
+    """A class that turns observations into what the network sees: ``package.module:Class``, or ``{package.module:Class:
+    {argument: value}}``, derived from ``rlexp.envs.Preprocessor``. It gets observations as the env gives them: it takes
+    the place of ``preprocessor_pref``. Null: none."""
+
     @property
     def atari_dim(self) -> int:
         """``dim`` for Atari frames."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from pydantic import ValidationError
 from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import expectation
 from rlexp.config.keys.user_class import UserClass, UserClasses
+from rlexp.config.load import load_plan
+from rlexp.config.yaml.nodes import shown
+from rlexp.config.yaml.writer import to_yaml
+from rlexp.errors import ConfigError
 
 
 class Keys(KeyGroup):
@@ -71,3 +76,22 @@ def test_user_class_is_described_in_words_and_in_the_schema() -> None:
 def test_user_class_is_a_part_of_the_experiment() -> None:
     part = UserClass("a.b:C", {"x": 1}).as_part("config.key")
     assert (part.key, part.name, part.module, part.kwargs) == ("config.key", "a.b:C", "a.b", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("my_prep", "rlexp has no registry of names: write my_module:my_prep"),
+        ("my.module.Prep", "write my.module:Prep"),
+        ("my prep", None),
+    ],
+)
+def test_registered_name_of_rllib_is_told_how_to_name_the_class(given: str, hint: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    model = {"custom_preprocessor": given}
+    file.write_text(to_yaml({"e": {"run": "DQN", "env": "CartPole-v1", "config": {"model": model}}}), encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_plan([file])
+    (problem,) = refused.value.problems
+    assert problem.message == f"config.model.custom_preprocessor must be {UserClass.EXPECTED}, got {shown(given)}"
+    assert problem.hint == hint
