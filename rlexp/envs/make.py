@@ -58,9 +58,9 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
             return deepmind_env(_registered_env(config, None, rules.env_arguments), config.frames, rules)
         user_class = find_class(config.env)
         if user_class is None:
-            return _prepared(_registered_env(config, config.horizon, kwargs), config)
+            return prepared(_registered_env(config, config.horizon, kwargs), config)
         env = CheckedEnv(user_class(**kwargs), config.env)
-        return _prepared(TimeLimit(env, config.horizon) if config.horizon else env, config)
+        return prepared(TimeLimit(env, config.horizon) if config.horizon else env, config)
     except EnvError as error:
         raise UsageError(error.message, error.hint) from error
     except RlexpError:
@@ -145,7 +145,7 @@ def _without_advice_on_versions() -> Iterator[None]:
         yield
 
 
-def _prepared(env: Env, config: EnvConfig) -> Env:
+def prepared(env: Env, config: EnvConfig) -> Env:
     """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
     check_layout(config.env, env.observation_space)
     if config.frames is not None and _changes_images(env.observation_space, config.frames):
