@@ -115,11 +115,12 @@ class OwnSpaces:
             actions = self.numbered.action(actions)
         return actions if self.bounded is None else self.bounded.actions(actions)
 
-    def _rows(self, observations: Any) -> Iterator[Any]:
+    def _rows(self, observations: Any) -> list[Any]:
+        """Return the observations of a batch one by one."""
         if isinstance(observations, list):
-            return iter(observations)
+            return observations
         try:
-            return iterate(batch_space(self.observation_space, _length(observations)), observations)
+            return list(iterate(batch_space(self.observation_space, _length(observations)), observations))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise UsageError(
                 f"the observations are no batch of {self.observation_space}: {error}",
