@@ -163,10 +163,13 @@ class OwnSpaces:
             given.dtype == space.dtype or np.can_cast(given.dtype, space.dtype, "same_kind")
         ):
             raise self._unexpected(where, f"shape {shape} and dtype {space.dtype}", _kind(given))
+        if given.dtype != space.dtype:
+            with np.errstate(over="ignore"):  # what is infinite then is refused below
+                given = given.astype(space.dtype)
         if given.dtype.kind == "f" and not np.isfinite(given).all():
             worst = given[~np.isfinite(given)].flat[0]
-            raise self._unexpected(where, "finite numbers", f"{worst:g} among them")
-        return given.astype(space.dtype, copy=False)
+            raise self._unexpected(where, f"finite numbers of dtype {space.dtype}", f"{worst:g} among them")
+        return given
 
     def _unexpected(self, where: str, expected: str, given: str) -> UsageError:
         hint = f"observations of env {self.env} are {self.observation_space}"

@@ -104,7 +104,8 @@ def test_discrete_actions_are_numbers_that_the_env_takes(tmp_path: Path) -> None
     [
         ("vector", np.zeros(4), "expected shape (3,) and dtype float32, given shape (4,) and dtype float64"),
         ("vector", [0.0, [1.0], 2.0], "expected shape (3,) and dtype float32, given list [0.0, [1.0], 2.0]"),
-        ("vector", np.array([0.0, np.nan, 0.0]), "expected finite numbers, given nan among them"),
+        ("vector", np.array([0.0, np.nan, 0.0]), "expected finite numbers of dtype float32, given nan among them"),
+        ("vector", np.array([0.0, 1e300, 0.0]), "expected finite numbers of dtype float32, given inf among them"),
         ("image", np.zeros((16, 12, 3)), "expected shape (16, 12, 3) and dtype uint8, given shape (16, 12, 3) and"),
         ("number", 5, "expected Discrete(5), given int 5"),
         ("dict", {"place": np.zeros(2)}, "expected a dict with the keys ['place', 'room'], given ['place']"),
