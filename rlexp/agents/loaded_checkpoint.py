@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlexp.agents.observation_filters import GROUP as FILTERS
 from rlexp.agents.observation_filters import ObservationFilters
-from rlexp.agents.registry import agent_class
+from rlexp.agents.registry import policies_of
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.agents import experiment_class, find_agent
@@ -53,8 +53,10 @@ class LoadedCheckpoint:
     env_config: EnvConfig
 
     @staticmethod
-    def load(path: Path, explore: bool | None = None) -> LoadedCheckpoint:
+    def load(path: Path, explore: bool | None = None, imports: Sequence[str] = ()) -> LoadedCheckpoint:
         """Read a checkpoint; ``explore`` replaces that of its ``evaluation_config``.
+
+        ``imports`` are modules that the caller wants to be imported beside those that it names.
 
         Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it names modules of the
         user's own and may be a stranger's.
@@ -68,6 +70,7 @@ class LoadedCheckpoint:
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
             refuse_modules_within(run_of(path), UserModules(named, modules.folders))
+        modules = replace(modules, imports=tuple(dict.fromkeys((*modules.imports, *imports))))
         return LoadedCheckpoint(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
 
     def seed(self, stream: str, given: int | None) -> int:
@@ -81,7 +84,7 @@ class LoadedCheckpoint:
         """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         observation_space, action_space = spaces_of(self.env_config)
-        policy = agent_class(self.experiment).make_policy(
+        policy = policies_of(self.experiment).make_policy(
             self.experiment.config, observation_space, action_space, self.env_config.modules
         )
         try:
@@ -99,13 +102,17 @@ class LoadedCheckpoint:
             with np.errstate(over="ignore", invalid="ignore"):
                 yield
         except NotFiniteError as error:
-            largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
-            name = max(largest, key=largest.__getitem__)
-            raise CheckpointError(
-                f"checkpoint {self.checkpoint.path}: {error.message}; of its weights, {WEIGHTS}/{name} has the largest,"
-                f" {largest[name]:.3g}",
-                "the training diverged, or the file was changed; use an earlier checkpoint",
-            ) from error
+            raise self.divergence(error) from error
+
+    def divergence(self, error: NotFiniteError) -> CheckpointError:
+        """Return what a policy's outputs that are not finite mean; names the largest weight."""
+        largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
+        name = max(largest, key=largest.__getitem__)
+        return CheckpointError(
+            f"checkpoint {self.checkpoint.path}: {error.message}; of its weights, {WEIGHTS}/{name} has the largest,"
+            f" {largest[name]:.3g}",
+            "the training diverged, or the file was changed; use an earlier checkpoint",
+        )
 
 
 def _with_explore(experiment: Experiment, explore: bool) -> Experiment:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -35,29 +36,16 @@ from rlexp.commands.options import (
     load_options,
     search_flags,
 )
-from rlexp.config.command_line import LoadOptions, experiment_text, option_at
+from rlexp.commands.rllib_options import plan_of_text, refuse_beside_files
+from rlexp.config.command_line import experiment_text
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
-from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BoardAddress
-
-_OF_AN_EXPERIMENT: Final = {
-    "agent": "rlexp run FILE -o run=APEX overrides a value in the file",
-    "env": "rlexp run FILE -o env=CartPole-v1 overrides a value in the file",
-    "config": "rlexp run FILE -o config.lr=0.001 overrides a value in the file",
-    "stop": "rlexp run FILE -o stop.timesteps_total=10000 overrides a value in the file",
-    "name": "rlexp run FILE --name NAME names the run's directory",
-    "num_samples": "rlexp run FILE -o num_samples=3 overrides a value in the file",
-    "checkpoint_freq": "rlexp run FILE -o checkpoint_freq=10 overrides a value in the file",
-    "checkpoint_at_end": "rlexp run FILE -o checkpoint_at_end=true overrides a value in the file",
-}
-"""Parameters of ``train`` that describe an experiment, and what to do instead where a file describes it."""
-
 
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
 SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
@@ -104,7 +92,7 @@ def run(
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
     plan = load_plan(files, overrides or (), seed, options)
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
+    return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
 
 
 def sweep(
@@ -153,7 +141,7 @@ def sweep(
     outlive_readers()
     plan = load_plan([file], overrides or (), seed, options)
     only_sweep(plan)
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
+    return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
 
 
 def resume(
@@ -224,18 +212,18 @@ def train(
     outlive_readers()
     joining = choose(address, os.environ, wait, working_dir)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
-    options, flags = load_options(imports, False, fit, joining=joining), _Flags(out, debug=debug, joining=joining)
+    options, flags = load_options(imports, False, fit, joining=joining), RunFlags(out, debug=debug, joining=joining)
     if given:
-        _refuse_beside_files(context)
+        refuse_beside_files(context)
         return _train(load_plan(given, options=options), flags)
     keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
     text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
     with TemporaryDirectory() as folder:
-        return _train(_plan_of_text(text, Path(folder) / "experiment.yaml", options), flags)
+        return _train(plan_of_text(text, Path(folder) / "experiment.yaml", options), flags)
 
 
 @dataclass(frozen=True)
-class _Flags:
+class RunFlags:
     """The options of a run, apart from its experiments."""
 
     out: Path
@@ -246,9 +234,24 @@ class _Flags:
     debug: bool = False
     joining: Joining = OWN
     board: BoardAddress | None = None
+    command: Sequence[str] | None = None
+    """What the run's record says started it; None: the words of this process's command line."""
 
 
-def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """How a run or sweep ended, and where it is."""
+
+    exit_code: int
+    directory: Path | None
+    """None where it was interrupted before it had one."""
+
+
+def _train(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -> None:
+    raise typer.Exit(train_plan(plan, flags, allow_failures).exit_code)
+
+
+def train_plan(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -> Trained:
     """Run a plan; a sweep where ``allow_failures`` says how many of its trials may fail."""
     if allow_failures is None:
         refuse_sweeps(plan)
@@ -261,38 +264,11 @@ def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None
     from rlexp.tuning.run import RunOptions, run_plan
     from rlexp.tuning.sweep import run_sweep
 
-    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv, flags.joining, flags.board)
+    command = sys.argv if flags.command is None else flags.command
+    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, command, flags.joining, flags.board)
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
         if allow_failures is None:
             code = run_plan(plan, options, display)
         else:
             code = run_sweep(plan, options, display, allow_failures)
-    raise typer.Exit(code)
-
-
-def _refuse_beside_files(context: typer.Context) -> None:
-    """Raise UsageError where options were given that describe an experiment: a file describes its own."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        # By its name: some versions of typer carry a copy of click with its own enumeration of sources.
-        if name in _OF_AN_EXPERIMENT and source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{parameter.opts[0]} cannot be combined with a file", _OF_AN_EXPERIMENT[name])
-
-
-def _plan_of_text(text: str, path: Path, options: LoadOptions) -> Plan:
-    """Return the plan of a text that options of the command line made, written to ``path``; messages name the options.
-
-    Raises ConfigError as ``load_plan`` does.
-    """
-    path.write_text(text, encoding="utf-8")
-
-    def option(where: str) -> str:
-        line = where.removeprefix(f"{path}:").partition(":")[0]
-        return option_at(text, int(line)) if line.isdecimal() else where
-
-    try:
-        plan = load_plan([path], options=options)
-    except ConfigError as error:
-        raise ConfigError([replace(problem, where=option(problem.where)) for problem in error.problems]) from None
-    return replace(plan, notices=tuple(replace(notice, where=option(notice.where)) for notice in plan.notices))
+    return Trained(code, display.run_directory)

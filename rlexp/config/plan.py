@@ -17,6 +17,7 @@ from rlexp.config.space.grid import SEARCH
 from rlexp.config.variants.axes import resolved, varied_values, without_section
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import Finding, Node
+from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
@@ -41,8 +42,8 @@ class Plan:
     trials: tuple[Trial, ...]
     """The trials of all experiments, in the order of the files; of sweeps, those that are known beforehand."""
     notices: tuple[Notice, ...]
-    sources: tuple[Path, ...]
-    """The files read."""
+    sources: tuple[Path | ExperimentDict, ...]
+    """The files read, and dicts in place of files."""
     modules: UserModules = NO_MODULES
     """The user's own modules, which every process that makes an environment may import."""
     sweeps: tuple[Sweep, ...] = ()
@@ -71,7 +72,7 @@ class Plan:
 
 def planned(
     parsed_experiments: Sequence[ParsedExperiment],
-    sources: tuple[Path, ...],
+    sources: tuple[Path | ExperimentDict, ...],
     modules: UserModules,
     fresh_seed: Callable[[], int],
 ) -> Plan:

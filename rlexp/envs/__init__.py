@@ -6,6 +6,7 @@ from rlexp.envs.checked_env import check_first_steps, given_env
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.frames import is_image
 from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env, spaces_of
+from rlexp.envs.own_spaces import OwnSpaces, playable_config
 from rlexp.envs.preprocessor import Preprocessor
 from rlexp.envs.spaces import (
     check_spaces,
@@ -21,6 +22,7 @@ __all__ = [
     "Env",
     "EnvConfig",
     "FrameConfig",
+    "OwnSpaces",
     "Preprocessor",
     "check_first_steps",
     "check_spaces",
@@ -34,5 +36,6 @@ __all__ = [
     "make_vector_env",
     "observation_bytes",
     "observation_shape",
+    "playable_config",
     "spaces_of",
 ]

@@ -65,7 +65,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
             game = _registered_env(config, None, rules.env_arguments)
             return deepmind_env(game, config.frames, rules, partial(wrapped, config=config))
         env = wrapped(_cut_env(config, kwargs), config)
-        return _prepared(preprocessed(env, config), config)
+        return prepared(preprocessed(env, config), config)
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str,
     return CheckedEnv(env, config.env)
 
 
-def _prepared(env: Env, config: EnvConfig) -> Env:
+def prepared(env: Env, config: EnvConfig) -> Env:
     """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
     check_layout(config.env, env.observation_space)
     if config.frames is not None and changes_images(env.observation_space, config.frames):

@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
     "__init__": 13,
+    "api": 12,
     "cli": 12,
     "commands": 11,
     "terminal": 10,

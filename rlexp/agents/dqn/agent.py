@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlexp.agents.dqn.exploration import EpsilonGreedyPolicy, EpsilonSchedule
+from rlexp.agents.dqn.exploration import EpsilonSchedule
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
-from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
@@ -55,19 +55,17 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         action_space: gym.Space[Any],
         modules: UserModules = NO_MODULES,
     ) -> Policy:
-        return DQNPolicy(q_network_config(config, observation_space, action_space, modules))
+        return DQNPolicies.make_policy(config, observation_space, action_space, modules)
 
     @classmethod
     def exploring_player(
         cls, config: DQNConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
     ) -> ActingPolicy:
-        assert isinstance(action_space, gym.spaces.Discrete)
-        epsilons = np.full(num_envs, config.evaluation_epsilon)
-        return EpsilonGreedyPolicy(policy, epsilons, int(action_space.n), seed)
+        return DQNPolicies.exploring_player(config, policy, action_space, num_envs, seed)
 
     @classmethod
     def evaluation_exploration(cls, config: DQNConfigT) -> Mapping[str, float]:
-        return {"epsilon": config.evaluation_epsilon}
+        return DQNPolicies.evaluation_exploration(config)
 
     def make_learner(self) -> Learner:
         config = self.config

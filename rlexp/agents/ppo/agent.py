@@ -14,16 +14,16 @@ from rlexp.agents.ppo.advantages import Advantages
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.ppo.learner_group import LearnerGroup
 from rlexp.agents.ppo.learner_process import LearnerSpec
-from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
+from rlexp.agents.ppo.policies import PPOPolicies, actor_critic_config
+from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
-from rlexp.envs import is_byte_vector
-from rlexp.models import ActorCriticConfig, torso_config_of
-from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
+from rlexp.models import ActorCriticConfig
+from rlexp.models.action_distributions import actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Policy
 from rlexp.rollout.evaluation import ActingPolicy
@@ -52,15 +52,13 @@ class PPOAgent(Agent[PPOConfig]):
         action_space: gym.Space[Any],
         modules: UserModules = NO_MODULES,
     ) -> Policy:
-        actions = actions_of(action_space)
-        return PPOPolicy(actor_critic_config(config, observation_space, actions, modules), actions)
+        return PPOPolicies.make_policy(config, observation_space, action_space, modules)
 
     @classmethod
     def exploring_player(
         cls, config: PPOConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
     ) -> ActingPolicy:
-        assert isinstance(policy, PPOPolicy)
-        return StochasticPlayer(policy, seed)
+        return PPOPolicies.exploring_player(config, policy, action_space, num_envs, seed)
 
     def make_learner(self) -> Learner:
         config, network, actions = self.config, self.network_config(), actions_of(self.action_space)
@@ -128,22 +126,6 @@ class PPOAgent(Agent[PPOConfig]):
                 " raise vf_clip_param or scale the rewards"
             )
         return {}
-
-
-def actor_critic_config(
-    config: PPOConfig, observation_space: gym.Space[Any], actions: Actions, modules: UserModules = NO_MODULES
-) -> ActorCriticConfig:
-    """Return the shape of the network for an env's (checked) spaces; ``modules`` may be imported for it."""
-    assert observation_space.shape is not None
-    is_free = config.model.free_log_std and isinstance(actions, GaussianActions)
-    return ActorCriticConfig(
-        observation_shape=observation_space.shape,
-        num_inputs=actions.num_inputs,
-        num_free_log_std=actions.num_inputs // 2 if is_free else 0,
-        torso=torso_config_of(config, observation_space, modules),
-        shares_torso=config.model.vf_share_layers,
-        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
-    )
 
 
 def learner_config(config: PPOConfig, device: str) -> PPOLearnerConfig:

@@ -195,5 +195,6 @@ class ApexExperiment(Experiment):
     """An experiment with Ape-X."""
 
     AGENT: ClassVar[str] = "rlexp.agents.apex.agent:ApexAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
     run: Literal["APEX"]
     config: ApexConfig = ApexConfig()

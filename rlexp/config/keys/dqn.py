@@ -208,5 +208,6 @@ class DQNExperiment(Experiment):
     """An experiment with DQN."""
 
     AGENT: ClassVar[str] = "rlexp.agents.dqn.agent:DQNAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
     run: Literal["DQN"]
     config: DQNConfig = DQNConfig()

@@ -77,6 +77,8 @@ class Experiment(KeyGroup):
 
     AGENT: ClassVar[str]
     """The module and class that train it, imported when it is run."""
+    POLICIES: ClassVar[str] = ""
+    """The same of what plays its checkpoints, where that needs less than the agent."""
 
     name: Annotated[str, AfterValidator(_folder_name)]
     """The name of the experiment: the key above it in its file, and its folder among the results."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import UsageError
+from rlexp.results import tensorboard_server
 from rlexp.results.tensorboard_server import _checked_port, _free_port, run_tensorboard
 
 
@@ -56,13 +57,13 @@ def test_default_port_is_next_free_one(taken: int, monkeypatch: pytest.MonkeyPat
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         free = other.getsockname()[1]
-    monkeypatch.setattr("rlexp.results.tensorboard_server._USUAL_PORTS", (taken, free))
+    monkeypatch.setattr(tensorboard_server, "_USUAL_PORTS", (taken, free))
     assert _free_port("127.0.0.1") == free
     assert _checked_port("127.0.0.1", free) == free
 
 
 def test_all_usual_ports_in_use(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlexp.results.tensorboard_server._USUAL_PORTS", range(taken, taken + 1))
+    monkeypatch.setattr(tensorboard_server, "_USUAL_PORTS", range(taken, taken + 1))
     with pytest.raises(UsageError, match=f"port {taken} of 127.0.0.1 is in use"):
         _free_port("127.0.0.1")
 
