@@ -14,12 +14,14 @@ from pydantic.fields import FieldInfo
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import LARGEST_COUNT, RLEXP_ONLY, Expects, KeyGroup
+from rlexp.config.keys.user_class import UserClass
 
 KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
 
 _WORDS: Mapping[Any, str] = MappingProxyType(
     {bool: "true or false", int: "a whole number", float: "a number", str: "a string", NoneType: "null"}
+    | {UserClass: UserClass.EXPECTED}
 )
 MAPPING = "a mapping"
 """What a key expects that has other keys below it, its own or the user's."""
