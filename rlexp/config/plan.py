@@ -159,7 +159,8 @@ def _env_places(parsed: ParsedExperiment) -> Iterable[tuple[tuple[str, str], str
 def _part_places(parsed: ParsedExperiment) -> Iterable[tuple[UserPart, str]]:
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         for part in experiment.config.user_parts():
-            yield part, str((written.find(tuple(part.key.split("."))) or written).place)
+            path = tuple(int(key) if key.isdecimal() else key for key in part.key.split("."))
+            yield part, str((written.find(path) or written).place)
 
 
 def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from rlexp.agents.registry import agent_class
+from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
 from rlexp.runs.files import TrialFiles
@@ -252,6 +253,7 @@ class ExperimentTrainable(tune.Trainable):
         assert self._agent is not None
         self._files.check()
         path = self._agent.save(checkpoint_directory(self._files.folder, iteration), self._metadata(row))
+        announce_checkpoint(self._agent.callbacks, path, row)
         kept = self._files.put_checkpoint(path)
         if experiment.config.monitor:
             pictures, fps = self._agent.film()

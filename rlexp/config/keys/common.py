@@ -127,7 +127,17 @@ class CommonConfig(CommonKeys):
 
     def user_parts(self) -> Iterator[UserPart]:
         """Yield the classes of the user's own that the keys name; a subclass adds to its parent's."""
-        yield from ()
+        yield from self.callback_parts
+
+    @property
+    def callback_parts(self) -> tuple[UserPart, ...]:
+        """The classes of ``callbacks``."""
+        parts = enumerate(self.callbacks)
+        several = len(self.callbacks) > 1
+        return tuple(
+            each.as_part(f"config.callbacks.{index}" if several else "config.callbacks", "rlexp.callbacks.Callbacks")
+            for index, each in parts
+        )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.

@@ -32,9 +32,9 @@ class UserClass:
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments."""
 
-    def as_part(self, key: str) -> UserPart:
-        """Return it as the part that ``key``, such as ``config.env_wrappers``, names."""
-        return UserPart(key, self.name, self.kwargs)
+    def as_part(self, key: str, base: str = "") -> UserPart:
+        """Return it as the part that ``key`` names, such as ``config.env_wrappers.0``; it derives from ``base``."""
+        return UserPart(key, self.name, self.kwargs, base)
 
     @classmethod
     def read(cls, value: Any) -> Self:
