@@ -32,6 +32,7 @@ from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 from rlexp.tuning.task_reports import TaskReports, save_into
+from rlexp.tuning.unreported_metrics import unreported_metrics
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
@@ -127,6 +128,7 @@ class ExperimentTrainable(tune.Trainable):
                 "timestamp": int(now.timestamp()),
                 "trial_name": self._assignment.trial.name,
             }
+            self._events += unreported_metrics(self._experiment, row, self._last_row)
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
             checkpoint = self._save_when_due(row, done, stopped or ended or moves, milestone)
