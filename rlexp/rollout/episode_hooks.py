@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from rlexp.callbacks import Callbacks, Episode, EpisodeEnd, EpisodeStart, EpisodeStep
 from rlexp.rollout.episodes import Finished
-from rlexp.rollout.user_callbacks import UserCallbacks, is_plain
+from rlexp.rollout.user_callbacks import UserCallbacks, plain_copy
 from rlexp.sample_batch import Array
 
 Vector = VectorEnv[Any, Any, Any]
@@ -106,8 +106,9 @@ class EpisodeHooks:
 
     def state(self) -> dict[str, Any] | None:
         """Return how far episodes are; None where their ``data`` cannot be written to a checkpoint."""
-        episodes = [None if running is None else _state_of(running) for running in self._running]
-        if not is_plain(episodes):
+        try:
+            episodes = [None if running is None else _state_of(running) for running in self._running]
+        except ValueError:
             return None
         return {"episodes": episodes, "num_begun": list(self._num_begun), "callbacks": self._callbacks.state()}
 
@@ -209,11 +210,13 @@ def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:
 
 
 def _state_of(running: _Running) -> dict[str, Any]:
+    """Return how far an episode is; ValueError where a checkpoint cannot hold its metrics or data."""
     episode = running.episode
     # NaN says that an episode has no such metric.
     metrics = {name: value for name, value in episode.metrics.items() if not _is_nan(value)}
     totals = {"episode_return": running.episode_return, "length": running.length}
-    return {"number": episode.number, "metrics": metrics, "data": episode.data, **totals}
+    own = {"metrics": plain_copy(metrics), "data": plain_copy(episode.data)}
+    return {"number": episode.number, **own, **totals}
 
 
 def _is_nan(value: Any) -> bool:

@@ -99,10 +99,14 @@ class UserCallbacks:
             state = callbacks.state()
         except (Exception, SystemExit) as error:
             raise _raised(name, "state", self._place, error) from error
-        if not isinstance(state, dict) or not is_plain(state):
-            message = f"callbacks {name}: state returned something that no checkpoint can hold"
-            raise CallbackError(message, "return a dict of finite numbers, strings, lists, dicts and arrays")
-        return state
+        hint = "return a dict of finite numbers, strings, lists, dicts and arrays"
+        if not isinstance(state, dict):
+            raise CallbackError(f"callbacks {name}: state returned {type(state).__name__}, not a dict", hint)
+        try:
+            copied: dict[str, Any] = plain_copy(state)
+        except ValueError as error:
+            raise CallbackError(f"callbacks {name}: what state returned cannot be saved: {error}", hint) from error
+        return copied
 
     def _refused(self, what: str, hint: str) -> CallbackError:
         names = ", ".join(name for name, _ in self._objects)
@@ -113,17 +117,18 @@ NO_CALLBACKS: Final = UserCallbacks()
 """Of an agent without callbacks."""
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether a checkpoint gives back ``value`` as it is."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) for key in value) and is_plain(list(value.values()))
+def plain_copy(value: Any) -> Any:
+    """Return a copy of ``value`` that a checkpoint can hold, NumPy's numbers as Python's; ValueError where none can."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain_copy(item) for key, item in value.items()}
     if isinstance(value, list):
-        return all(map(is_plain, value))
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind in _PLAIN_KINDS
-    if isinstance(value, np.generic):  # it comes back as a number of Python's
-        value = value.item()
-    return type(value) in _PLAIN or (type(value) is float and math.isfinite(value))
+        return [plain_copy(item) for item in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in _PLAIN_KINDS:
+        return value.copy()
+    number = value.item() if isinstance(value, np.generic) else value
+    if type(number) in _PLAIN or (type(number) is float and math.isfinite(number)):
+        return number
+    raise ValueError(f"no checkpoint can hold {type(value).__name__}")
 
 
 def _guarded(name: str, method: Callable[[Any], None], place: str) -> Callable[[Any], None]:

@@ -25,7 +25,8 @@ class Recorder(Callbacks):
     """Remembers what every hook is given; counts an episode's steps in its data, and reports them."""
 
     def on_episode_start(self, start: EpisodeStart) -> None:
-        start.episode.data["steps"] = 0
+        start.episode.data["steps"] = np.int64(0)  # as sums of what envs return are
+        start.metrics["begun"] = np.bool_(True)
         CALLS.append(("start", start))
 
     def on_episode_step(self, step: EpisodeStep) -> None:
@@ -62,7 +63,7 @@ class SuccessRate(Callbacks):
         iteration.metrics["iterations"] = self._num_iterations
 
     def state(self) -> dict[str, Any]:
-        return {"num_iterations": self._num_iterations}
+        return {"num_iterations": np.int64(self._num_iterations)}
 
     def load(self, state: dict[str, Any]) -> None:
         self._num_iterations = state["num_iterations"]

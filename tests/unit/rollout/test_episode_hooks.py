@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from rlexp.callbacks import EpisodeEnd, EpisodeStep
+from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStep
 from rlexp.config.keys.user_modules import UserPart
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.envs.env_config import FrameConfig
@@ -21,7 +22,7 @@ from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep, info_of, make_
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
 from rlexp.rollout.evaluation import EvaluationLimits, EvaluationWatch, play_episodes
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.user_callbacks import CallbackClasses
+from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from tests.behaviour.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
@@ -169,7 +170,7 @@ def test_hooks_of_several_classes_are_called_in_order() -> None:
     worker = RolloutWorker(spec_with("Recorder", "Ends"))
     episodes = episodes_of(sampled(worker, 100))
     worker.stop()
-    assert episodes.own_metrics.keys() == {"steps", "ended"}
+    assert episodes.own_metrics.keys() == {"begun", "steps", "ended"}
     assert len(episodes.own_metrics["ended"]) == len(episodes.returns)
 
 
@@ -315,6 +316,31 @@ class TestState:
         sampled(worker, 50)
         assert worker.state() is None
         worker.stop()
+
+
+class Saves(Callbacks):
+    """Returns ``state`` as its own."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def state(self) -> dict[str, Any]:
+        saved: dict[str, Any] = self._state
+        return saved
+
+
+@pytest.mark.parametrize("state", [{"x": object()}, {"x": float("nan")}, {1: 2}, {"x": (1, 2)}, [1], None])
+def test_a_state_that_no_checkpoint_holds_is_an_error(state: Any) -> None:
+    with pytest.raises(CallbackError, match=r"callbacks mine:Saves: .*state returned"):
+        UserCallbacks((("mine:Saves", Saves(state)),)).state()
+
+
+def test_a_state_is_a_copy_of_plain_data() -> None:
+    own = {"a": [1, 2.5, "x", None, True], "b": {"c": np.arange(3)}, "d": np.float32(0.5)}
+    (state,) = UserCallbacks((("mine:Saves", Saves(own)),)).state()["states"]
+    assert json.loads(json.dumps({"a": state["a"], "d": state["d"]})) == {"a": own["a"], "d": 0.5}
+    state["b"]["c"][:] = 9
+    assert own["b"]["c"].tolist() == [0, 1, 2]
 
 
 class TestErrors:
