@@ -336,7 +336,7 @@ def test_a_state_that_no_checkpoint_holds_is_an_error(state: Any) -> None:
 
 
 def test_a_state_is_a_copy_of_plain_data() -> None:
-    own = {"a": [1, 2.5, "x", None, True], "b": {"c": np.arange(3)}, "d": np.float32(0.5)}
+    own: dict[str, Any] = {"a": [1, 2.5, "x", None, True], "b": {"c": np.arange(3)}, "d": np.float32(0.5)}
     (state,) = UserCallbacks((("mine:Saves", Saves(own)),)).state()["states"]
     assert json.loads(json.dumps({"a": state["a"], "d": state["d"]})) == {"a": own["a"], "d": 0.5}
     state["b"]["c"][:] = 9
