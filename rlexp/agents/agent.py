@@ -19,6 +19,7 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.agents.stall_watch import StallWatch
+from rlexp.agents.trial_callbacks import end_iteration, trial_callbacks
 from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
@@ -66,12 +67,13 @@ class Agent(ABC, Generic[ConfigT]):
         """
         self.config = config
         self.env_config = env_config_of(env, config, modules)
+        self.callbacks = trial_callbacks(config, modules)
         self.pool = pool
         self.board = board
         self.seed = seed
         self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
-        self._progress = Progress(config.metrics_smoothing_episodes)
+        self._progress = Progress(config.metrics_smoothing_episodes, self.callbacks.episode_metrics)
         self._evaluation = AgentEvaluation(config, seed, self._evaluator, self.add_event)
         self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
@@ -188,7 +190,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.filters.synchronize(self.source)
         row = self._report(iteration, infos)
         evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)
-        return row | evaluated
+        return end_iteration(self.callbacks, row | evaluated)
 
     def evaluate(
         self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
@@ -219,7 +221,8 @@ class Agent(ABC, Generic[ConfigT]):
         with self.optimizer.paused() as learner:
             policy.set_weights(learner.get_weights())
         explore = partial(self.exploring_player, self.config, policy, self.action_space)
-        return Evaluator(self.env_config, self.config.evaluation_config, self.filters, policy, explore)
+        evaluation_config = self.config.evaluation_config
+        return Evaluator(self.env_config, evaluation_config, self.filters, policy, explore, self.callbacks)
 
     def save(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool = True) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises.
@@ -260,11 +263,13 @@ class Agent(ABC, Generic[ConfigT]):
             "optimizer": {type(self.optimizer).__name__: self.optimizer.state()},
             "rollout_fingerprint": rollout_fingerprint(self.env_config, self.config, self.board is not None),
             "source": self.source.state(),
+            "callbacks": self.callbacks.state(),
         }
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
         """Continue from the state of a checkpoint, and its arrays; an older one lacks all but the counters."""
         self._progress.load(state)
+        self.callbacks.load(state.get("callbacks"))
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
         self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
         if state.get("rollout_fingerprint") == rollout_fingerprint(

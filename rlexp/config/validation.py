@@ -94,7 +94,7 @@ def _unknown_metric(path: KeyPath, experiment: Node) -> Finding:
 
 def _wrong_value(detail: ErrorDetails, experiment: Node, run: str) -> Finding:
     path, value, demand = detail["loc"], detail["input"], _demand(detail, run)
-    node = experiment.find(path)
+    node = experiment.find(path) or (_node(path[:-1], experiment) if isinstance(path[-1], int) else None)
     place = node.place if node else experiment.key_place
     return Finding(place, f"{dotted(path)} {demand}, got {shown(value)}", _hint(path, value, demand, experiment))
 

@@ -18,6 +18,7 @@ from rlexp.rollout.accumulators import (
     FragmentAccumulator,
     refuse_unended_episodes,
 )
+from rlexp.rollout.episode_hooks import EpisodeHooks, make_episode_hooks
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
@@ -45,7 +46,7 @@ class RolloutWorker:
         self._policy_acts = not spec.rollout.sample_async
         acting_policy = self._policy if self._policy_acts else spec.make_policy()
         env_seed = derive_seed(spec.seed, "worker", spec.index, "env")
-        recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed)
+        recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed, _make_hooks(spec, env))
         self._recorder: Recorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
@@ -138,6 +139,14 @@ def _make_packer(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> FramePacker
         return None
     whole_episodes = spec.rollout.batch_mode == "complete_episodes"
     return FramePacker(env.num_envs, refuse_unended_episodes if whole_episodes else refuse_large_fragment)
+
+
+def _make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks | None:
+    if spec.callbacks is None:
+        return None
+    reported = spec.rollout.reported_envs
+    callbacks = spec.callbacks.make(f"worker {spec.index}")
+    return make_episode_hooks(callbacks, env, spec.index, None if reported is None else np.array(reported))
 
 
 def _make_accumulator(spec: WorkerSpec, num_envs: int) -> Accumulator:

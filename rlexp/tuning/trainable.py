@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from rlexp.agents.registry import agent_class
+from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
 from rlexp.runs.files import TrialFiles
@@ -31,6 +32,7 @@ from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
 from rlexp.tuning.task_reports import TaskReports, save_into
+from rlexp.tuning.unreported_metrics import unreported_metrics
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
@@ -126,6 +128,7 @@ class ExperimentTrainable(tune.Trainable):
                 "timestamp": int(now.timestamp()),
                 "trial_name": self._assignment.trial.name,
             }
+            self._events += unreported_metrics(self._experiment, row, self._last_row)
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
             checkpoint = self._save_when_due(row, done, stopped or ended or moves, milestone)
@@ -252,6 +255,7 @@ class ExperimentTrainable(tune.Trainable):
         assert self._agent is not None
         self._files.check()
         path = self._agent.save(checkpoint_directory(self._files.folder, iteration), self._metadata(row))
+        announce_checkpoint(self._agent.callbacks, path, row)
         kept = self._files.put_checkpoint(path)
         if experiment.config.monitor:
             pictures, fps = self._agent.film()

@@ -44,6 +44,7 @@ FLOORS = {
     "number_format": 0,
     "line_width": 0,
     "errors": 0,
+    "callbacks": 0,
 }
 FLOORS_OF_CONFIG = {
     "load": 11,
@@ -74,7 +75,7 @@ LIBRARIES = {
     "ray.tune": {"tuning"},
     "ray": {"tuning", "sessions", "task_pool"},
     "torch": {"models", "agents"},
-    "gymnasium": {"envs", "models", "rollout", "agents"},
+    "gymnasium": {"envs", "models", "rollout", "agents", "callbacks"},
     "typer": {"cli", "commands"},
     "yaml": {"config"},
     "redis": {"transport"},

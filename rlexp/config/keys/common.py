@@ -139,6 +139,17 @@ class CommonConfig(CommonKeys):
             yield wrapper.as_part(f"config.env_wrappers.{index}", "gymnasium.Wrapper")
         if self.model.custom_preprocessor is not None:
             yield self.model.custom_preprocessor.as_part("config.model.custom_preprocessor", "rlexp.envs.Preprocessor")
+        yield from self.callback_parts
+
+    @property
+    def callback_parts(self) -> tuple[UserPart, ...]:
+        """The classes of ``callbacks``."""
+        parts = enumerate(self.callbacks)
+        several = len(self.callbacks) > 1
+        return tuple(
+            each.as_part(f"config.callbacks.{index}" if several else "config.callbacks", "rlexp.callbacks.Callbacks")
+            for index, each in parts
+        )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     ClipRewards,
     Count,
     CountOrZero,
+    Expects,
     Fraction,
     FragmentLength,
     FreeForm,
@@ -20,9 +21,19 @@ from rlexp.config.keys.fields import (
     Schedule,
 )
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.user_class import UserClasses
+from rlexp.config.keys.user_class import UserClass, UserClasses
 
 LARGEST_SEED = 2**32 - 1
+
+
+def _as_list(value: Any) -> Any:
+    """Return a list of one class, which a file may give without the list."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str | dict | UserClass) else value
+
+
+Classes = Annotated[UserClasses, BeforeValidator(_as_list), Expects(f"{UserClass.EXPECTED}, or a list of them")]
 
 
 class EvaluationConfig(KeyGroup):
@@ -200,6 +211,14 @@ class CommonKeys(KeyGroup):
 
     evaluation_config: EvaluationConfig = EvaluationConfig()
     """What is different in evaluation episodes."""
+
+    callbacks: Classes = ()
+    """Classes of your own with hooks that are called at the start, step and end of episodes, and after iterations and
+    checkpoints: ``package.module:Class``, or ``{package.module:Class: {argument: value}}``, or a list of these.
+
+    Each derives from ``rlexp.callbacks.Callbacks``. Their own metrics are in the results as
+    ``custom_metrics/NAME_mean``, ``_min`` and ``_max``; ``stop`` and others can name them.
+    """
 
     monitor: bool = False
     """Record videos of evaluation episodes in the folder of the trial."""

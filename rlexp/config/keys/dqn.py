@@ -116,8 +116,8 @@ class DQNConfig(DQNKeys):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Nothing: replay takes what any weights have played."""
-        return None
+        """Callbacks, whose metrics no message carries: replay takes what any weights have played."""
+        return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     @property
     def playable_actions(self) -> PlayableActions:

@@ -15,7 +15,13 @@ from pydantic_core import PydanticCustomError
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import ENV_ID, is_atari
 from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
-from rlexp.config.keys.metric_names import AGENT_METRICS, EVALUATION_METRICS, KNOWN_METRICS, is_reward
+from rlexp.config.keys.metric_names import (
+    AGENT_METRICS,
+    EVALUATION_METRICS,
+    is_known,
+    is_own_metric,
+    may_be_negative,
+)
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
 from rlexp.config.keys.user_modules import modules_of
@@ -41,7 +47,7 @@ def _env_name(env: str) -> str:
 
 
 def _known_score(score: str) -> str:
-    if score.removeprefix("min-") not in KNOWN_METRICS:
+    if not is_known(score.removeprefix("min-")):
         raise PydanticCustomError(RULE, "must be a metric of the results, with min- in front if less is better")
     return score
 
@@ -61,7 +67,7 @@ def _stop_in_range(stop: dict[str, float]) -> dict[str, float]:
     conflicts = tuple(
         Conflict((metric,), f"{metric} must be a number > 0, got {number:g}", "only rewards can be 0 or negative")
         for metric, number in stop.items()
-        if number <= 0 and not is_reward(metric)
+        if number <= 0 and not may_be_negative(metric)
     )
     if conflicts:
         raise PydanticCustomError(CONFLICT, "numbers out of range", {"conflicts": conflicts})
@@ -169,12 +175,23 @@ class Experiment(KeyGroup):
         yield from super().conflicts()
         absent = set(AGENT_METRICS).difference(self.config.AGENT_COLUMNS)
         yield from self._never_reported(absent, f"{self.run} has no such metric", "name another metric")
+        own = {metric for metric in self._named_metrics if is_own_metric(metric)}
+        if not self.config.callbacks:
+            hint = "set config.callbacks to a class that reports it"
+            yield from self._never_reported(own, "there are no callbacks", hint)
         if not self.config.evaluation_interval:
+            of_evaluations = {metric for metric in own if metric.startswith("evaluation/") and self.config.callbacks}
             hint = "set config.evaluation_interval to the iterations between two evaluations"
-            yield from self._never_reported(set(EVALUATION_METRICS), "there are no evaluations", hint)
+            absent = of_evaluations.union(EVALUATION_METRICS)
+            yield from self._never_reported(absent, "there are no evaluations", hint)
         yield from self.config.env_conflicts(self.env)
         yield from self._unfit_filters()
         yield from self._useless_intervals()
+
+    @property
+    def _named_metrics(self) -> tuple[str, ...]:
+        """The metrics that its keys name."""
+        return (*self.stop, self.checkpoint_score_attr.removeprefix("min-"), self.search.metric)
 
     def _useless_intervals(self) -> Iterator[Conflict]:
         """Yield that the scheduler cannot know when to compare trials, or would never do so."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
-from rlexp.config.keys.metric_names import KNOWN_METRICS, is_reward
+from rlexp.config.keys.metric_names import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 
@@ -106,11 +106,12 @@ class _Agent:
         """Return the schema of ``stop``: the metrics, also in RLlib's spelling; only rewards can be 0 or negative."""
         number: Schema = {"type": "number"}
         count = {**number, "exclusiveMinimum": 0}
-        metrics = {name: _or_searched(number if is_reward(name) else count) for name in KNOWN_METRICS}
+        metrics = {name: _or_searched(number if may_be_negative(name) else count) for name in KNOWN_METRICS}
+        own = {f"^{OWN_METRIC_PATTERN}$": _or_searched(number)}
         older: Schema = {"sampler_results/": {}, "env_runners": {}, "^(num|agent)_": {}, "^eval/": {}}
         mapping = {"type": ["object", "null"], "additionalProperties": False, "properties": metrics}
         meaning = key_table(self._run)["stop",].meaning
-        return {"description": meaning, **_or_searched(mapping | {"patternProperties": older})}
+        return {"description": meaning, **_or_searched(mapping | {"patternProperties": own | older})}
 
     def _elsewhere(self, path: KeyName) -> dict[str, Schema]:
         """Return the keys of other mappings that may be in this one."""

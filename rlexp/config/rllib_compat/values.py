@@ -18,6 +18,12 @@ from rlexp.config.translation import Translation, node_of
 from rlexp.config.yaml.nodes import dotted, shown, written, written_keys
 
 _DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size", "num_cpus_per_learner")
+_DEFAULT_CALLBACKS = "DefaultCallbacks"
+_NO_CALLBACKS: tuple[object, ...] = (
+    *(None, False, {}, [], f"<{_DEFAULT_CALLBACKS}>"),
+    *(f"ray.rllib.{package}.callbacks.{_DEFAULT_CALLBACKS}" for package in ("agents", "algorithms")),
+)
+_CALLBACKS_HINT = "write a class that derives from rlexp.callbacks.Callbacks: callbacks: package.module:Class"
 _ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
 
 
@@ -165,6 +171,25 @@ def _env(translation: Translation) -> None:
     translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now")
 
 
+def _callbacks(translation: Translation) -> None:
+    """RLlib's default does nothing; functions by the names of hooks, its first form, are methods of a class here."""
+    node = translation.find("config.callbacks")
+    if node is None:
+        return
+    value = node.plain()
+    functions = value if isinstance(value, dict) else {}
+    if value in _NO_CALLBACKS or (functions and all(function is None for function in functions.values())):
+        translation.take("config.callbacks")
+    elif any(isinstance(name, str) and name.startswith("on_") for name in functions):
+        translation.take("config.callbacks")
+        message = "config.callbacks: rlexp does not call functions by the names of hooks, as the first RLlib did"
+        translation.problem(node, message, _CALLBACKS_HINT)
+    elif isinstance(value, str) and value.startswith("<"):
+        translation.take("config.callbacks")
+        message = f"config.callbacks: {shown(value)} is a class of RLlib"
+        translation.problem(node, message, _CALLBACKS_HINT)
+
+
 _STEPS: tuple[Callable[[Translation], None], ...] = (
     _literals,
     sizes_for_each,
@@ -185,5 +210,6 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _shared_layers,
     _kl_loss,
     _whole_episodes,
+    _callbacks,
     _env,
 )
