@@ -30,10 +30,12 @@ from rlexp.commands.options import (
     Overwrite,
     Quiet,
     Seed,
+    Track,
     Wait,
     WorkingDir,
     load_options,
     search_flags,
+    track_flags,
 )
 from rlexp.config.command_line import LoadOptions, experiment_text, option_at
 from rlexp.config.keys.search import SCHEDULERS
@@ -88,6 +90,7 @@ def run(
     keys: MasterOption = None,
     queue: QueueUrl = None,
     insecure: Insecure = False,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -99,7 +102,7 @@ def run(
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
-    options = load_options(imports, allow_unknown, fit, joining=joining)
+    options = load_options(imports, allow_unknown, fit, flags=track_flags(track), joining=joining)
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
@@ -132,6 +135,7 @@ def sweep(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: NoBoard = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -146,7 +150,8 @@ def sweep(
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
     refuse_board(board, "a sweep has many trials, and a board's task is one")
-    joining, flags = choose(address, os.environ, wait, working_dir), search_flags(section, searched or ())
+    joining = choose(address, os.environ, wait, working_dir)
+    flags = (*search_flags(section, searched or ()), *track_flags(track))
     options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=flags, joining=joining)
     if dry_run:
         return check_files([file], overrides or (), seed, options, joining, as_json=as_json)
@@ -166,6 +171,7 @@ def resume(
     keys: MasterOption = None,
     queue: QueueUrl = None,
     insecure: Insecure = False,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -179,11 +185,12 @@ def resume(
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
+    changes = [*(f"{flag.key}={flag.text}" for flag in track_flags(track)), *(overrides or ())]
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
-        code = resume_run(path, overrides or (), display, debug, joining, address_of_board)
+        code = resume_run(path, changes, display, debug, joining, address_of_board)
     raise typer.Exit(code)
 
 
@@ -215,6 +222,7 @@ def train(
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    track: Track = None,
     debug: Debug = False,
 ) -> None:
     """Train with the options of RLlib's command line.
@@ -224,7 +232,8 @@ def train(
     outlive_readers()
     joining = choose(address, os.environ, wait, working_dir)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
-    options, flags = load_options(imports, False, fit, joining=joining), _Flags(out, debug=debug, joining=joining)
+    options = load_options(imports, False, fit, flags=track_flags(track), joining=joining)
+    flags = _Flags(out, debug=debug, joining=joining)
     if given:
         _refuse_beside_files(context)
         return _train(load_plan(given, options=options), flags)

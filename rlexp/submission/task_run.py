@@ -135,7 +135,7 @@ class TaskRun:
         reason = problem or summary.reason or None
         failed = status is Status.ERROR
         error = RecordedError(reason or "the trainer gives no reason") if failed else None
-        self._recorder.end(status is Status.TERMINATED, None)
+        self._recorder.end(status, None)
         self.directory.trial_status(self._trial, status, error, None if failed else reason)
         self.directory.finish(status)
         self._display.on_trial_end(self._trial, status, reason)

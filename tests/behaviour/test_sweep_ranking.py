@@ -59,7 +59,7 @@ class RecordedWorld(World):
         self._directory.trial_result(trial, row)
 
     def _close(self, trial: Trial, ending: Ending) -> None:
-        self.recorders[trial.name].end(ending.status is not Status.ERROR, ending.score)
+        self.recorders[trial.name].end(ending.status, ending.score)
         self.recorders[trial.name].close()
 
 
