@@ -80,6 +80,7 @@ class WandbRun:
         self._run, self._trial = run, trial
         self._next = rows
         """wandb's own step, which only grows."""
+        self._remove_links()
         run.define_metric(STEPS)
         run.define_metric("*", step_metric=STEPS)
         self.update(trial)
@@ -104,11 +105,18 @@ class WandbRun:
     def end(self, status: Status | None, summary: Mapping[str, float]) -> None:
         self._run.summary.update({**summary, "status": "INTERRUPTED" if status is None else str(status)})
         self._run.finish(exit_code=0 if status in (Status.TERMINATED, Status.STOPPED) else 1)
+        self._remove_links()
 
     def _log(self, values: Mapping[str, Any]) -> None:
         step = max(self._next, self._run.step)
         self._run.log(dict(values), step=step)
         self._next = step + 1
+
+    def _remove_links(self) -> None:
+        """Remove the links among its files, to a log in another folder: a run of rlexp with links is not resumed."""
+        for path in Path(self._run.settings.sync_dir).rglob("*"):
+            if path.is_symlink():
+                path.unlink(missing_ok=True)
 
 
 def _opened(trial: TrackedTrial, run_id: str, mode: str) -> wandb.Run:
@@ -116,11 +124,11 @@ def _opened(trial: TrackedTrial, run_id: str, mode: str) -> wandb.Run:
     settings = wandb.Settings(
         console="off",  # this process prints nothing that belongs there
         finish_timeout=FINISH_TIMEOUT_S,
-        init_timeout=INIT_TIMEOUT_S,
+        init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_S),
         root_dir=os.environ.get("WANDB_DIR") or trial.run_folder,
         save_code=False,
         silent=True,
-        symlink=False,  # a run with links cannot be resumed
+        symlink=False,  # see _remove_links
     )
     return wandb.init(
         project=_project(options),
