@@ -155,7 +155,7 @@ def _tags(trial: TrackedTrial) -> dict[str, str]:
 def _parameters(trial: TrackedTrial) -> Iterator[tuple[str, str]]:
     """Yield the keys as -o has them, and what varies once more as ``varied.KEY``; without those that are null."""
     varied = {f"varied.{key}": value for key, value in trial.varied.items()}
-    for key, value in flatten(trial.config | varied).items():
+    for key, value in flatten({**trial.config, **varied}).items():
         if value is not None:
             text = value if isinstance(value, str) else to_json(value)
             yield _NOT_IN_A_NAME.sub("_", key.replace("/", ".")), text[:_LONGEST_VALUE]

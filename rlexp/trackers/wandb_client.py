@@ -38,8 +38,11 @@ class WandbClient:
         return [self._place(each) for each in options]
 
     def begin(self, trial: TrackedTrial, state: TrialState) -> TrackedRun:
-        """Begin or continue the run; offline where the server does not answer."""
-        state.id = state.id or secrets.token_hex(4)
+        """Begin or continue the run; where the server does not answer, begin another one offline.
+
+        The id of the first is in use then, as wandb goes on trying.
+        """
+        state.id = state.id or _new_id()
         # Copies of checkpoints that wait to be sent lie beside the run that they belong to, not in a home directory.
         os.environ.setdefault("WANDB_DATA_DIR", str(Path(trial.run_folder, "wandb")))
         mode = _mode(trial.options)
@@ -48,11 +51,12 @@ class WandbClient:
         except Exception as error:  # its own classes of errors are many
             if mode != _ONLINE:
                 raise
-            run = _opened(trial, state.id, _OFFLINE)
-            self._note(
-                f"wandb: the server cannot be used ({_first_line(error)}): {trial.name} is recorded offline in "
-                f"{run.dir}; wandb sync sends it"
-            )
+            offline_id = _new_id()
+            run = _opened(trial, offline_id, _OFFLINE)
+            if not state.rows:  # nothing was recorded under the other one
+                state.id = offline_id
+            what = f"{trial.name} is recorded offline in {Path(run.dir).parent}; wandb sync sends it"
+            self._note(f"wandb: the server cannot be used ({_first_line(error)}); {what}")
         return WandbRun(run, trial, state.rows)
 
     def _place(self, options: Mapping[str, Any]) -> str:
@@ -142,6 +146,10 @@ def _opened(trial: TrackedTrial, run_id: str, mode: str) -> wandb.Run:
         reinit="create_new",  # the trials of a run are recorded at the same time
         settings=settings,
     )
+
+
+def _new_id() -> str:
+    return secrets.token_hex(4)
 
 
 def _project(options: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from rlexp.trackers import Trackers, tracker_process, trackers
 from tests.unit.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
 from tests.unit.trackers.wandb_logs import wandb_logs
 
+pytestmark = pytest.mark.usefixtures("no_account")
 REPOSITORY = Path(__file__).parents[3]
 ORPHAN = """
 import sys, time

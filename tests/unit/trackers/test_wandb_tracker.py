@@ -22,17 +22,8 @@ from tests.unit.trackers.tracked_runs import (
 )
 from tests.unit.trackers.wandb_logs import WandbLog, wandb_logs
 
-pytestmark = needs_wandb
+pytestmark = [needs_wandb, pytest.mark.usefixtures("no_account")]
 OFFLINE: dict[str, Any] = {"mode": "offline"}
-
-
-@pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let neither the variables nor the files of whoever runs the tests say what wandb does."""
-    for name in ("WANDB_API_KEY", "WANDB_PROJECT", "WANDB_MODE", "WANDB_DIR", "WANDB_RUN_GROUP", "WANDB_ENTITY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
 def numbers(log: WandbLog) -> list[dict[str, float]]:
