@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from rlexp.config.command_line import Flag, LoadOptions
+from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.errors import UsageError
 from rlexp.machine import Cluster, fitted, this_machine
@@ -57,11 +58,21 @@ Wait = Annotated[
 WorkingDir = Annotated[
     bool, typer.Option("--working-dir", help="Send the current folder to all nodes of the cluster (at most 100 MB).")
 ]
+SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
+SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
+Mode = StrEnum("Mode", ["max", "min"])
+Searched = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
+]
+NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
+TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
 Tracking = StrEnum("Tracking", [*TRACKERS, "none"])  # type: ignore[misc]
 Track = Annotated[
     list[Tracking] | None,
     typer.Option(
         "--track",
+        metavar="wandb|mlflow|none",
         help="Record trials with this tracker too, whatever the file says; none: with none. Repeatable.",
     ),
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
@@ -24,12 +23,18 @@ from rlexp.commands.options import (
     Files,
     Fit,
     Imports,
+    Mode,
     Name,
+    NumSeeds,
     Out,
     Overrides,
     Overwrite,
     Quiet,
+    SchedulerName,
+    Searched,
+    SearcherName,
     Seed,
+    TimeBudget,
     Track,
     Wait,
     WorkingDir,
@@ -38,7 +43,6 @@ from rlexp.commands.options import (
     track_flags,
 )
 from rlexp.config.command_line import LoadOptions, experiment_text, option_at
-from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, UsageError
@@ -59,17 +63,6 @@ _OF_AN_EXPERIMENT: Final = {
     "checkpoint_at_end": "rlexp run FILE -o checkpoint_at_end=true overrides a value in the file",
 }
 """Parameters of ``train`` that describe an experiment, and what to do instead where a file describes it."""
-
-
-SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
-SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
-Mode = StrEnum("Mode", ["max", "min"])
-Searched = Annotated[
-    list[str] | None,
-    typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
-]
-NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
-TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
 
 
 def run(

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from rlexp.runs.row_columns import scalars
+from tests.behaviour.trackers.tracked_runs import needs_wandb
+from tests.behaviour.trackers.wandb_logs import wandb_logs
 from tests.integration.test_run_command import TINY, rlexp
-from tests.unit.trackers.tracked_runs import needs_wandb
-from tests.unit.trackers.wandb_logs import wandb_logs
 
 pytestmark = [pytest.mark.ray, needs_wandb]
 
 
-@pytest.mark.key("track")
 def test_a_tracked_run_and_its_resume_are_one_run_of_wandb_with_the_rows_of_result_json(tmp_path: Path) -> None:
     file, run = tmp_path / "small.yaml", tmp_path / "out" / "small"
     file.write_text(f"small:\n  run: DQN\n  env: CartPole-v1\n{TINY}")

@@ -30,7 +30,6 @@ def to_of(file: Path, *overrides: str, options: LoadOptions = AS_IT_STANDS) -> t
     return load_plan([file], overrides, options=options).trials[0].experiment.track.to
 
 
-@pytest.mark.key("track", "track.to")
 @pytest.mark.parametrize(
     ("written", "trackers"),
     [

@@ -15,7 +15,7 @@ import pytest
 from rlexp.checkpoint import checkpoint_directory, write_checkpoint
 from rlexp.json_file import read_json
 from rlexp.runs.run_record import Status
-from tests.unit.trackers.tracked_runs import (
+from tests.behaviour.trackers.tracked_runs import (
     needs_mlflow,
     one_trial,
     recorded_numbers,

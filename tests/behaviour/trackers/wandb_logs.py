@@ -24,6 +24,7 @@ class WandbLog:
     name: str = ""
     group: str = ""
     project: str = ""
+    entity: str = ""
     tags: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -48,7 +49,7 @@ def _log(file: Path) -> WandbLog:
         if kind == "run":
             run = record.run
             log.id, log.name, log.group = run.run_id, run.display_name, run.run_group
-            log.project, log.tags = run.project, tuple(run.tags)
+            log.project, log.entity, log.tags = run.project, run.entity, tuple(run.tags)
             log.config |= _values(run.config.update)
         elif kind == "config":
             log.config |= _values(record.config.update)

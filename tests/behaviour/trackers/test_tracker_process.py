@@ -18,15 +18,15 @@ from rlexp.errors import UsageError
 from rlexp.runs.run_record import Status
 from rlexp.sessions.processes import SESSION
 from rlexp.trackers import Trackers, tracker_process, trackers
-from tests.unit.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
-from tests.unit.trackers.wandb_logs import wandb_logs
+from tests.behaviour.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
+from tests.behaviour.trackers.wandb_logs import wandb_logs
 
 pytestmark = pytest.mark.usefixtures("no_account")
 REPOSITORY = Path(__file__).parents[3]
 ORPHAN = """
 import sys, time
 from pathlib import Path
-from tests.unit.trackers.tracked_runs import one_trial, result_row, tracked_scene
+from tests.behaviour.trackers.tracked_runs import one_trial, result_row, tracked_scene
 
 folder = Path(sys.argv[1])
 trial = one_trial(folder, {"wandb": {"mode": "offline"}})

@@ -12,7 +12,7 @@ from rlexp.errors import UsageError
 from rlexp.runs.run_record import Status
 from rlexp.trackers import Trackers
 from tests.behaviour.inline_trials import trials_of
-from tests.unit.trackers.tracked_runs import (
+from tests.behaviour.trackers.tracked_runs import (
     Notes,
     needs_wandb,
     one_trial,
@@ -20,7 +20,7 @@ from tests.unit.trackers.tracked_runs import (
     result_row,
     tracked_scene,
 )
-from tests.unit.trackers.wandb_logs import WandbLog, wandb_logs
+from tests.behaviour.trackers.wandb_logs import WandbLog, wandb_logs
 
 pytestmark = [needs_wandb, pytest.mark.usefixtures("no_account")]
 OFFLINE: dict[str, Any] = {"mode": "offline"}
@@ -31,9 +31,10 @@ def numbers(log: WandbLog) -> list[dict[str, float]]:
     return [{key: value for key, value in row.items() if not key.startswith("_")} for row in log.history]
 
 
-@pytest.mark.key("track.to", "track.wandb.project", "track.wandb.group", "track.wandb.tags", "track.wandb.mode")
+@pytest.mark.key("track.to", "track.wandb.project", "track.wandb.entity")
+@pytest.mark.key("track.wandb.group", "track.wandb.tags", "track.wandb.mode")
 def test_wandb_has_the_rows_of_result_json_by_env_steps(tmp_path: Path) -> None:
-    options = {"project": "cartpoles", "group": "first tries", "tags": ["quick"], **OFFLINE}
+    options = {"project": "cartpoles", "entity": "our-team", "group": "first tries", "tags": ["quick"], **OFFLINE}
     trial = one_trial(tmp_path, {"wandb": options}, lr=0.25, env_config={"api_key": "hidden"})
     with tracked_scene(tmp_path, (trial,)) as scene:
         recorder = scene.recorder(trial)
@@ -48,6 +49,7 @@ def test_wandb_has_the_rows_of_result_json_by_env_steps(tmp_path: Path) -> None:
     assert len(numbers(log)) == 3
     assert log.step_metrics["*"] == "timesteps_total"
     assert (log.name, log.project, log.group) == (trial.name, "cartpoles", "first tries")
+    assert log.entity == "our-team"
     assert log.tags == (trial.experiment.run, trial.experiment.env[:64], "quick")
     assert log.config["lr"] == 0.25
     assert log.config["env_config"] == {"api_key": "***"}
