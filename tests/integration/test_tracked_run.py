@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.ray, needs_wandb]
 def test_a_tracked_run_and_its_resume_are_one_run_of_wandb_with_the_rows_of_result_json(tmp_path: Path) -> None:
     file, run = tmp_path / "small.yaml", tmp_path / "out" / "small"
     file.write_text(f"small:\n  run: DQN\n  env: CartPole-v1\n{TINY}")
-    environment = {"WANDB_MODE": "offline", "HOME": str(tmp_path)}
-    first = rlexp("run", file, "--out", tmp_path / "out", "--track", "wandb", **environment)
+    home = str(tmp_path)
+    first = rlexp("run", file, "--out", tmp_path / "out", "--track", "wandb", WANDB_MODE="offline", HOME=home)
     assert first.returncode == 0, first.stderr
     assert "tracks with wandb: project rlexp, offline, nothing is sent" in first.stderr
-    second = rlexp("resume", run, "-o", "stop.training_iteration=3", **environment)
+    second = rlexp("resume", run, "-o", "stop.training_iteration=3", WANDB_MODE="offline", HOME=home)
     assert second.returncode == 0, second.stderr
     (results,) = run.glob("*/result.json")
     expected = [dict(scalars(json.loads(line))) for line in results.read_text().splitlines()]
