@@ -20,6 +20,7 @@ from rlexp.commands import joining
 from rlexp.commands.board_keys import take_token
 from rlexp.commands.boards import required_board
 from rlexp.commands.submitting import check_options, checked_plan
+from rlexp.config.load import LoadOptions
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import never
 from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
@@ -62,7 +63,9 @@ def submit(
     address = required_board(board.url, board.insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
     options = replace(options, token=client_token(take_token(board.token)))
     check_options(None if file is None else file.path, attach, not options.waits, options.num_episodes)
-    plan = None if file is None else checked_plan(file.path, file.overrides, file.seed, file.imports, False)
+    plan = (
+        None if file is None else checked_plan(file.path, file.overrides, file.seed, LoadOptions(tuple(file.imports)))
+    )
     display = QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr)
     with display:
         submitter = Submitter(address, options, display, never)

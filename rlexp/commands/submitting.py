@@ -25,6 +25,8 @@ from rlexp.commands.options import (
     Overwrite,
     Quiet,
     Seed,
+    Track,
+    track_flags,
 )
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
@@ -96,6 +98,7 @@ def submit(
     attach: Attach = None,
     allow_env: AllowEnv = None,
     token: TokenOption = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -108,7 +111,16 @@ def submit(
     own_token = client_token(take_token(token))
     check_options(file, attach, no_wait, evaluate)
     outlive_readers()
-    plan = None if file is None else checked_plan(file, overrides or (), seed, imports or (), allow_unknown)
+    plan = (
+        None
+        if file is None
+        else checked_plan(
+            file,
+            overrides or (),
+            seed,
+            LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track)),
+        )
+    )
     from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.submission.submit import SubmitOptions, Submitter
     from rlexp.submission.task_run import RunPlace
@@ -171,11 +183,9 @@ def check_options(file: Path | None, attach: str | None, no_wait: bool, evaluate
         raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
 
 
-def checked_plan(
-    file: Path, overrides: Sequence[str], seed: int | None, imports: Sequence[str], allow_unknown: bool
-) -> Plan:
+def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
     """Return the plan of a file; print what its user should know, and raise what is wrong with it."""
-    plan = load_plan([file], overrides, seed, LoadOptions(imports=tuple(imports), allow_unknown=allow_unknown))
+    plan = load_plan([file], overrides, seed, options)
     print_notices(plan)
     check_requirements(plan)
     return plan

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -25,20 +24,27 @@ from rlexp.commands.options import (
     Files,
     Fit,
     Imports,
+    Mode,
     Name,
+    NumSeeds,
     Out,
     Overrides,
     Overwrite,
     Quiet,
+    SchedulerName,
+    Searched,
+    SearcherName,
     Seed,
+    TimeBudget,
+    Track,
     Wait,
     WorkingDir,
     load_options,
     search_flags,
+    track_flags,
 )
 from rlexp.commands.rllib_options import plan_of_text, refuse_beside_files
 from rlexp.config.command_line import experiment_text
-from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
@@ -46,16 +52,6 @@ from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BoardAddress
-
-SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
-SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
-Mode = StrEnum("Mode", ["max", "min"])
-Searched = Annotated[
-    list[str] | None,
-    typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
-]
-NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
-TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
 
 
 def run(
@@ -76,6 +72,7 @@ def run(
     keys: MasterOption = None,
     queue: QueueUrl = None,
     insecure: Insecure = False,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -87,7 +84,7 @@ def run(
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
-    options = load_options(imports, allow_unknown, fit, joining=joining)
+    options = load_options(imports, allow_unknown, fit, flags=track_flags(track), joining=joining)
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
@@ -120,6 +117,7 @@ def sweep(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: NoBoard = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -134,7 +132,8 @@ def sweep(
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
     refuse_board(board, "a sweep has many trials, and a board's task is one")
-    joining, flags = choose(address, os.environ, wait, working_dir), search_flags(section, searched or ())
+    joining = choose(address, os.environ, wait, working_dir)
+    flags = (*search_flags(section, searched or ()), *track_flags(track))
     options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=flags, joining=joining)
     if dry_run:
         return check_files([file], overrides or (), seed, options, joining, as_json=as_json)
@@ -154,6 +153,7 @@ def resume(
     keys: MasterOption = None,
     queue: QueueUrl = None,
     insecure: Insecure = False,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -167,11 +167,12 @@ def resume(
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
+    changes = [*(f"{flag.key}={flag.text}" for flag in track_flags(track)), *(overrides or ())]
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
-        code = resume_run(path, overrides or (), display, debug, joining, address_of_board)
+        code = resume_run(path, changes, display, debug, joining, address_of_board)
     raise typer.Exit(code)
 
 
@@ -203,6 +204,7 @@ def train(
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    track: Track = None,
     debug: Debug = False,
 ) -> None:
     """Train with the options of RLlib's command line.
@@ -212,7 +214,8 @@ def train(
     outlive_readers()
     joining = choose(address, os.environ, wait, working_dir)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
-    options, flags = load_options(imports, False, fit, joining=joining), RunFlags(out, debug=debug, joining=joining)
+    options = load_options(imports, False, fit, flags=track_flags(track), joining=joining)
+    flags = RunFlags(out, debug=debug, joining=joining)
     if given:
         refuse_beside_files(context)
         return _train(load_plan(given, options=options), flags)

@@ -9,13 +9,14 @@ from types import MappingProxyType
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
 from rlexp.config.keys.key_table import KeyName
+from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
 from rlexp.config.rllib_compat.layout import arranged, proper_path
 from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
 from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
-from rlexp.config.space.grid import GRID, SEARCH
+from rlexp.config.space.grid import GRID, SEARCH, TRACK
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
 from rlexp.errors import UsageError
@@ -111,6 +112,7 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     translation.experiment, misplaced = arranged(translation.experiment, run)
     if age is not None:
         leave_out_ignored(translation, age)
+    _use_track_section(translation)  # before the overrides, as they may set keys in it
     translation.experiment, unplaced = _overridden(translation.experiment, overrides, run)
     read_yaml_1_1_words(translation)
     use_current_names(translation)
@@ -118,6 +120,7 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     translation.problems += [*misplaced, *unplaced, *contradictory]
     defaults = use_defaults(translation, age) if age is not None else frozenset()
     _use_search_section(translation, is_sweep)
+    _use_track_section(translation)
     return Assembled(translation, age, defaults)
 
 
@@ -169,6 +172,23 @@ def _move_limit(translation: Translation, scheduler: str) -> None:
     """Move Tune's ``max_t``, the time at which every trial ends, to ``stop``."""
     unit = translation.value(f"{SEARCH}.{scheduler}.time_attr")
     translation.move((SEARCH, scheduler, "max_t"), ("stop", str(unit or SchedulerConfig().time_attr)))
+
+
+def _use_track_section(translation: Translation) -> None:
+    """Write the short forms of ``track``, a name, a list of names and options alone, as the mapping that they mean."""
+    node = translation.find(TRACK)
+    if node is None:
+        return
+    if isinstance(node.value, str | tuple):
+        listed = node if isinstance(node.value, tuple) else node.with_value((node,))
+        translation.put(TRACK, node.with_value({"to": listed}), node)
+    elif isinstance(node.value, Mapping) and "to" in node.entries():
+        names = node.entries()["to"]
+        if isinstance(names.value, str):
+            translation.put(f"{TRACK}.to", names.with_value((names,)), names)
+    elif isinstance(node.value, Mapping):
+        given = tuple(child.with_value(name) for name, child in node.entries().items() if name in TRACKERS)
+        translation.put(f"{TRACK}.to", node.with_value(given), node)
 
 
 def _respell(translation: Translation, key: str, node: Node, word: str, words: Mapping[str, str]) -> None:

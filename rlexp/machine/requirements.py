@@ -21,6 +21,7 @@ from importlib.machinery import (
 from pathlib import Path
 
 from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, package_of, several_agents
+from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.config.plan import Plan
 from rlexp.errors import ConfigError, Problem
@@ -44,8 +45,22 @@ def check_requirements(plan: Plan) -> None:
     for part, place in plan.part_places:
         faults = _faults_of_class(part.name, plan.modules, part.base)
         problems += (Problem(place, f"{part.key} {part.name}: {message}", hint) for message, hint in faults)
+    for tracker, place in plan.tracker_places:
+        if not is_installed(tracker):
+            problems.append(Problem(place, *missing_tracker(tracker)))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def missing_tracker(name: TrackerName) -> tuple[str, str]:
+    """Return that a tracker's library is missing, and what to do."""
+    return f"track: {name} is not installed", f"pip install 'rlexp[{name}]'"
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported; a mere folder of that name, such as wandb leaves, is none."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def _is_missing(name: str, plan: Plan) -> bool:

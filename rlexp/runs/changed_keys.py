@@ -11,7 +11,7 @@ from rlexp.runs.row_columns import flatten
 
 _WHAT_IT_RUNS_ON: Final = (
     *("checkpoint_freq", "checkpoint_at_end", "keep_checkpoints_num", "checkpoint_score_attr", "max_failures"),
-    *("reuse_actors", "storage"),
+    *("reuse_actors", "storage", "track"),
     *("config/num_workers", "config/num_cpus_per_worker", "config/num_gpus_per_worker", "config/num_gpus"),
     *("config/num_learners", "config/num_cpus_per_learner"),
     *("config/min_num_workers", "config/placement", "config/optimizer/num_cpus_per_shard"),

@@ -22,6 +22,7 @@ from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text, sync
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.last_row import earlier_rewards, is_row, last_row
+from rlexp.runs.recording import NoTrackers, RunTrackers, TrialTracker
 from rlexp.runs.row_columns import ITERATION
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
@@ -71,6 +72,8 @@ class RunDirectory:
         self.record = record
         self.copies = CheckpointCopies(folder_of(record))
         """Of the checkpoints of trials that have a storage."""
+        self.trackers: RunTrackers = NoTrackers()
+        """Of the rows of trials whose experiment has ``track``; started and closed by the command."""
         self._lock = lock
         self._written_s = -math.inf
         self._due_s = math.inf
@@ -181,6 +184,10 @@ class RunDirectory:
     def trial_directory(self, trial: Trial) -> Path:
         """Return where the trial's files belong."""
         return self.path / derived_name(trial.name)
+
+    def trackers_of(self, trial: Trial) -> Sequence[TrialTracker]:
+        """Return what records the rows of a trial beside its files."""
+        return self.trackers.of(trial, self.trial_directory(trial), self.record)
 
     def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Record a result row."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.agents.board.trusted_code import TrustedCode
+from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
+from rlexp.config.space.grid import TRACK
 from rlexp.errors import ConfigError, TrialError, UsageError
 from rlexp.runs.secrets import masked
 from rlexp.transport.board import Task
@@ -54,8 +56,17 @@ def task_of(plan: Plan) -> SubmittedTask:
         raise UsageError(message, f"let the env read it from the environment of its machine, or {_WITHOUT}")
     name, config = trial.experiment.name, trial.experiment.config
     assert config.board_keys is not None  # joinable_trial has refused the others
-    task = Task(new_task_id(name), name, config.board_keys.actors, file=resolved_yaml(plan))
+    task = Task(new_task_id(name), name, config.board_keys.actors, file=resolved_yaml(_without_trackers(plan)))
     return SubmittedTask(task, plan, trial, plan.sources[0].read_text(encoding="utf-8"))
+
+
+def _without_trackers(plan: Plan) -> Plan:
+    """Return the plan as the trainer gets it: it is this command that records the trial with the user's accounts."""
+    stripped = (
+        replace(each, resolved={key: value for key, value in each.resolved.items() if key != TRACK})
+        for each in plan.experiments
+    )
+    return replace(plan, experiments=tuple(stripped))
 
 
 def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
@@ -77,6 +88,8 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
     trial = joinable_trial(plan.trials, _WITHOUT)
     experiment = trial.experiment
     arguments = {**experiment.config.env_config, **experiment.config.evaluation_config.env_config}
+    if experiment.track.to:  # this text is whatever the board says, and the accounts are those of this machine
+        trial = replace(trial, experiment=experiment.model_copy(update={"track": TrackConfig()}))
     obstacle = trusted.obstacle(experiment.env, arguments, plan.modules.imports, experiment.config.user_parts())
     if obstacle is not None:
         raise UsageError(f"task {task.id} {obstacle.message}", obstacle.hint)

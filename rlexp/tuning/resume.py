@@ -36,6 +36,7 @@ from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
+from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
 from rlexp.tuning.board_task import checked_board, record_task, refuse_board_of_sweeps, task_failure_reported
 from rlexp.tuning.handed_task import ended_with_parent
@@ -79,7 +80,12 @@ def resume_run(
     options = replace(_options(path, debug, joining), board=board)
     board = checked_board(trials, board, display)
     cluster = cluster_for(plan, trials, display, options)
-    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+    with (
+        StopRequest(display.on_stop_request) as request,
+        Trackers.started(trials, options.out, display) as trackers,
+        RunDirectory.open(path) as directory,
+    ):
+        directory.trackers = trackers
         if overrides:
             directory.write_resolved(resolved_yaml(plan))
         _fetch_missing(directory, trials, display)
@@ -164,7 +170,12 @@ def resume_sweep(
     require_searcher(sweep, Path(heading.folder))
     options = _options(path, debug, joining)
     cluster = cluster_for(plan, plan.everything, display, options)
-    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+    with (
+        StopRequest(display.on_stop_request) as request,
+        Trackers.started(plan.everything, options.out, display) as trackers,
+        RunDirectory.open(path) as directory,
+    ):
+        directory.trackers = trackers
         _fetch_missing(directory, plan.everything, display)
         past = restored(sweep, path)
         confirming = restored_confirmation(past.state, path)

@@ -28,7 +28,7 @@ from rlexp.results.comparison import Comparison, compare_groups
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status, read_run_record
+from rlexp.runs.run_record import read_run_record
 from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search
@@ -59,7 +59,7 @@ class RecordedWorld(World):
         self._directory.trial_result(trial, row)
 
     def _close(self, trial: Trial, ending: Ending) -> None:
-        self.recorders[trial.name].end(ending.status is not Status.ERROR, ending.score)
+        self.recorders[trial.name].end(ending.status, ending.score)
         self.recorders[trial.name].close()
 
 

@@ -21,6 +21,7 @@ FLOORS = {
     "optimizers": 7,
     "display": 6,
     "results": 6,
+    "trackers": 7,
     "rollout": 6,
     "sessions": 5,
     "search": 5,
@@ -85,6 +86,8 @@ LIBRARIES = {
     "pika": {"transport"},
     "paho": {"transport"},
     "lz4": {"replay", "transport"},
+    "mlflow": {"trackers"},
+    "wandb": {"trackers"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
 CLIENT_FILES = {
@@ -94,6 +97,8 @@ CLIENT_FILES = {
     "google": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
     "grpc": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
     "cryptography": {"transport/signatures.py"},
+    "mlflow": {"trackers/mlflow_client.py"},
+    "wandb": {"trackers/wandb_client.py"},
 }
 
 

@@ -24,6 +24,7 @@ from rlexp.config.keys.metric_names import (
 )
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
+from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.user_modules import modules_of
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
@@ -143,6 +144,10 @@ class Experiment(KeyGroup):
 
     search: Annotated[SearchConfig, RLEXP_ONLY] = SearchConfig()
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
+
+    track: Annotated[TrackConfig, RLEXP_ONLY] = TrackConfig()
+    """Which trackers record the trials beside the files of the run: ``wandb``, ``mlflow``, a list of both, or a mapping
+    with their options. ``--track`` on the command line wins."""
 
     config: CommonConfig
     """The keys of the agent."""

@@ -7,6 +7,7 @@ from typing import Any
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metric_names import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
+from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 
@@ -79,6 +80,7 @@ class _Agent:
         group = self._group(self._model, ())
         group["type"] = "object"
         group["properties"] |= {"run": {"type": "string", "description": "The agent."}, "stop": self._stop()}
+        group["properties"]["track"] = self._track(group["properties"]["track"])
         return group
 
     def _group(self, group: Schema, path: KeyName) -> Schema:
@@ -112,6 +114,12 @@ class _Agent:
         mapping = {"type": ["object", "null"], "additionalProperties": False, "properties": metrics}
         meaning = key_table(self._run)["stop",].meaning
         return {"description": meaning, **_or_searched(mapping | {"patternProperties": own | older})}
+
+    def _track(self, mapping: Schema) -> Schema:
+        """Return the schema of ``track``: a tracker, a list of them, or the ``mapping`` that these are short for."""
+        name: Schema = {"enum": list(TRACKERS)}
+        meaning = mapping.pop("description")
+        return {"description": meaning, "anyOf": [name, {"type": "array", "items": name}, mapping]}
 
     def _elsewhere(self, path: KeyName) -> dict[str, Schema]:
         """Return the keys of other mappings that may be in this one."""

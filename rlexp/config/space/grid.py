@@ -26,9 +26,10 @@ MAX_CHECKED_ENDS = 32
 """The same for one value of a ``choice`` with samplers inside it: all ends of up to five ranges."""
 
 SEARCH = "search"
+TRACK = "track"
 """The section that makes an experiment a sweep."""
 
-_NEVER_VARIED = ("num_samples", SEARCH)
+_NEVER_VARIED = ("num_samples", SEARCH, TRACK)
 
 
 @dataclass(frozen=True)
