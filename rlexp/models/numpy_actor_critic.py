@@ -30,7 +30,7 @@ class NumpyActorCritic:
         if not can_be(config):
             raise ValueError("only fully connected networks have a NumPy form")
         self._config = config
-        self._layers: tuple[Linear, ...] = ()
+        self._layers: tuple[Linear, ...]  # not before ``load``
         self._log_std: Array | None = None
 
     def load(self, weights: Mapping[str, Array]) -> None:

@@ -35,7 +35,7 @@ class NumpyQNetwork:
         self._torso_activations = torso_activations(config.torso)
         self._num_head_layers = len(config.head.hiddens) + 1
         self._centers_bytes = config.sees_byte_vectors
-        self._layers: tuple[Linear, ...] = ()
+        self._layers: tuple[Linear, ...]  # not before ``load``: without layers, an observation would be its own output
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Copy the weights of a ``QNetwork``, by the names of its ``state_dict``."""
