@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import board_group, explaining, joining, reading, submitting, training
+from rlexp.commands import board_group, explaining, exporting, joining, reading, submitting, training
 from rlexp.commands.options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
@@ -115,6 +115,7 @@ for command in (
     submitting.tasks,
     submitting.cancel,
     reading.evaluate,
+    exporting.export,
     reading.logs,
     reading.compare,
     reading.ls,

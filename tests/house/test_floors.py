@@ -82,6 +82,9 @@ LIBRARIES = {
     "pika": {"transport"},
     "paho": {"transport"},
     "lz4": {"replay", "transport"},
+    "onnx": {"agents"},
+    "onnxruntime": {"agents"},
+    "onnxscript": {"agents"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
 CLIENT_FILES = {

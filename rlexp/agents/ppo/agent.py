@@ -10,7 +10,9 @@ import gymnasium as gym
 import torch
 
 from rlexp.agents.agent import Agent
+from rlexp.agents.export.exportable import Exportable
 from rlexp.agents.ppo.advantages import Advantages
+from rlexp.agents.ppo.exportable_policy import exportable_actor_critic
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.ppo.learner_group import LearnerGroup
 from rlexp.agents.ppo.learner_process import LearnerSpec
@@ -24,7 +26,7 @@ from rlexp.envs import is_byte_vector
 from rlexp.models import ActorCriticConfig, torso_config_of
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner, Policy
+from rlexp.policy import Learner, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
@@ -54,6 +56,21 @@ class PPOAgent(Agent[PPOConfig]):
     ) -> ActingPolicy:
         assert isinstance(policy, PPOPolicy)
         return StochasticPlayer(policy, seed)
+
+    @classmethod
+    def exportable(
+        cls,
+        config: PPOConfig,
+        policy: Policy,
+        weights: Weights,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+    ) -> Exportable:
+        assert isinstance(policy, PPOPolicy)
+        actions = actions_of(action_space)
+        return exportable_actor_critic(
+            actor_critic_config(config, observation_space, actions), actions, policy, weights
+        )
 
     def make_learner(self) -> Learner:
         config, network, actions = self.config, self.network_config(), actions_of(self.action_space)
