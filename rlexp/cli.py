@@ -12,11 +12,12 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from rlexp import __version__
 from rlexp.commands import board_group, explaining, exporting, joining, reading, submitting, training
 from rlexp.commands.options import ErrorOptions
+from rlexp.commands.override_words import CommandWithOverrides
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
@@ -87,6 +88,10 @@ def _first_paragraph(command: Callable[..., None]) -> str:
     return " ".join(inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0].split())
 
 
+def _class_of(command: Callable[..., None]) -> type[TyperCommand]:
+    return CommandWithOverrides if "overrides" in inspect.signature(command).parameters else TyperCommand
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"rlexp {__version__}")
@@ -126,5 +131,5 @@ for command in (
     explaining.convert,
     explaining.doctor,
 ):
-    app.command(short_help=_first_paragraph(command))(command)
+    app.command(cls=_class_of(command), short_help=_first_paragraph(command))(command)
 app.add_typer(board_group.board_app, name="board", short_help=_first_paragraph(board_group.board))
