@@ -36,7 +36,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; raises UsageError where there is none of that name."""
         command = super().get_command(ctx, cmd_name)
-        if command is None and not cmd_name.startswith("-"):
+        if command is None and not cmd_name.startswith("-") and not ctx.resilient_parsing:  # it completes a word
             close = [_OTHER_NAMES.get(cmd_name), *get_close_matches(cmd_name, self.commands, n=1)]
             meant = next(filter(None, close), None)
             hint = f"did you mean rlexp {meant}?" if meant else "rlexp -h lists the commands"
@@ -47,7 +47,6 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from rlexp.commands.completion import complete_run
 from rlexp.commands.options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.terminal.exports import print_export
@@ -17,7 +18,12 @@ _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
+        ),
+    ],
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write; needs rlexp[onnx].")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     as_json: AsJson = False,

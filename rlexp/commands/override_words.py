@@ -27,6 +27,13 @@ class CommandWithOverrides(TyperCommand):
         }
         return super().parse_args(ctx, list(_with_option(args, options)))
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return what a word can become for which no argument is left: an option, or an override."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        (option,) = (param for param in self.params if OVERRIDE_OPTION in param.opts)
+        return option.shell_complete(ctx, incomplete)
+
 
 def as_given(text: str) -> str:
     """Return the value of ``-o`` itself: typer would make a plain text of a BareOverride."""
