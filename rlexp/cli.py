@@ -77,7 +77,7 @@ def main() -> None:
 def _run_app(errors: ErrorOptions) -> None:
     """Run the command, and write out what it printed: at the interpreter's end an error would be past handling."""
     try:
-        app(obj=errors)
+        app(obj=errors, prog_name="rlexp")
     finally:
         sys.stdout.flush()
 

@@ -22,9 +22,9 @@ class CommandWithOverrides(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line, with ``-o`` before each bare override: so later ones win, however they are given."""
-        options = {
-            name for param in self.params if _takes_value(param) for name in (*param.opts, *param.secondary_opts)
-        }
+        options = {name for param in self.params if _takes_value(param) for name in param.opts}
+        if ctx.resilient_parsing and args and args[-1] in options:
+            args = args[:-1]  # a shell completes its value; without one, the files before it would not be parsed
         return super().parse_args(ctx, list(_with_option(args, options)))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
