@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -43,6 +43,14 @@ class Verification:
     """
     inputs: tuple[Form, ...]
     outputs: tuple[Form, ...]
+
+
+class _NodeArg(Protocol):
+    """How onnxruntime describes an input or an output: ``tensor(float)`` is one of float32."""
+
+    name: str
+    type: str
+    shape: Sequence[int | str]
 
 
 class Verifier:
@@ -129,10 +137,10 @@ def _another_policy(name: str, source: str, what: str) -> ExportError:
     )
 
 
-def _forms(values: Sequence[object]) -> tuple[Form, ...]:
-    """Return the forms of what onnxruntime calls NodeArg: ``tensor(float)`` is float32."""
+def _forms(values: Sequence[_NodeArg]) -> tuple[Form, ...]:
     kinds = {"float": "float32", "double": "float64"}
-    return tuple(
-        Form(value.name, kinds.get(kind := value.type[len("tensor(") : -1], kind), tuple(value.shape))  # type: ignore[attr-defined]
-        for value in values
-    )
+    return tuple(Form(value.name, kinds.get(kind := _kind(value), kind), tuple(value.shape)) for value in values)
+
+
+def _kind(value: _NodeArg) -> str:
+    return value.type.removeprefix("tensor(").removesuffix(")")

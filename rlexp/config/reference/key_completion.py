@@ -70,7 +70,7 @@ def _keys(agents: Iterable[str]) -> dict[str, Key | None]:
     for run in runs:
         groups = {path[:-1] for path in key_table(run)} | {("stop",)}
         leaves = {path: key for path, key in key_table(run).items() if path not in groups}
-        keys = {".".join(path): key for path, key in leaves.items()} | keys
+        keys = {**{".".join(path): key for path, key in leaves.items()}, **keys}
     keys |= dict.fromkeys((f"{_STOP}{metric}" for metric in STOP_METRICS), None)
     return keys | {dotted.removeprefix(_CONFIG): key for dotted, key in keys.items() if dotted.startswith(_CONFIG)}
 
