@@ -87,7 +87,13 @@ class Verifier:
 
     def _computed(self, obs: Array) -> list[Array]:
         """Return what the model computes for ``obs [N, ...]``, in batches of different sizes."""
-        parts = [self._session.run(None, {INPUT: batch}) for batch in _batches(obs)]
+        try:
+            parts = [self._session.run(None, {INPUT: batch}) for batch in _batches(obs)]
+        except Exception as error:  # onnxruntime's errors have no class in common
+            raise ExportError(
+                f"onnxruntime does not compute the ONNX model: {next(iter(str(error).splitlines()), '')}",
+                "a network of your own must take the rows of a batch from obs.shape[0], not from len(obs)",
+            ) from error
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _check_choice(self, source: str, actions: Array, outputs: Array) -> float:

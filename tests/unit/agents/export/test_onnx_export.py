@@ -151,6 +151,14 @@ def test_network_that_branches_on_observations_is_refused(policy: GreedyPolicy) 
     assert "must not branch" in str(caught.value.hint)
 
 
+def test_model_for_one_size_of_batches_is_refused(policy: GreedyPolicy) -> None:
+    import onnx
+
+    fixed = onnx.parser.parse_model(EQUAL_VALUES.replace("batch", "2")).SerializeToString()
+    with pytest.raises(ExportError, match="onnxruntime does not compute the ONNX model"):
+        Verifier(fixed, policy).verify(observations(policy))
+
+
 def test_nothing_is_written_where_the_check_fails(
     checkpoint: Path, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +176,14 @@ def test_nothing_is_written_where_the_check_fails(
     assert done.exception.exit_code == 1
     assert "actions of observations of its episodes" in done.exception.message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_deviations_of_their_own_take_any_number_of_rows(tmp_path: Path) -> None:
+    model = {"fcnet_hiddens": [8], "free_log_std": True}
+    loaded = LoadedCheckpoint.load(saved_checkpoint(tmp_path, "PPO", "Pendulum-v1", {"model": model}))
+    policy = GreedyPolicy.of(loaded)
+    content = onnx_model(policy.graph(), policy.example(2), policy.output_names, {})
+    assert Verifier(content, policy).verify(observations(policy)).num_other_actions is None
 
 
 def test_ppo_with_several_choices(tmp_path: Path) -> None:
