@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import gymnasium as gym
 
@@ -26,14 +26,18 @@ from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
+from rlexp.errors import UsageError
 from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner, Policy
+from rlexp.policy import Learner, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy, PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.task_pool import ActorLostError, TaskPool
+
+if TYPE_CHECKING:
+    from rlexp.agents.export.exportable import Exportable
 
 STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""
@@ -127,6 +131,22 @@ class Agent(ABC, Generic[ConfigT]):
     def evaluation_exploration(cls, config: ConfigT) -> Mapping[str, float]:
         """Return the figures of ``exploring_player``, such as ε, by name."""
         return {}
+
+    @classmethod
+    def exportable(
+        cls,
+        config: ConfigT,
+        policy: Policy,
+        weights: Weights,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Exportable:
+        """Return what ``policy``, which has ``weights``, is exported as; raises UsageError where an algorithm cannot.
+
+        The spaces are those of what the policy sees and chooses.
+        """
+        raise UsageError(f"{cls.__name__} does not say how it is exported", "its method exportable has to")
 
     def stats(self) -> Figures:
         """Return figures for the results, beside those of the optimizer."""

@@ -82,13 +82,17 @@ class Evaluator:
 
     @property
     def env_config(self) -> EnvConfig:
-        """How the env of the evaluation is made: as the training's, with what ``evaluation_config`` changes."""
-        env_config = {**self.training_env.env_config, **self.config.env_config}
-        horizon = self.config.horizon or self.training_env.horizon
-        return replace(self.training_env, env_config=env_config, horizon=horizon)
+        """How the env of the evaluation is made."""
+        return evaluation_env(self.training_env, self.config)
 
     def _player(self, num_envs: int, seed: int) -> ActingPolicy:
         return self.filters.applied_to(self.explore(num_envs, seed) if self.config.explore else self.policy)
+
+
+def evaluation_env(training_env: EnvConfig, config: EvaluationConfig) -> EnvConfig:
+    """Return how the env of an evaluation is made: as the training's, with what ``evaluation_config`` changes."""
+    env_config = {**training_env.env_config, **config.env_config}
+    return replace(training_env, env_config=env_config, horizon=config.horizon or training_env.horizon)
 
 
 def evaluation_seed(seed: int, iteration: int) -> int:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rlexp.commands.completion import complete_file, complete_override
+from rlexp.commands.override_words import OVERRIDE_OPTION, as_given
 from rlexp.config.command_line import Flag, LoadOptions
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.keys.tracking import TRACKERS
@@ -18,10 +20,19 @@ from rlexp.errors import UsageError
 from rlexp.machine import Cluster, fitted, this_machine
 from rlexp.sessions.choose import OWN, Joining
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE", help="Experiment files.", show_default=False, autocompletion=complete_file),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("-o", metavar="KEY.PATH=VALUE", help="Override a value in every experiment; repeatable."),
+    typer.Option(
+        OVERRIDE_OPTION,
+        metavar="KEY.PATH=VALUE",
+        parser=as_given,
+        autocompletion=complete_override,
+        help="Override a value in every experiment; repeatable. KEY.PATH=VALUE alone does the same.",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for every experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -8,13 +8,19 @@ from typing import Annotated
 
 import typer
 
+from rlexp.commands.completion import complete_run
 from rlexp.commands.options import AsJson, Debug
 from rlexp.results.axis import Axis
 from rlexp.terminal import EvaluationProgress, print_evaluation
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
+        ),
+    ],
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -57,7 +63,12 @@ def evaluate(
 def logs(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="Event files, or directories that contain some.", show_default=False),
+        typer.Argument(
+            metavar="PATH",
+            help="Event files, or directories that contain some.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     tags: Annotated[
         list[str] | None,
@@ -86,7 +97,10 @@ def compare(
     groups: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH", help="Runs or trials; NAME=PATH[,PATH...] makes one group of them.", show_default=False
+            metavar="PATH",
+            help="Runs or trials; NAME=PATH[,PATH...] makes one group of them.",
+            show_default=False,
+            autocompletion=complete_run,
         ),
     ],
     metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
@@ -121,7 +135,10 @@ def compare(
 
 def ls(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", envvar="RLEXP_OUT", help="A directory of runs, or one run.")
+        Path,
+        typer.Argument(
+            metavar="PATH", envvar="RLEXP_OUT", help="A directory of runs, or one run.", autocompletion=complete_run
+        ),
     ] = Path("results"),
     as_json: AsJson = False,
     debug: Debug = False,
@@ -139,7 +156,13 @@ def ls(
 
 def tensorboard(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A run, a trial, or a directory of runs.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A run, a trial, or a directory of runs.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes any free one.")] = None,
     host: Annotated[

@@ -12,6 +12,7 @@ import typer
 
 from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
+from rlexp.commands.completion import complete_file
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.options import (
     AllowUnknown,
@@ -42,7 +43,10 @@ EXIT_CODES: Final = {TaskStatus.ENDED: 0}
 """Of a task that is over; others are 1."""
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="An experiment file with one trial.", show_default=False)
+    Path | None,
+    typer.Argument(
+        metavar="FILE", help="An experiment file with one trial.", show_default=False, autocompletion=complete_file
+    ),
 ]
 Board = Annotated[
     str | None,

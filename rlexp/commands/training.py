@@ -14,6 +14,7 @@ import typer
 
 from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
+from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
@@ -93,7 +94,10 @@ def run(
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file with one experiment.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="An experiment file with one experiment.", autocompletion=complete_file),
+    ],
     searched: Searched = None,
     searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
     scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
@@ -144,7 +148,9 @@ def sweep(
 
 
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False)],
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False, autocompletion=complete_run)
+    ],
     overrides: Overrides = None,
     address: Address = None,
     wait: Wait = None,

@@ -64,6 +64,15 @@ class Override:
     value: Node
 
 
+class BareOverride(str):
+    """An override that was given as a word of its own, ``lr=1e-3``, without ``-o``: messages show it so."""
+
+
+def shown_override(text: str) -> str:
+    """Return an override as messages name it: as it was given."""
+    return text if isinstance(text, BareOverride) else f"-o {text}"
+
+
 def parse_overrides(
     texts: Sequence[str], seed: int | None, flags: Sequence[Flag] = ()
 ) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
@@ -83,7 +92,7 @@ def parse_overrides(
 
 
 def _parse(text: str) -> Override | tuple[Finding, ...]:
-    place = Place(f"-o {text}")
+    place = Place(shown_override(text))
     key, equals, value_text = text.partition("=")
     if not equals:
         return (Finding(place, *_FORM),)

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
-from rlexp.envs.actions import DiscreteActions, bound_actions
+from rlexp.envs.actions import Array, DiscreteActions, bound_actions
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
 from rlexp.envs.env_config import EnvConfig
@@ -129,6 +129,13 @@ def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
     vector = make_vector_env(config, 1)
     vector.close()
     return vector.single_observation_space, vector.single_action_space
+
+
+def action_grid(config: EnvConfig) -> Array | None:
+    """Return the env's action ``[A, *shape]`` of each number that an agent chooses; None: the env takes the numbers."""
+    env = make_env(config)
+    env.close()
+    return env.grid if isinstance(env, DiscreteActions) else None
 
 
 def make_filmed_env(config: EnvConfig) -> Vector:

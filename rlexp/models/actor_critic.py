@@ -40,7 +40,7 @@ class ActorCritic(nn.Module):
         features = self.policy_torso(obs)
         inputs = self.policy_head(features)
         if self.log_std is not None:
-            inputs = torch.cat([inputs, self.log_std.expand(len(inputs), -1)], dim=1)
+            inputs = torch.cat([inputs, self.log_std.expand(inputs.shape[0], -1)], dim=1)
         values: Tensor = self.value_head(features if self.value_torso is None else self.value_torso(obs))
         return inputs, values.squeeze(1)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
+
+from rlexp.sample_batch import Array
 
 
 def named_weights(network: nn.Module) -> dict[str, Tensor]:
@@ -24,3 +27,8 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     sent = named_weights(network).keys()
     kept = {name: tensor for name, tensor in network.state_dict().items() if name not in sent}
     network.load_state_dict({**kept, **weights})
+
+
+def load_arrays(network: nn.Module, weights: Mapping[str, Array]) -> None:
+    """Copy weights as they are sent and saved; raises as ``load_weights`` does."""
+    load_weights(network, {name: torch.tensor(array) for name, array in weights.items()})

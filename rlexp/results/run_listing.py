@@ -55,7 +55,12 @@ def found_at(path: Path) -> list[Found]:
         raise UsageError(what, "name the directory of the runs: results, or that of --out or RLEXP_OUT")
     if _is_run(path):
         return _trials(path)
-    return sorted(map(_run, _runs_below(path, _DEPTH)), key=_age_order)
+    return sorted(map(_run, run_directories(path)), key=_age_order)
+
+
+def run_directories(path: Path) -> Iterator[Path]:
+    """Yield the directories of the runs below ``path``, none of which is read."""
+    return _runs_below(path, _DEPTH)
 
 
 def _is_run(path: Path) -> bool:

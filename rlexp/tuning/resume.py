@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import newest_manifest
+from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.variants.sweep import Sweep
@@ -270,5 +271,7 @@ def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
         key = text.partition("=")[0].strip().removeprefix("config.")
         for axis in heading.axes:
             if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}."):
-                message = f"-o {text}: {axis} cannot change when a sweep is resumed, because it is searched"
+                message = (
+                    f"{shown_override(text)}: {axis} cannot change when a sweep is resumed, because it is searched"
+                )
                 raise ResumeError(message, "rlexp sweep starts a new sweep with another space")

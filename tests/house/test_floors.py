@@ -88,6 +88,9 @@ LIBRARIES = {
     "lz4": {"replay", "transport"},
     "mlflow": {"trackers"},
     "wandb": {"trackers"},
+    "onnx": {"agents"},
+    "onnxruntime": {"agents"},
+    "onnxscript": {"agents"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
 CLIENT_FILES = {

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 
 from rlexp.agents.dqn.exploration import EpsilonSchedule
+from rlexp.agents.dqn.exportable_policy import exportable_q_network
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.agents.dqn.policies import DQNPolicies
+from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.export.exportable import Exportable
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
@@ -28,7 +31,7 @@ from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
-from rlexp.policy import Learner, Policy
+from rlexp.policy import Learner, Policy, Weights
 from rlexp.replay import ReplayShard
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.source import SampleSource
@@ -62,6 +65,20 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         cls, config: DQNConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
     ) -> ActingPolicy:
         return DQNPolicies.exploring_player(config, policy, action_space, num_envs, seed)
+
+    @classmethod
+    def exportable(
+        cls,
+        config: DQNConfigT,
+        policy: Policy,
+        weights: Weights,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Exportable:
+        assert isinstance(policy, DQNPolicy)
+        network = q_network_config(config, observation_space, action_space, modules)
+        return exportable_q_network(network, policy, weights)
 
     @classmethod
     def evaluation_exploration(cls, config: DQNConfigT) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from rlexp.agents.dqn.parameter_noise import ParameterNoise
 from rlexp.agents.torch.staging import as_tensor
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
-from rlexp.models.weights import load_weights
+from rlexp.models.weights import load_arrays
 from rlexp.policy import Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch
 
@@ -34,7 +34,7 @@ class TorchActingNetwork:
         self.is_perturbed = self._parameter_noise is not None
 
     def load(self, weights: Weights) -> None:
-        load_weights(self._network, {name: torch.tensor(array) for name, array in weights.items()})
+        load_arrays(self._network, weights)
         if self._parameter_noise is not None:
             self._parameter_noise.perturb()
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metric_names import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
 from rlexp.config.keys.tracking import TRACKERS
+from rlexp.config.reference.shared_definitions import Schema, with_shared_definitions
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
-
-Schema = dict[str, Any]
 
 _LEFT_OUT = ("title", "description", "default")
 """Of pydantic's schema: the table of keys has the descriptions, also of keys whose default an agent changes."""
@@ -37,8 +34,12 @@ def experiment_schema() -> Schema:
         "type": "object",
         "minProperties": 1,
         "additionalProperties": experiment,
-        "definitions": {run: _Agent(run).schema() for run in AGENTS} | {"searched": _searched()},
+        "definitions": _definitions() | {"searched": _searched()},
     }
+
+
+def _definitions() -> dict[str, Schema]:
+    return with_shared_definitions({run: _Agent(run).schema() for run in AGENTS})
 
 
 def _any_case(name: str) -> str:
