@@ -10,7 +10,7 @@ BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput ti
 # Containers often set it. Without compiled modules each of the hundreds of processes of the tests compiles rlexp again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-lowest test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
+.PHONY: install run test docs-test test-lowest test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -60,6 +60,10 @@ test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/tensorboard --version
 	$(LOWEST)/bin/pytest -m 'not slow and not ray' -o filterwarnings=default -o cache_dir=$(LOWEST)/.pytest_cache \
 		tests/unit tests/cli/test_help.py
+
+# Every command of the pages, as a reader types it, ten minutes; some pages: make docs-test PAGES="sweep replay"
+docs-test: install
+	$(BIN)/python -m tests.pages $(PAGES)
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900
