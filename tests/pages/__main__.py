@@ -27,17 +27,17 @@ def main(names: list[str]) -> int:
     print(f"{'page':<24}{'run':>5}{'saved':>7}{'skipped':>9}{'seconds':>9}", flush=True)
     results = [_run(pages[name]) for name in names or pages]
     skipped = [reason for result in results for reason in result.skipped]
-    failures = [result.failure for result in results if result.failure]
-    for title, lines in (("skipped", skipped), ("FAILED", failures)):
-        print("".join(f"\n{title}: {line}" for line in lines))
-    print(f"\n{sum(result.ran for result in results)} blocks ran, {len(skipped)} skipped, {len(failures)} pages failed")
-    return 1 if failures else 0
+    failed = [result.page.name for result in results if result.failure]
+    print("".join(f"\nskipped: {reason}" for reason in skipped))
+    ran = sum(result.ran for result in results)
+    print(f"\n{ran} blocks ran, {len(skipped)} skipped; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
 
 
 def _run(page: Path) -> PageResult:
     result = run_page(page)
     row = f"{page.stem:<24}{result.ran:>5}{result.saved:>7}{len(result.skipped):>9}{result.seconds:>9.1f}"
-    print(f"{row}{'  FAILED' if result.failure else ''}", flush=True)
+    print(f"{row}  FAILED\n{result.failure}" if result.failure else row, flush=True)
     return result
 
 

@@ -2,11 +2,12 @@
 
 A comment on a line before a fence is about that block, several comments are on several lines::
 
-    <!-- docs-test: with -o stop.timesteps_total=2000 -->   more words for each command that trains
+    <!-- docs-test: with -o stop.timesteps_total=2000 -->   more words for each run, sweep and submit
     <!-- docs-test: exit=2 -->                              the status that the last command ends with
     <!-- docs-test: needs=optuna -->                        a package or program; without it the block is skipped
     <!-- docs-test: file=my_env.py -->                      the block is saved under this name and not run
     <!-- docs-test: skip REASON -->                         the block is not run
+    <!-- docs-test: prints -->                              before a text: the last block printed this; … is anything
     <!-- docs-test: background -->                          started, and ended at the page's end
     <!-- docs-test: background until TEXT -->               the same; the page goes on when TEXT was printed
 """
@@ -42,6 +43,7 @@ class Directions:
     needs: tuple[str, ...] = ()
     file: str = ""
     skip: str = ""
+    prints: bool = False
     background: bool = False
     until: str = ""
 
@@ -104,6 +106,8 @@ def _direct(directions: Directions, words: str, place: str) -> Directions:
             return replace(directions, file=file)
         case "skip", "", "" if rest:
             return replace(directions, skip=rest)
+        case "prints", "", "" if not rest:
+            return replace(directions, prints=True)
         case "background", "", "" if not rest:
             return replace(directions, background=True)
         case "background", "", "" if rest.startswith("until "):

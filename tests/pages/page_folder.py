@@ -26,7 +26,7 @@ END_S = 30.0
 """The longest that a process may take to end after SIGTERM: a trial writes a checkpoint."""
 _KEPT = frozenset({"LANG", "LC_ALL", "TZ", "PYTHONPATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"})
 _PROGRAMS = os.path.dirname(sys.executable)
-_TRAINING = "run|sweep|train|submit"
+_TRAINING = "run|sweep|submit"
 
 Output = tuple[int, str]
 """An exit status, and what was printed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import time
 import tomllib
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tests.pages.blocks import PARSED, RUN, SHOWN, Block, blocks_of
+from tests.pages.blocks import PARSED, RUN, SHOWN, Block, PageError, blocks_of
 from tests.pages.page_folder import BLOCK_S, PageFolder, page_folder
 
 _SHOWN_LINES = 30
@@ -37,6 +38,7 @@ class PageResult:
     ran: int = 0
     saved: int = 0
     skipped: list[str] = field(default_factory=list)
+    printed: str = ""
     seconds: float = 0.0
     failure: str = ""
 
@@ -49,7 +51,7 @@ def run_page(page: Path, bound_s: float = BLOCK_S) -> PageResult:
         with page_folder() as folder:
             for block in blocks_of(page):
                 _do(block, folder, result, bound_s)
-    except BlockError as failure:
+    except (BlockError, PageError) as failure:
         result.failure = str(failure)
     result.seconds = time.monotonic() - began
     return result
@@ -75,8 +77,10 @@ def _do(block: Block, folder: PageFolder, result: PageResult, bound_s: float) ->
         folder.save(block)
         result.saved += 1
     elif block.language in RUN:
-        _run(block, folder, bound_s)
+        result.printed = _run(block, folder, bound_s)
         result.ran += 1
+    elif directions.prints:
+        _compare(block, result.printed)
     elif block.language in PARSED:
         _parse(block)
     elif block.language not in SHOWN:
@@ -90,18 +94,30 @@ def _parse(block: Block) -> None:
         raise BlockError(f"{block.place}: no valid {block.language}: {error}") from error
 
 
-def _run(block: Block, folder: PageFolder, bound_s: float) -> None:
+def _compare(block: Block, printed: str) -> None:
+    """Look for the text in what was printed, whatever the width of the terminal; raises BlockError."""
+    rest = " ".join(printed.split())
+    pieces = [" ".join(piece.split()) for piece in re.split("…|\n", block.text)]
+    for piece in filter(None, pieces):
+        _, found, rest = rest.partition(piece)
+        if not found:
+            raise BlockError(_told(block, f"was not printed: {piece}", printed))
+
+
+def _run(block: Block, folder: PageFolder, bound_s: float) -> str:
+    """Return what was printed; raises BlockError."""
     started = folder.start(block)
     if block.directions.background:
         if block.directions.until and not started.printed(block.directions.until, bound_s):
             raise BlockError(_told(block, f"never printed {block.directions.until!r}", started.text()))
-        return
+        return ""
     status, output = started.wait(bound_s)
     wanted, line = block.directions.exit_status, folder.failed_line(block)
     if status != wanted:
         raise BlockError(_told(block, f"exit status {status}, not {wanted}", output, line))
     if 0 < line < last_command(block):
         raise BlockError(_told(block, f"exit status {status} before the last command", output, line))
+    return output
 
 
 def last_command(block: Block) -> int:

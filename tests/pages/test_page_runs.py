@@ -63,7 +63,7 @@ def test_words_are_added_to_commands_that_train(tmp_path: Path) -> None:
     real = os.path.join(os.path.dirname(sys.executable), "rlexp")
     shown = 'sed -n 3,4p "$(command -v rlexp)" | tr -s " "'
     result = run(tmp_path, bash(f"echo EXIT; {shown}; exit 1", "with -o 'config.lr=1e-3' --seed 3"))
-    assert f'run|sweep|train|submit) exec {real} "$@" -o config.lr=1e-3 --seed 3 ;;' in result.failure
+    assert f'run|sweep|submit) exec {real} "$@" -o config.lr=1e-3 --seed 3 ;;' in result.failure
     assert f'*) exec {real} "$@" ;;' in result.failure
 
 
@@ -81,6 +81,17 @@ def test_skipped_blocks_have_a_reason(tmp_path: Path) -> None:
 
 def test_needs_are_packages_or_programs() -> None:
     assert missing(("json", "bash", "no_such_thing", "no_such.thing")) == ["no_such_thing", "no_such.thing"]
+
+
+def shown(text: str) -> str:
+    return f"<!-- docs-test: prints -->\n```text\n{text}\n```\n"
+
+
+def test_what_a_page_shows_must_have_been_printed(tmp_path: Path) -> None:
+    said = bash("echo 'error: a.yaml:3:5  lr must be a number > 0,'; echo 'got the  string'")
+    assert run(tmp_path, said + shown("error: … lr must be a number > 0, got the string")).failure == ""
+    assert "was not printed: got 3" in run(tmp_path, said + shown("error:\ngot 3")).failure
+    assert "was not printed: error" in run(tmp_path, said + shown("lr must\nerror")).failure
 
 
 @pytest.mark.parametrize(("language", "text"), [("yaml", "a: [1"), ("json", "{"), ("toml", "a ="), ("shell", "ls")])
