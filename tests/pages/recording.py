@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import pty
 import re
 import select
 import struct
+import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
@@ -67,16 +67,16 @@ class Screen:
 
 def record(command: Sequence[str], folder: str, environment: Mapping[str, str], width: int, height: int) -> list[Frame]:
     """Run a command in a terminal, and return what it showed; raises OSError where it fails."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.execvpe(command[0], list(command), dict(environment))
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    terminal, inside = os.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=inside, stdout=inside, stderr=inside, start_new_session=True
+    )
+    os.close(inside)
     frames = _watch(terminal, Screen(height))
     os.close(terminal)
-    _, status = os.waitpid(pid, 0)
-    if status:
-        raise OSError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    if status := process.wait():
+        raise OSError(f"{' '.join(command)} ended with {status}")
     return frames
 
 
