@@ -67,7 +67,7 @@ def build(folder: Path) -> Path:
 def try_out(name: str, wheel: Path, folder: Path) -> Outcome:
     """Install the wheel and run its commands; the environment is deleted afterwards, since it may take gigabytes."""
     number, _, lowest = name.partition("-")
-    python = shutil.which(f"python{number}")
+    python = find_python(number)
     if python is None:
         return Outcome(name, (), f"left out: no python{number} here")
     if shutil.disk_usage(folder).free < NEEDED_GB * 1e9:
@@ -83,6 +83,15 @@ def try_out(name: str, wheel: Path, folder: Path) -> Outcome:
         return Outcome(name, (), f"FAILED: {' '.join(map(str, error.cmd[1:6]))}" if hasattr(error, "cmd") else "FAILED")
     finally:
         shutil.rmtree(place)
+
+
+def find_python(number: str) -> str | None:
+    """Return the program of a Python that starts; what a version manager has put on PATH may not."""
+    program = shutil.which(f"python{number}")
+    if program is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return program if said.startswith(f"Python {number}.") else None
 
 
 def use(python: str, wheel: Path, place: Path, lowest: bool) -> Sequence[str]:
