@@ -59,9 +59,14 @@ def commands_in(node: Any) -> Iterator[tuple[str, ...]]:
         yield from commands_in(child)
 
 
+@cache
+def command_line() -> Any:
+    return get_command(app)
+
+
 def command_of(words: tuple[str, ...]) -> tuple[Any, list[str]]:
     """Return the command that ``words`` begin with, and its arguments."""
-    command: Any = get_command(app)
+    command: Any = command_line()
     context = typer.Context(command)
     rest = list(words[1:])
     while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
@@ -107,6 +112,13 @@ def test_options_in_sentences_exist(page: Path) -> None:
         command, _ = command_of(tuple(text.split()))
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         assert known.issuperset(OPTION.findall(text)), f"{page.name}: {text}"
+
+
+def test_torch_is_the_version_of_the_constraints() -> None:
+    """With another one the next line of the page, which has the constraints, would install torch again, with CUDA."""
+    tested = next(line for line in (REPOSITORY / "constraints.txt").read_text().split() if line.startswith("torch=="))
+    named = {name for page in PAGES for name in re.findall(r"torch==[\w.]+", page.read_text(encoding="utf-8"))}
+    assert named == {tested}
 
 
 def test_make_targets_exist() -> None:
