@@ -33,8 +33,8 @@ _GRID: Final = (
 )
 _REPORT: Final = ("rlexp", "compare", "results/lr", "--html", "report.html")
 _FRAMES: Final = 14
-_ROWS: Final = 4
-"""The live display has more rows than this, the lines before it have fewer."""
+_LIVE: Final = "bottleneck"
+"""What only the live display says, neither the lines before it nor the summary."""
 _SECONDS: Final = (0.7, 5.0)
 """How long a frame is shown, and the last one."""
 
@@ -57,7 +57,7 @@ def main() -> None:
 def chosen(frames: list[Frame]) -> list[tuple[Frame, float]]:
     """Return the start, the live display at equal distances in time, and the summary, each with its seconds."""
     *before, last = frames
-    lively = [frame for frame in before if len(frame.rows) > _ROWS]
+    lively = [frame for frame in before if any(_LIVE in row for row in frame.rows)]
     begin_s, end_s = lively[0].at_s, lively[-1].at_s
     times = [begin_s + (end_s - begin_s) * number / (_FRAMES - 1) for number in range(_FRAMES)]
     picked = [min(lively, key=lambda frame: abs(frame.at_s - at_s)) for at_s in times]
