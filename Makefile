@@ -81,9 +81,9 @@ $(DOCS)/.installed: docs/requirements.txt
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
-# docs/images, three minutes; needs chromium for the report
+# docs/images, three minutes; the report needs chromium. One of them: make pictures PICTURES=run
 pictures: install
-	$(BIN)/python -m tests.pages.pictures
+	$(BIN)/python -m tests.pages.pictures $(PICTURES)
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900

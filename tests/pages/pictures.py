@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -39,19 +40,21 @@ _SECONDS: Final = (0.7, 5.0)
 """How long a frame is shown, and the last one."""
 
 
-def main() -> None:
-    """Write both pictures."""
+def main(names: Sequence[str]) -> None:
+    """Write the pictures with these names, ``run`` and ``report``; both where there is none."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "RLEXP_OUT": "results"}
     environment.pop("NO_COLOR", None)
     with TemporaryDirectory(prefix="pictures-") as folder:
         shutil.copytree(REPOSITORY / "experiments", Path(folder, "experiments"))
-        frames = record(_RUN, folder, environment, WIDTH, HEIGHT)
-        svg = moving_svg(chosen(frames), " ".join(_RUN), WIDTH)
-        (IMAGES / "run.svg").write_text(svg, encoding="utf-8")
-        for command in (_GRID, _REPORT):
-            subprocess.run(command, cwd=folder, env=environment, check=True)
-        photograph(Path(folder, "report.html"), IMAGES / "report.png")
+        if not names or "run" in names:
+            frames = record(_RUN, folder, environment, WIDTH, HEIGHT)
+            svg = moving_svg(chosen(frames), " ".join(_RUN), WIDTH)
+            (IMAGES / "run.svg").write_text(svg, encoding="utf-8")
+        if not names or "report" in names:
+            for command in (_GRID, _REPORT):
+                subprocess.run(command, cwd=folder, env=environment, check=True)
+            photograph(Path(folder, "report.html"), IMAGES / "report.png")
 
 
 def chosen(frames: list[Frame]) -> list[tuple[Frame, float]]:
@@ -75,4 +78,4 @@ def photograph(page: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
