@@ -41,6 +41,11 @@ class Outcome:
     versions: Sequence[str]
     problem: str
 
+    @property
+    def row(self) -> str:
+        versions = "".join(f"{version:<14}" for version in self.versions or ["-"] * len(SHOWN))
+        return f"{self.name:<13}{versions}{self.problem or 'trains and evaluates'}"
+
 
 def main(names: Sequence[str]) -> int:
     """Try each environment and print the table."""
@@ -50,11 +55,11 @@ def main(names: Sequence[str]) -> int:
     with TemporaryDirectory(prefix="rlexp-versions-") as folder:
         wheel = build(Path(folder))
         print(f"{wheel.name}, {wheel.stat().st_size // 1024} kB", flush=True)
-        outcomes = [try_out(name, wheel, Path(folder)) for name in names or NAMES]
-    print(f"\n{'environment':<13}" + "".join(f"{name:<14}" for name in SHOWN) + "result")
-    for outcome in outcomes:
-        versions = "".join(f"{version:<14}" for version in outcome.versions or ["-"] * len(SHOWN))
-        print(f"{outcome.name:<13}{versions}{outcome.problem or 'trains and evaluates'}")
+        print(f"{'environment':<13}" + "".join(f"{name:<14}" for name in SHOWN) + "result", flush=True)
+        outcomes = []
+        for name in names or NAMES:
+            outcomes.append(try_out(name, wheel, Path(folder)))
+            print(outcomes[-1].row, flush=True)
     return 1 if any(outcome.problem for outcome in outcomes) else 0
 
 
@@ -74,12 +79,11 @@ def try_out(name: str, wheel: Path, folder: Path) -> Outcome:
         return Outcome(name, (), f"left out: less than {NEEDED_GB} GB free")
     place = folder / name
     place.mkdir()
-    print(f"{name}: {python}", flush=True)
     try:
         return Outcome(name, use(python, wheel, place, bool(lowest)), "")
     except subprocess.SubprocessError as error:
         output = getattr(error, "output", None) or ""
-        print(f"{name}: {error}\n{output[-3000:]}", flush=True)
+        print(f"{name}: {error}\n{output[-3000:]}", file=sys.stderr, flush=True)
         return Outcome(name, (), f"FAILED: {' '.join(map(str, error.cmd[1:6]))}" if hasattr(error, "cmd") else "FAILED")
     finally:
         shutil.rmtree(place)
