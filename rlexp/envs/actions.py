@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +17,10 @@ from rlexp.errors import UsageError
 
 Array = NDArray[Any]
 Vector = VectorEnv[Any, Any, Any]
+if TYPE_CHECKING:
+    _VectorActions = VectorActionWrapper[Any, Any, Any, Any]
+else:  # it is no generic class in Gymnasium 1.3
+    _VectorActions = VectorActionWrapper
 
 MOST_ACTIONS = 10_000
 """A network has an output for each action, and a grid has bins to the power of dimensions of them."""
@@ -97,7 +101,7 @@ class ActionBounds:
         return within
 
 
-class BoundedActions(VectorActionWrapper[Any, Any, Any, Any]):
+class BoundedActions(_VectorActions):
     """Clips the actions ``[M, ...]`` of M envs to the bounds of their Box, ``normalized`` ones after scaling them.
 
     ``single_action_space`` is still the env's Box: its shape and dtype are those of an action as it is drawn, not its
