@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import gymnasium as gym
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlexp.agents.agent_evaluation import AgentEvaluation
 from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
@@ -16,6 +14,7 @@ from rlexp.agents.board.task_description import BoardTrial
 from rlexp.agents.evaluator import Evaluator
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.policies import Policies
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.agents.stall_watch import StallWatch
@@ -26,18 +25,17 @@ from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.errors import UsageError
 from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner, Policy, Weights
-from rlexp.rollout.evaluation import ActingPolicy, PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
+from rlexp.policy import Learner
+from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.task_pool import ActorLostError, TaskPool
 
 if TYPE_CHECKING:
-    from rlexp.agents.export.exportable import Exportable
+    pass
 
 STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""
@@ -51,6 +49,9 @@ CheckpointArrays = dict[str, Mapping[str, AnyArray]]
 
 class Agent(ABC, Generic[ConfigT]):
     """Owns the optimizer and the workers of one trial; used by one thread. An algorithm writes the abstract methods."""
+
+    POLICIES: ClassVar[type[Policies[Any]]]
+    """How the algorithm acts where it is not trained."""
 
     def __init__(
         self,
@@ -93,17 +94,6 @@ class Agent(ABC, Generic[ConfigT]):
             with errors_of(checkpoint.path):
                 self._restore(join_state(checkpoint.copies(STATE_GROUP), checkpoint.state), checkpoint.arrays)
 
-    @classmethod
-    @abstractmethod
-    def make_policy(
-        cls,
-        config: ConfigT,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Policy:
-        """Return a new policy that acts in this process without exploration; it may import the user's ``modules``."""
-
     @abstractmethod
     def make_learner(self) -> Learner:
         """Return the learner."""
@@ -119,34 +109,6 @@ class Agent(ABC, Generic[ConfigT]):
     @abstractmethod
     def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
         """Return what moves experience from ``source`` to ``learner``, which it owns from now on; place its actors."""
-
-    @classmethod
-    def exploring_player(
-        cls, config: ConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        """Return ``policy`` as it acts in evaluations that explore; unless an algorithm says how, greedily."""
-        return policy
-
-    @classmethod
-    def evaluation_exploration(cls, config: ConfigT) -> Mapping[str, float]:
-        """Return the figures of ``exploring_player``, such as ε, by name."""
-        return {}
-
-    @classmethod
-    def exportable(
-        cls,
-        config: ConfigT,
-        policy: Policy,
-        weights: Weights,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Exportable:
-        """Return what ``policy``, which has ``weights``, is exported as; raises UsageError where an algorithm cannot.
-
-        The spaces are those of what the policy sees and chooses.
-        """
-        raise UsageError(f"{cls.__name__} does not say how it is exported", "its method exportable has to")
 
     def stats(self) -> Figures:
         """Return figures for the results, beside those of the optimizer."""
@@ -237,10 +199,10 @@ class Agent(ABC, Generic[ConfigT]):
     def _evaluator(self) -> Evaluator:
         """Return what evaluates the learner's weights as they are now."""
         spaces = self.observation_space, self.action_space
-        policy = self.make_policy(self.config, *spaces, self.env_config.modules)
+        policy = self.POLICIES.make_policy(self.config, *spaces, self.env_config.modules)
         with self.optimizer.paused() as learner:
             policy.set_weights(learner.get_weights())
-        explore = partial(self.exploring_player, self.config, policy, self.action_space)
+        explore = partial(self.POLICIES.exploring_player, self.config, policy, self.action_space)
         evaluation_config = self.config.evaluation_config
         return Evaluator(self.env_config, evaluation_config, self.filters, policy, explore, self.callbacks)
 

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import wandb
 
@@ -22,6 +22,7 @@ FINISH_TIMEOUT_S: Final = 25.0
 """How long the end of a run waits for the server; less than the command waits for this process."""
 STEPS: Final = "timesteps_total"
 """The column that is the x axis of all charts."""
+_Mode = Literal["online", "offline", "disabled", "shared"]
 _ONLINE: Final = "online"
 _OFFLINE: Final = "offline"
 _LONGEST_TAG: Final = 64
@@ -123,7 +124,7 @@ class WandbRun:
                 path.unlink(missing_ok=True)
 
 
-def _opened(trial: TrackedTrial, run_id: str, mode: str) -> wandb.Run:
+def _opened(trial: TrackedTrial, run_id: str, mode: _Mode) -> wandb.Run:
     options = trial.options
     settings = wandb.Settings(
         console="off",  # this process prints nothing that belongs there
@@ -156,8 +157,8 @@ def _project(options: Mapping[str, Any]) -> str:
     return str(options["project"] or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT)
 
 
-def _mode(options: Mapping[str, Any]) -> str:
-    return str(options["mode"] or os.environ.get("WANDB_MODE") or _ONLINE)
+def _mode(options: Mapping[str, Any]) -> _Mode:
+    return cast(_Mode, options["mode"] or os.environ.get("WANDB_MODE") or _ONLINE)
 
 
 def _first_line(error: Exception) -> str:

@@ -85,7 +85,7 @@ def test_its_policy_acts_with_the_weights_of_the_learner(run: str) -> None:
     agent = MAKERS[run](**custom(DENSE))
     (update,) = updates_of(agent, 1)
     weights = {name.removeprefix("network."): a for name, a in update.after.items() if name.startswith("network.")}
-    policy = agent.make_policy(agent.config, agent.observation_space, agent.action_space)
+    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
     obs = observations(agent, 64)
     policy.set_weights(weights)
     before = policy.compute_actions(obs)
@@ -154,7 +154,7 @@ def test_statistics_of_batches_come_from_the_learner_to_target_and_workers() -> 
     weights = learner_of(agent).get_weights()
     np.testing.assert_array_equal(weights[name], last.after[f"network.{name}"])
     obs = observations(agent, 64)
-    policy = agent.make_policy(agent.config, agent.observation_space, agent.action_space)
+    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
     chosen = []
     for mean in (-2.0, 2.0):
         moments = {name: np.full_like(weights[name], mean), variance: np.ones_like(weights[name])}

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import gymnasium as gym
 import numpy as np
 import torch
 
 from rlexp.agents.dqn.exploration import EpsilonSchedule
-from rlexp.agents.dqn.exportable_policy import exportable_q_network
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.agents.dqn.policies import DQNPolicies
-from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.export.exportable import Exportable
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.models import QNetworkConfig
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.data_path_config import DataPathConfig
@@ -31,9 +25,8 @@ from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
-from rlexp.policy import Learner, Policy, Weights
+from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
-from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
@@ -47,42 +40,9 @@ DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
 class DQNAgent(OffPolicyAgent[DQNConfigT]):
     """DQN (Mnih et al. 2015) with one replay shard in the learner's process."""
 
+    POLICIES = DQNPolicies
     target_counts_trained = False
     """Whether the target network is copied by trained steps, or by sampled ones."""
-
-    @classmethod
-    def make_policy(
-        cls,
-        config: DQNConfigT,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Policy:
-        return DQNPolicies.make_policy(config, observation_space, action_space, modules)
-
-    @classmethod
-    def exploring_player(
-        cls, config: DQNConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        return DQNPolicies.exploring_player(config, policy, action_space, num_envs, seed)
-
-    @classmethod
-    def exportable(
-        cls,
-        config: DQNConfigT,
-        policy: Policy,
-        weights: Weights,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Exportable:
-        assert isinstance(policy, DQNPolicy)
-        network = q_network_config(config, observation_space, action_space, modules)
-        return exportable_q_network(network, policy, weights)
-
-    @classmethod
-    def evaluation_exploration(cls, config: DQNConfigT) -> Mapping[str, float]:
-        return DQNPolicies.evaluation_exploration(config)
 
     def make_learner(self) -> Learner:
         config = self.config

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlexp.agents.export.exportable import Exportable, torch_dtype
 from rlexp.agents.loaded_checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
-from rlexp.agents.registry import agent_class
+from rlexp.agents.registry import policies_of
 from rlexp.envs import ActionBounds, EnvConfig, action_grid, is_continuous
 from rlexp.rollout.filters import LARGEST_DEVIATION, SMALLEST_SCALE, Moments
 from rlexp.sample_batch import Array
@@ -124,7 +124,7 @@ class GreedyPolicy:
     def of(loaded: LoadedCheckpoint) -> GreedyPolicy:
         """Return the policy of a checkpoint; raises CheckpointError, and UsageError where it cannot be exported."""
         restored, experiment = loaded.policy(), loaded.experiment
-        exportable = agent_class(experiment).exportable(
+        exportable = policies_of(experiment).exportable(
             experiment.config,
             restored.policy,
             loaded.checkpoint.arrays[WEIGHTS],

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
-import gymnasium as gym
 import torch
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.export.exportable import Exportable
 from rlexp.agents.ppo.advantages import Advantages
-from rlexp.agents.ppo.exportable_policy import exportable_actor_critic
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.ppo.learner_group import LearnerGroup
 from rlexp.agents.ppo.learner_process import LearnerSpec
@@ -23,12 +19,10 @@ from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner, Policy, Weights
-from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.policy import Learner
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
@@ -43,39 +37,9 @@ TARGETS_FAR_ABOVE_CLIP = 10.0
 class PPOAgent(Agent[PPOConfig]):
     """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
 
+    POLICIES = PPOPolicies
     optimizer: SyncSamplesOptimizer
     _has_noticed_targets = False
-
-    @classmethod
-    def make_policy(
-        cls,
-        config: PPOConfig,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Policy:
-        return PPOPolicies.make_policy(config, observation_space, action_space, modules)
-
-    @classmethod
-    def exploring_player(
-        cls, config: PPOConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        return PPOPolicies.exploring_player(config, policy, action_space, num_envs, seed)
-
-    @classmethod
-    def exportable(
-        cls,
-        config: PPOConfig,
-        policy: Policy,
-        weights: Weights,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Exportable:
-        assert isinstance(policy, PPOPolicy)
-        actions = actions_of(action_space)
-        network = actor_critic_config(config, observation_space, actions, modules)
-        return exportable_actor_critic(network, actions, policy, weights)
 
     def make_learner(self) -> Learner:
         config, network, actions = self.config, self.network_config(), actions_of(self.action_space)

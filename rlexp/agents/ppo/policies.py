@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from rlexp.agents.policies import Policies
 from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import is_byte_vector
 from rlexp.models import ActorCriticConfig, torso_config_of
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
-from rlexp.policy import Policy
+from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 
+if TYPE_CHECKING:
+    from rlexp.agents.export.exportable import Exportable
 
-class PPOPolicies:
-    """See :class:`~rlexp.agents.registry.Policies`."""
+
+class PPOPolicies(Policies[PPOConfig]):
+    """The policies of PPO."""
 
     @classmethod
     def make_policy(
@@ -39,8 +42,21 @@ class PPOPolicies:
         return StochasticPlayer(policy, seed)
 
     @classmethod
-    def evaluation_exploration(cls, config: PPOConfig) -> Mapping[str, float]:
-        return {}
+    def exportable(
+        cls,
+        config: PPOConfig,
+        policy: Policy,
+        weights: Weights,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Exportable:
+        from rlexp.agents.ppo.exportable_policy import exportable_actor_critic  # it loads torch
+
+        assert isinstance(policy, PPOPolicy)
+        actions = actions_of(action_space)
+        network = actor_critic_config(config, observation_space, actions, modules)
+        return exportable_actor_critic(network, actions, policy, weights)
 
 
 def actor_critic_config(
