@@ -7,15 +7,10 @@ none of the libraries that they need.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from rlexp.api.boards import join, submit
 from rlexp.api.playing import load_policy
+from rlexp.api.reading import results
 from rlexp.api.training import load, resume, run, sweep
-
-# The package of the same name would take the function's place when a part of it is imported for the first time.
-import_module("rlexp.results")
-from rlexp.api.reading import results  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "join", "load", "load_policy", "results", "resume", "run", "submit", "sweep"]

@@ -13,7 +13,7 @@ from rlexp.runs.run_record import Status, TrialRecord, read_run_record
 
 if TYPE_CHECKING:
     from rlexp.agents.trained_policy import TrainedPolicy
-    from rlexp.results.table import Results
+    from rlexp.run_results.table import Results
 
 
 @dataclass(frozen=True)

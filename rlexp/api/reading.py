@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlexp.results.table import Results
+    from rlexp.run_results.table import Results
 
 
 def results(*paths: str | Path) -> Results:
@@ -19,6 +19,6 @@ def results(*paths: str | Path) -> Results:
         UsageError: where there is no run or trial.
 
     """
-    from rlexp.results.table import read_results
+    from rlexp.run_results.table import read_results
 
     return read_results([Path(path) for path in paths])

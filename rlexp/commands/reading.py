@@ -10,7 +10,7 @@ import typer
 
 from rlexp.commands.completion import complete_run
 from rlexp.commands.options import AsJson, Debug
-from rlexp.results.axis import Axis
+from rlexp.run_results.axis import Axis
 from rlexp.terminal import EvaluationProgress, print_evaluation
 
 
@@ -125,7 +125,7 @@ def compare(
     Final scores are means over the last tenth of the steps that all completed trials have. Trials that
     ended earlier or failed are listed below. A sweep keeps the scores and the order of its own ranking.
     """
-    from rlexp.results.comparison import compare_groups
+    from rlexp.run_results.comparison import compare_groups
     from rlexp.terminal.comparisons import export_comparison, print_comparison
 
     comparison = compare_groups(groups, metric, by, goal, at)
@@ -148,7 +148,7 @@ def ls(
     RUNNING: a process holds its lock. KILLED: it was running, but its process is gone. DAMAGED: its
     run.json cannot be read. Steps and iterations are sums over all trials.
     """
-    from rlexp.results.run_listing import found_at
+    from rlexp.run_results.run_listing import found_at
     from rlexp.terminal.listings import print_found
 
     print_found(found_at(path), path, as_json)
@@ -174,7 +174,7 @@ def tensorboard(
 
     Ctrl-C ends it.
     """
-    from rlexp.results.tensorboard_server import run_tensorboard
+    from rlexp.run_results.tensorboard_server import run_tensorboard
     from rlexp.terminal.listings import print_address
 
     raise typer.Exit(run_tensorboard(path, host, port, announce=print_address))

@@ -23,8 +23,8 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard_lines
 from rlexp.display.summary import summary_lines
-from rlexp.results.axis import Axis
-from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.run_results.axis import Axis
+from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG
 from rlexp.runs.run_directory import RunDirectory

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.forked_commands import rlexp
-from tests.unit.results.run_folders import MadeTrial, make_run
+from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ FLOORS = {
     "joined_actors": 7,
     "optimizers": 7,
     "display": 6,
-    "results": 6,
+    "run_results": 6,
     "trackers": 7,
     "rollout": 6,
     "sessions": 5,
@@ -70,7 +70,7 @@ GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "json_file",
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.
 STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "sessions"}, {"rollout", "search"}]
-STRANGERS += [{"joined_actors", room} for room in ("replay", "runs", "sessions", "search", "display", "results")]
+STRANGERS += [{"joined_actors", room} for room in ("replay", "runs", "sessions", "search", "display", "run_results")]
 
 LIBRARIES = {
     "ray.tune": {"tuning"},
