@@ -178,12 +178,20 @@ def test_nothing_is_written_where_the_check_fails(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_deviations_of_their_own_take_any_number_of_rows(tmp_path: Path) -> None:
-    model = {"fcnet_hiddens": [8], "free_log_std": True}
-    loaded = LoadedCheckpoint.load(saved_checkpoint(tmp_path, "PPO", "Pendulum-v1", {"model": model}))
+@pytest.mark.parametrize(
+    ("run", "env", "model"),
+    [
+        ("PPO", "Pendulum-v1", {"fcnet_hiddens": [8], "free_log_std": True}),
+        ("PPO", "Pendulum-v1", {"custom_model": "tests.user_torsos:Projected"}),
+        ("DQN", "CartPole-v1", {"custom_model": "tests.user_torsos:Normalised"}),
+    ],
+)
+def test_a_model_takes_any_number_of_rows(run: str, env: str, model: dict[str, Any], tmp_path: Path) -> None:
+    loaded = LoadedCheckpoint.load(saved_checkpoint(tmp_path, run, env, {"model": model}))
     policy = GreedyPolicy.of(loaded)
     content = onnx_model(policy.graph(), policy.example(2), policy.output_names, {})
-    assert Verifier(content, policy).verify(observations(policy)).num_other_actions is None
+    verified = Verifier(content, policy).verify(observations(policy))
+    assert verified.num_other_actions is None if run == "PPO" else verified.num_other_actions == 0
 
 
 def test_ppo_with_several_choices(tmp_path: Path) -> None:
