@@ -75,7 +75,8 @@ def command_of(words: tuple[str, ...]) -> tuple[Any, list[str]]:
     return command, rest
 
 
-COMMANDS = sorted({words for words in typed_commands() if words[1:] != ("--version",)})
+TYPED_COMMANDS = sorted(set(typed_commands()))
+COMMANDS = [words for words in TYPED_COMMANDS if not words[1].startswith("-")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -86,6 +87,18 @@ def test_fences_are_of_a_known_kind(page: Path) -> None:
 
 def known_kind(block: Block) -> bool:
     return bool(block.directions.file) or block.language in RUN | PARSED | SHOWN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_name_the_files_that_they_show(page: Path) -> None:
+    """A reader does not see the comment that says under which name a block is saved."""
+    lines, before, unnamed = page.read_text(encoding="utf-8").splitlines(), 0, []
+    for block in blocks_of(page):
+        text = "\n".join(line for line in lines[before : block.line - 1] if not line.lstrip().startswith("<!--"))
+        if block.directions.file and f"`{block.directions.file}`" not in text:
+            unnamed.append(f"{block.place}: {block.directions.file}")
+        before = block.line + block.text.count("\n")
+    assert not unnamed, "say in the sentence before the block what the file is called"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -104,6 +117,14 @@ def test_commands_were_found() -> None:
 def test_commands_of_pages_parse(words: tuple[str, ...]) -> None:
     command, arguments = command_of(words)
     command.make_context(words[1], arguments)  # raises what it would print
+
+
+def test_options_of_the_program_exist() -> None:
+    """They are not parsed: ``--install-completion`` would then change the configuration of this user's shell."""
+    known = {option for parameter in command_line().params for option in parameter.opts}
+    typed = {option for words in TYPED_COMMANDS if words[1].startswith("-") for option in words[1:]}
+    assert typed
+    assert known >= typed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
