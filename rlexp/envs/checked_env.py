@@ -96,8 +96,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def _check(self, method: str, obs: Any, info: Any) -> None:
         space = self.env.observation_space
         if not _has_form(space, obs):
-            expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
-            raise self._unexpected(method, f"an observation of {_kind(obs)}, but its observation_space {expected}")
+            raise self._unexpected(method, _misfit(space, obs))
         if not isinstance(info, dict):
             raise self._unexpected(method, f"an info of {_kind(info)}, not a dict")
 
@@ -157,6 +156,22 @@ def _has_form(space: gym.Space[Any], obs: Any) -> bool:
     return True
 
 
+def _misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
+    """Return what of an observation without the form of its space is wrong: the first part that is."""
+    if isinstance(space, Dict) and isinstance(obs, Mapping):
+        missing = [key for key in space.spaces if key not in obs]
+        if missing:
+            return f"an observation{where} without {missing[0]!r}, which is in its observation_space"
+        key = next(key for key, part in space.items() if not _has_form(part, obs[key]))
+        return _misfit(space[key], obs[key], f"{where}[{key!r}]")
+    if isinstance(space, Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
+        pairs = list(zip(space.spaces, obs, strict=True))
+        index = next(index for index, (part, item) in enumerate(pairs) if not _has_form(part, item))
+        return _misfit(*pairs[index], f"{where}[{index}]")
+    expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
+    return f"an observation{where} of {_kind(obs)}, but its observation_space{where} {expected}"
+
+
 def _kind(value: Any) -> str:
     """Return what a value is, for a message."""
     if isinstance(value, np.ndarray):
@@ -165,6 +180,12 @@ def _kind(value: Any) -> str:
         return f"type {type(value).__name__} with {len(value)} items"
     text = repr(value)
     return f"type {type(value).__name__}" + (f" ({text})" if value is not None and len(text) <= 40 else "")
+
+
+_NOT_REPEATED = (
+    "reset returns another observation for the same seed, so a seed does not repeat an experiment: call"
+    " super().reset(seed=seed), and draw from self.np_random"
+)
 
 
 def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> list[str]:
@@ -176,7 +197,10 @@ def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> list[str]:
     env.action_space.seed(0)
     obs, _ = env.reset(seed=0)
     _check_kind(env_id, env.observation_space, obs)
+    again, _ = env.reset(seed=0)
     doubts = dict.fromkeys(_checked_values(env_id, "reset", env.observation_space, obs))
+    if not _are_equal(env.observation_space, obs, again):
+        doubts[_NOT_REPEATED] = None
     end_s = time.monotonic() + LONGEST_S
     for number in range(1, NUM_STEPS + 1):
         obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
@@ -188,6 +212,12 @@ def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> list[str]:
         if terminated or truncated:
             env.reset()
     return list(doubts)
+
+
+def _are_equal(space: Space[Any], one: Any, other: Any) -> bool:
+    """Return whether the numbers of two observations are the same."""
+    pairs = zip(_parts(space, one), _parts(space, other), strict=True)
+    return all(np.array_equal(mine, its) for (_, mine), (_, its) in pairs)
 
 
 def _check_kind(env_id: str, space: Space[Any], obs: Any) -> None:
