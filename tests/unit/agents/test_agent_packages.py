@@ -12,7 +12,7 @@ import pytest
 from rlexp.agents.board.joinable import joinable_trial
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class
-from rlexp.config.keys import agent_packages
+from rlexp.config.keys import agent_packages, entry_points
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
@@ -36,13 +36,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def into_site(**parts: Any) -> None:
         install_agent(site, **parts)
         monkeypatch.syspath_prepend(str(site))
-        monkeypatch.setattr(agent_packages, "INSTALLED_IN", (str(site),))
+        monkeypatch.setattr(entry_points, "INSTALLED_IN", (str(site),))
 
     yield into_site
     for name in set(sys.modules) - before:
         if name.startswith("twice_dqn"):
             del sys.modules[name]
-    for cached in (agent_packages.packaged_agents, agent_packages.experiment_of, key_table):
+    for cached in (entry_points._entry_points, agent_packages.experiment_of, key_table):
         cached.cache_clear()
 
 
@@ -89,7 +89,7 @@ def test_names_of_ours_are_never_looked_up(install: Install, monkeypatch: pytest
     assert experiment_class("DQN") is AGENTS["DQN"]
     assert agents_of_packages() == ()
 
-    def fail(path: tuple[str, ...]) -> Any:
+    def fail() -> Any:
         raise AssertionError("packages were searched")
 
     monkeypatch.setattr("rlexp.config.keys.agents.packaged_agents", fail)
@@ -140,9 +140,15 @@ def test_two_packages_with_one_name_are_refused(install: Install, tmp_path: Path
     assert "pip uninstall" in hint
 
 
+def test_another_spelling_of_its_name_makes_no_second_package(install: Install, tmp_path: Path) -> None:
+    install()
+    install(package="Twice.DQN")
+    assert load("", tmp_path).trials
+
+
 def test_packages_of_the_current_folder_are_not_installed() -> None:
-    assert not {"", str(Path.cwd())} & set(agent_packages.INSTALLED_IN)
-    assert agent_packages.INSTALLED_IN
+    assert not {"", str(Path.cwd())} & set(entry_points.INSTALLED_IN)
+    assert entry_points.INSTALLED_IN
 
 
 @pytest.mark.parametrize(
@@ -185,7 +191,7 @@ def test_it_trains_and_its_checkpoint_is_read_back(
     metadata = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
     path = agent.save(tmp_path / "checkpoint_000001", metadata)
     agent.stop()
-    monkeypatch.setattr(agent_packages, "INSTALLED_IN", ())
+    monkeypatch.setattr(entry_points, "INSTALLED_IN", ())
     with pytest.raises(CheckpointError, match="is of the agent TwiceDQN, which is not installed here"):
         LoadedCheckpoint.load(path)
     install()
