@@ -12,12 +12,14 @@ import pytest
 from rlexp.agents.board.joinable import joinable_trial
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class
+from rlexp.commands import completion
 from rlexp.config.keys import agent_packages, entry_points
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
+from rlexp.config.reference.key_completion import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, UsageError
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
@@ -176,6 +178,24 @@ def test_explain_shows_it(install: Install, capsys: pytest.CaptureFixture[str]) 
     assert "Defaults of TwiceDQN" in shown
     print_explanation("run")
     assert "others: TwiceDQN" in " ".join(capsys.readouterr().out.split())
+
+
+def completed(word: str, folder: Path) -> list[str]:
+    """Return what a shell completes behind a file of the agent."""
+    file = folder / "a.yaml"
+    file.write_text("a:\n  run: twicedqn\n  env: CartPole-v1\n")
+    return [candidate.text for candidate in overrides_from(word, completion._agents_in([file]))]
+
+
+def test_shells_complete_its_keys(install: Install, tmp_path: Path) -> None:
+    install()
+    assert completed("reward_f", tmp_path) == ["reward_factor=", "reward_factor=2.0"]
+    assert completed("clip_p", tmp_path) == [], "PPO's alone"
+
+
+def test_shells_complete_our_keys_where_it_cannot_be_used(install: Install, tmp_path: Path) -> None:
+    install(keys="raise OSError('no licence')")
+    assert completed("clip_p", tmp_path) == ["clip_param=", "clip_param=0.3"]
 
 
 def test_it_trains_and_its_checkpoint_is_read_back(
