@@ -1,4 +1,4 @@
-"""What came of runs, for programs: ``rlexp.load_policy`` and ``rlexp.results``. Importing it loads Python's own only."""
+"""``rlexp.load_policy`` and ``rlexp.results``: what came of runs; importing this loads nothing but Python's own."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def experiment_of(agent: PackageEntry) -> type[Experiment]:
         message = f"{known_as} cannot be imported: {type(error).__name__}: {error}"
         raise UsageError(message, f"pip install --upgrade {agent.package}, or ask its authors") from error
     if not isinstance(found, type) or not issubclass(found, Experiment):
-        raise UsageError(f"{known_as}: {agent.value} is no class of experiments", hint)
+        raise UsageError(f"{known_as}: {agent.value} is not a subclass of Experiment", hint)
     problem = _problem(found, agent.name)
     if problem is not None:
         raise UsageError(f"{known_as}: {problem}", hint)

@@ -117,7 +117,7 @@ def test_unknown_agents_are_told_what_is_installed(install: Install, tmp_path: P
     [
         ({"entry": "TwiceDQN = twice_dqn.nothing:Here"}, "cannot be imported: ModuleNotFoundError"),
         ({"keys": "raise OSError('no licence')"}, "cannot be imported: OSError: no licence"),
-        ({"entry": "TwiceDQN = twice_dqn.keys:TwiceDQNConfig"}, "is no class of experiments"),
+        ({"entry": "TwiceDQN = twice_dqn.keys:TwiceDQNConfig"}, "is not a subclass of Experiment"),
         ({"entry": "Other = twice_dqn.keys:TwiceDQNExperiment"}, 'must have the field run: Literal["Other"]'),
         ({"keys": KEYS.replace('"twice_dqn.agent:TwiceDQNAgent"', '"twice_dqn"')}, "must have AGENT"),
     ],
