@@ -8,8 +8,7 @@ none of the libraries that they need.
 from __future__ import annotations
 
 from rlexp.api.boards import join, submit
-from rlexp.api.playing import load_policy
-from rlexp.api.reading import results
+from rlexp.api.reading import load_policy, results
 from rlexp.api.training import load, resume, run, sweep
 
 __version__ = "0.1.0"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -27,7 +29,12 @@ from rlexp.api.request import TrainingRequest
 from rlexp.errors import TrialError
 
 END_TIMEOUT_S: Final = 60.0
-"""How long it may take to save and end where this program stops waiting for it."""
+"""How long it may take to save and end where this program stops waiting for it, or to end after its answer."""
+OUTPUT_TIMEOUT_S: Final = 2.0
+"""How long its output is read after its end: a process that it has left behind may keep the streams open for ever."""
+_POLL_S: Final = 0.25
+"""How often it is asked whether it has ended, where no stream says so."""
+_PROGRAM: Final = ("-P", "-m", "rlexp.api.training_process")
 _OUTPUT_BYTES: Final = 4000
 """How much of its last output is kept: it may say why it died."""
 _MOST_INTERRUPTS: Final = 2
@@ -79,41 +86,54 @@ class _TrainingProcess:
         self._received = b""
         receiver, sender = os.pipe()
         self._receiver = os.fdopen(receiver, "rb")
-        paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rlexp.api.training_process", str(sender)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=subprocess.PIPE,
-            stdout=None if self._streams is None else subprocess.PIPE,
-            stderr=None if self._streams is None else subprocess.PIPE,
-            pass_fds=(sender,),
-            start_new_session=True,  # Ctrl-C is passed on once, not sent by the terminal as well
-        )
-        os.close(sender)
-        assert self._process.stdin is not None
+        try:
+            self._process = _started(sender, None if self._streams is None else subprocess.PIPE)
+        except BaseException:
+            self._receiver.close()
+            raise
+        finally:
+            os.close(sender)
         with suppress(BrokenPipeError):  # it is dead already
-            self._process.stdin.write(json.dumps(asdict(request)).encode() + b"\n")
-            self._process.stdin.flush()
+            stdin = _given(self._process.stdin)
+            stdin.write(json.dumps(asdict(request)).encode() + b"\n")
+            stdin.flush()
 
     def wait(self) -> None:
-        """Pass its output on until it has ended."""
+        """Pass its output on until it has ended, or has not within END_TIMEOUT_S after its answer."""
+        deadline = math.inf
         with selectors.DefaultSelector() as selector:
             selector.register(self._receiver, selectors.EVENT_READ, None)
             if self._streams is not None:
-                selector.register(_given(self._process.stdout), selectors.EVENT_READ, _Shown(self._streams[0]))
-                selector.register(_given(self._process.stderr), selectors.EVENT_READ, _Shown(self._streams[1]))
-            while selector.get_map():
-                for key, _ in selector.select():
-                    data = os.read(key.fd, 65536)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                    elif key.data is None:
-                        self._received += data
-                    else:
-                        self.tail = (self.tail + key.data.show(data))[-_OUTPUT_BYTES:]
-        self._process.wait()
-        if self._received:
+                selector.register(_given(self._process.stdout), selectors.EVENT_READ, _TextOutput(self._streams[0]))
+                selector.register(_given(self._process.stderr), selectors.EVENT_READ, _TextOutput(self._streams[1]))
+            while selector.get_map() and time.monotonic() < deadline:
+                for key, _ in selector.select(_POLL_S):
+                    self._read(key, selector)
+                deadline = min(deadline, time.monotonic() + self._remaining_s(selector))
+        with suppress(subprocess.TimeoutExpired):  # `close` ends it then
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        if self._has_answer:
             self.answer = json.loads(self._received)
+
+    def _read(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
+        data = os.read(key.fd, 65536)
+        if not data:
+            selector.unregister(key.fileobj)
+        elif key.data is None:
+            self._received += data
+        else:
+            self.tail = (self.tail + key.data.write(data))[-_OUTPUT_BYTES:]
+
+    def _remaining_s(self, selector: selectors.BaseSelector) -> float:
+        """Return how long to wait on, by what is known now: without bound while it trains."""
+        if self._process.poll() is not None:
+            return OUTPUT_TIMEOUT_S
+        is_ending = self._has_answer or self._receiver not in selector.get_map()
+        return END_TIMEOUT_S if is_ending else math.inf
+
+    @property
+    def _has_answer(self) -> bool:
+        return self._received.endswith(b"\n")
 
     def interrupt(self) -> None:
         """Do what Ctrl-C does."""
@@ -149,14 +169,28 @@ class _TrainingProcess:
         self.close()
 
 
-class _Shown:
+def _started(sender: int, output: int | None) -> subprocess.Popen[bytes]:
+    """Start the process, which answers to the descriptor ``sender``."""
+    paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    return subprocess.Popen(
+        [sys.executable, *_PROGRAM, str(sender)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=(sender,),
+        start_new_session=True,  # Ctrl-C is passed on once, not sent by the terminal as well
+    )
+
+
+class _TextOutput:
     """Writes what comes in pieces to a stream of text, or nowhere."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def show(self, data: bytes) -> str:
+    def write(self, data: bytes) -> str:
         """Write the characters that are complete, and return them."""
         text = self._decoder.decode(data)
         if self._stream is not None:

@@ -40,7 +40,7 @@ class FinishedTrial:
 
     def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
         """Return the policy of its best checkpoint, see :func:`rlexp.load_policy`."""
-        from rlexp.api.playing import load_policy
+        from rlexp.api.reading import load_policy
 
         return load_policy(self.directory, explore=explore, seed=seed)
 
@@ -77,7 +77,7 @@ class Run:
 
     def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
         """Return the policy of the best checkpoint of all trials, see :func:`rlexp.load_policy`."""
-        from rlexp.api.playing import load_policy
+        from rlexp.api.reading import load_policy
 
         return load_policy(self.directory, explore=explore, seed=seed)
 

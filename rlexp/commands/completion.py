@@ -14,10 +14,11 @@ from typing import Final
 
 import typer
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.reference.key_completion import Candidate, explained_from, overrides_from
+from rlexp.errors import UsageError
 
-_AGENT_LINE: Final = re.compile(r"^\s*[\"']?(?:run|algo)[\"']?\s*:\s*[\"']?(\w+)", re.MULTILINE)
+_AGENT_LINE: Final = re.compile(r"^\s*[\"']?(?:run|algo)[\"']?\s*:\s*[\"']?([\w.-]+)", re.MULTILINE)
 _SUFFIXES: Final = (".yaml", ".yml")
 _MOST_BYTES: Final = 1 << 20
 """Of an experiment file that is read for the names of its agents."""
@@ -88,15 +89,26 @@ def _files_of(ctx: typer.Context) -> list[Path]:
 
 
 def _agents_in(files: Iterable[Path]) -> set[str]:
-    """Return the agents that files name; none where they name none that there is."""
+    """Return the agents that files name, also those of packages; none where they name none that can be used."""
     names: set[str] = set()
     for file in files:
         try:
             with file.open(encoding="utf-8", errors="replace") as text:
-                names |= {name.upper() for name in _AGENT_LINE.findall(text.read(_MOST_BYTES))}
+                names |= set(_AGENT_LINE.findall(text.read(_MOST_BYTES)))
         except OSError:
             continue
-    return names & AGENTS.keys()
+    return {agent for agent in map(_usable_agent, names) if agent is not None}
+
+
+def _usable_agent(name: str) -> str | None:
+    """Return the agent of a name in any case; None where there is none, or that of a package cannot be used."""
+    agent = find_agent(name)
+    try:
+        if agent is not None:
+            experiment_class(agent)
+    except UsageError:
+        return None
+    return agent
 
 
 def _paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from typer.core import TyperCommand
@@ -59,5 +59,8 @@ def _with_option(words: Sequence[str], options: Collection[str]) -> Iterator[str
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word is an override: a dotted key, ``=`` and a value, and not the name of a file."""
-    return _DOTTED_KEY.match(word) is not None and not Path(word).exists()
+    """Return whether a word is an override: a dotted key, ``=`` and a value, and not the name of a file.
+
+    A value may be longer than any name of a file, for which ``Path.exists`` raises OSError.
+    """
+    return _DOTTED_KEY.match(word) is not None and not os.path.exists(word)

@@ -11,8 +11,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from rlexp.config.keys.entry_points import PackageEntry
 from rlexp.config.keys.env_ids import ENVPOOL, ONE_AGENT, brought_by, is_minigrid, is_of_ale, several_agents
-from rlexp.config.keys.env_packages import GROUP, Provider
+from rlexp.config.keys.env_packages import GROUP
 from rlexp.errors import UsageError
 from rlexp.user_code import classes
 
@@ -44,7 +45,7 @@ def find_class(name: str) -> type[Env] | type[Vector] | None:
     return _env_class(name, classes.find_object("env", name))
 
 
-def _provided_class(name: str, provider: Provider) -> type[Env] | type[Vector] | None:
+def _provided_class(name: str, provider: PackageEntry) -> type[Env] | type[Vector] | None:
     found = _loaded(provider)
     if found is None:
         return None
@@ -55,11 +56,11 @@ def _provided_class(name: str, provider: Provider) -> type[Env] | type[Vector] |
 
 
 @cache
-def _loaded(provider: Provider) -> type | None:
+def _loaded(provider: PackageEntry) -> type | None:
     """Return the class of an entry point; call the function of one, once, and return None."""
     what = f"the entry point {provider.name!r} of the package {provider.package} ({GROUP}):"
-    if provider.rivals:
-        packages = " and ".join((provider.package, *provider.rivals))
+    if len(provider.packages) > 1:
+        packages = " and ".join(provider.packages)
         raise UsageError(f"the packages {packages} both bring envs as {provider.name}", "uninstall one of them")
     found = classes.find_object(what, provider.value)
     if isinstance(found, type):

@@ -76,8 +76,8 @@ def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
     others, package, provider = several_agents(env), package_of(env), brought_by(env)
     if others is not None:
         yield others, ONE_AGENT
-    elif provider is not None and provider.rivals:
-        packages = " and ".join((provider.package, *provider.rivals))
+    elif provider is not None and len(provider.packages) > 1:
+        packages = " and ".join(provider.packages)
         yield f"the packages {packages} both bring it", f"uninstall one of them, or write env: {provider.value}"
     elif package is not None:
         if importlib.util.find_spec(package.module) is None:

@@ -61,7 +61,9 @@ class UserTorso(nn.Module):
             with torch.no_grad():
                 features = self.own(batch)
         except Exception as error:
-            message = f"{CUSTOM_MODEL} {self.name} fails with observations {_form(batch)}: {raised_by_user(error)}"
+            message = (
+                f"{CUSTOM_MODEL} {self.name} fails with observations {_shape_and_dtype(batch)}: {raised_by_user(error)}"
+            )
             raise UsageError(message, "correct its forward; images are bytes, other observations float32") from error
         finally:
             self.train()
@@ -70,14 +72,14 @@ class UserTorso(nn.Module):
         if not features.is_floating_point():
             raise UsageError(f"{CUSTOM_MODEL} {self.name} returns features of {features.dtype}", CONTRACT)
         if not features.isfinite().all():
-            message = f"{CUSTOM_MODEL} {self.name} returns NaN or infinity for observations {_form(batch)}"
+            message = f"{CUSTOM_MODEL} {self.name} returns NaN or infinity for observations {_shape_and_dtype(batch)}"
             raise UsageError(message, "correct its first weights or its forward")
         return features
 
     def _wrong_output(self, features: object, batch: Tensor) -> str:
         found = f"{list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         return (
-            f"{CUSTOM_MODEL} {self.name} returns {found} for observations {_form(batch)}, "
+            f"{CUSTOM_MODEL} {self.name} returns {found} for observations {_shape_and_dtype(batch)}, "
             f"not [{len(batch)}, {self.num_features}] as its num_features says"
         )
 
@@ -156,6 +158,6 @@ def _batch(config: CustomTorso, num_rows: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape, np.float32).clip(space.low, space.high))
 
 
-def _form(batch: Tensor) -> str:
+def _shape_and_dtype(batch: Tensor) -> str:
     """Return shape and type of a batch for a message: ``[2, 4] (float32)``."""
     return f"{list(batch.shape)} ({str(batch.dtype).removeprefix('torch.')})"

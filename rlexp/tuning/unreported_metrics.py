@@ -36,6 +36,6 @@ def _named(experiment: Experiment) -> Iterator[tuple[str, str]]:
 
 def _sentence(key: str, metric: str, reported: list[str]) -> str:
     close = get_close_matches(metric, reported, n=1)
-    told = f"is {close[0]} meant?" if close else f"they report {', '.join(reported) or 'none'}"
+    remedy = f"is {close[0]} meant?" if close else f"they report {', '.join(reported) or 'none'}"
     what = f"{key} names {metric}, which the callbacks have not reported in the first iteration with episodes"
-    return f"{what}; {told}"
+    return f"{what}; {remedy}"

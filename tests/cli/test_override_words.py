@@ -49,6 +49,12 @@ def test_words_override_as_the_option_does(path: Path, words: list[str], expecte
     assert seeds(*words, path) == expected, "before the file as well"
 
 
+def test_an_override_may_be_longer_than_any_name_of_a_file(path: Path) -> None:
+    long = "{grid_search: [" + ", ".join(map(str, range(100))) + "]}"
+    assert len(long) > 255
+    assert seeds(path, f"seed={long}") == list(range(100))
+
+
 def test_an_existing_file_is_no_override(path: Path) -> None:
     folder = path.parent
     (folder / "seed=2").write_text(FILE.replace("seed: 1", "seed: 3"))

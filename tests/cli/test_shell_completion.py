@@ -21,6 +21,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "pong.yaml").write_text("pong: {env: x}\n")
     (tmp_path / "ppo.yaml").write_text("a:\n  run: ppo\n  env: CartPole-v1\n")
+    (tmp_path / "sac.yaml").write_text("a:\n  run: SAC\n  env: Pendulum-v1\n")
     (tmp_path / "notes.txt").write_text("")
     return tmp_path
 
@@ -47,6 +48,7 @@ def in_bash(folder: Path, *words: str, **environ: str) -> list[str]:
         (["run", "ppo.yaml", "clip_p"], ["clip_param=", "clip_param=0.3"]),
         (["sweep", "ppo.yaml", "clip_p"], ["clip_param=", "clip_param=0.3"]),
         (["run", "ppo.yaml", "-o", "config.double"], []),
+        (["run", "sac.yaml", "clip_p"], ["clip_param=", "clip_param=0.3"]),
         (["run", "ppo.yaml", "-o", "batch_mode", "=", "c"], ["complete_episodes"]),
         (["sweep", "ppo.yaml", "batch_mode", "="], ["truncate_episodes", "complete_episodes"]),
         (["resume", "r"], ["results/grid"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from rlexp.config.keys import agent_packages
 from rlexp.config.keys.agent_packages import experiment_of, packaged_agents
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.dqn import DQNExperiment
@@ -29,7 +28,7 @@ def find_agent(name: str) -> str | None:
     """
     if name.upper() in AGENTS:
         return name.upper()
-    found = packaged_agents(agent_packages.INSTALLED_IN).get(name.upper())
+    found = packaged_agents().get(name.upper())
     return None if found is None else found.name
 
 
@@ -40,12 +39,12 @@ def experiment_class(run: str) -> type[Experiment]:
     """
     if run in AGENTS:
         return AGENTS[run]
-    return experiment_of(packaged_agents(agent_packages.INSTALLED_IN)[run.upper()])
+    return experiment_of(packaged_agents()[run.upper()])
 
 
 def agents_of_packages() -> tuple[str, ...]:
     """Return the names of the agents that packages bring, apart from those that are ours."""
-    found = packaged_agents(agent_packages.INSTALLED_IN)
+    found = packaged_agents()
     return tuple(sorted(agent.name for name, agent in found.items() if name not in AGENTS))
 
 

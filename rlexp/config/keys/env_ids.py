@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from rlexp.config.keys.env_packages import Provider, provided_names, provider_of
+from rlexp.config.keys.entry_points import PackageEntry
+from rlexp.config.keys.env_packages import provided_names, provider_of
 
 _GYMNASIUM_IDS = """
 Acrobot-v1 Ant-v4 Ant-v5 BipedalWalker-v3 BipedalWalkerHardcore-v3 Blackjack-v1 CarRacing-v3 CartPole-v0
@@ -151,7 +152,7 @@ def is_known(env: str) -> bool:
     return _needs_no_entry_point(env) or provider_of(env) is not None
 
 
-def brought_by(env: str) -> Provider | None:
+def brought_by(env: str) -> PackageEntry | None:
     """Return the entry point of an installed package that a current id is of; None for ids that are known without."""
     return None if _needs_no_entry_point(env) else provider_of(env)
 

@@ -35,8 +35,9 @@ class Candidate:
 def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
     """Return what an override that begins with ``typed`` can become: ``config.`` or ``lr=`` and so on.
 
-    Without ``agents`` the keys of all. There is one candidate only where the word is complete with it: a shell adds a
-    space then. So one group alone becomes its keys, and one key alone becomes two, with a value.
+    ``agents``: names that ``find_agent`` returned; without any, the keys of all of ours. There is one candidate only
+    where the word is complete with it: a shell adds a space then. So one group alone becomes its keys, and one key
+    alone becomes two, with a value.
     """
     keys = _keys(agents)
     dotted, equals, _ = typed.partition("=")
@@ -65,7 +66,7 @@ def explained_from(typed: str) -> list[Candidate]:
 def _keys(agents: Iterable[str]) -> dict[str, Key | None]:
     """Return what can be set, by its dotted path; keys of ``config`` also without it. None: a metric of ``stop``."""
     wanted = set(agents)
-    runs = [run for run in AGENTS if run in wanted] or list(AGENTS)
+    runs = [*(run for run in AGENTS if run in wanted), *sorted(wanted - AGENTS.keys())] or list(AGENTS)
     keys: dict[str, Key | None] = {}
     for run in runs:
         groups = {path[:-1] for path in key_table(run)} | {("stop",)}

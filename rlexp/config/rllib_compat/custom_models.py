@@ -35,7 +35,7 @@ def _give(translation: Translation, key: str, arguments: Node) -> None:
     if node is None:
         translation.notice(arguments, f"{key} has no effect here: there is no {_KEY}")
     elif not isinstance(node.value, str):
-        message = f"{_KEY} has arguments of its own, so {key} is one place too many for them"
+        message = f"{_KEY} already has arguments, so {key} cannot give others"
         translation.problem(arguments, message, f"leave {key} out")
     elif not arguments.entries():
         translation.problem(arguments, f"{key} must be a mapping, got {written(arguments.plain())}")

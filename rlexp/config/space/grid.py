@@ -26,8 +26,9 @@ MAX_CHECKED_ENDS = 32
 """The same for one value of a ``choice`` with samplers inside it: all ends of up to five ranges."""
 
 SEARCH = "search"
-TRACK = "track"
 """The section that makes an experiment a sweep."""
+TRACK = "track"
+"""The section of trackers, which are the same for all trials."""
 
 _NEVER_VARIED = ("num_samples", SEARCH, TRACK)
 

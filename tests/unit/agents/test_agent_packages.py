@@ -12,12 +12,14 @@ import pytest
 from rlexp.agents.board.joinable import joinable_trial
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class
-from rlexp.config.keys import agent_packages
+from rlexp.commands import completion
+from rlexp.config.keys import agent_packages, entry_points
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
+from rlexp.config.reference.key_completion import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, UsageError
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
@@ -36,13 +38,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def into_site(**parts: Any) -> None:
         install_agent(site, **parts)
         monkeypatch.syspath_prepend(str(site))
-        monkeypatch.setattr(agent_packages, "INSTALLED_IN", (str(site),))
+        monkeypatch.setattr(entry_points, "INSTALLED_IN", (str(site),))
 
     yield into_site
     for name in set(sys.modules) - before:
         if name.startswith("twice_dqn"):
             del sys.modules[name]
-    for cached in (agent_packages.packaged_agents, agent_packages.experiment_of, key_table):
+    for cached in (entry_points._entry_points, agent_packages.experiment_of, key_table):
         cached.cache_clear()
 
 
@@ -89,7 +91,7 @@ def test_names_of_ours_are_never_looked_up(install: Install, monkeypatch: pytest
     assert experiment_class("DQN") is AGENTS["DQN"]
     assert agents_of_packages() == ()
 
-    def fail(path: tuple[str, ...]) -> Any:
+    def fail() -> Any:
         raise AssertionError("packages were searched")
 
     monkeypatch.setattr("rlexp.config.keys.agents.packaged_agents", fail)
@@ -115,7 +117,7 @@ def test_unknown_agents_are_told_what_is_installed(install: Install, tmp_path: P
     [
         ({"entry": "TwiceDQN = twice_dqn.nothing:Here"}, "cannot be imported: ModuleNotFoundError"),
         ({"keys": "raise OSError('no licence')"}, "cannot be imported: OSError: no licence"),
-        ({"entry": "TwiceDQN = twice_dqn.keys:TwiceDQNConfig"}, "is no class of experiments"),
+        ({"entry": "TwiceDQN = twice_dqn.keys:TwiceDQNConfig"}, "is not a subclass of Experiment"),
         ({"entry": "Other = twice_dqn.keys:TwiceDQNExperiment"}, 'must have the field run: Literal["Other"]'),
         ({"keys": KEYS.replace('"twice_dqn.agent:TwiceDQNAgent"', '"twice_dqn"')}, "must have AGENT"),
     ],
@@ -140,9 +142,15 @@ def test_two_packages_with_one_name_are_refused(install: Install, tmp_path: Path
     assert "pip uninstall" in hint
 
 
+def test_another_spelling_of_its_name_makes_no_second_package(install: Install, tmp_path: Path) -> None:
+    install()
+    install(package="Twice.DQN")
+    assert load("", tmp_path).trials
+
+
 def test_packages_of_the_current_folder_are_not_installed() -> None:
-    assert not {"", str(Path.cwd())} & set(agent_packages.INSTALLED_IN)
-    assert agent_packages.INSTALLED_IN
+    assert not {"", str(Path.cwd())} & set(entry_points.INSTALLED_IN)
+    assert entry_points.INSTALLED_IN
 
 
 @pytest.mark.parametrize(
@@ -172,6 +180,24 @@ def test_explain_shows_it(install: Install, capsys: pytest.CaptureFixture[str]) 
     assert "others: TwiceDQN" in " ".join(capsys.readouterr().out.split())
 
 
+def completed(word: str, folder: Path) -> list[str]:
+    """Return what a shell completes behind a file of the agent."""
+    file = folder / "a.yaml"
+    file.write_text("a:\n  run: twicedqn\n  env: CartPole-v1\n")
+    return [candidate.text for candidate in overrides_from(word, completion._agents_in([file]))]
+
+
+def test_shells_complete_its_keys(install: Install, tmp_path: Path) -> None:
+    install()
+    assert completed("reward_f", tmp_path) == ["reward_factor=", "reward_factor=2.0"]
+    assert completed("clip_p", tmp_path) == [], "PPO's alone"
+
+
+def test_shells_complete_our_keys_where_it_cannot_be_used(install: Install, tmp_path: Path) -> None:
+    install(keys="raise OSError('no licence')")
+    assert completed("clip_p", tmp_path) == ["clip_param=", "clip_param=0.3"]
+
+
 def test_it_trains_and_its_checkpoint_is_read_back(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +211,7 @@ def test_it_trains_and_its_checkpoint_is_read_back(
     metadata = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
     path = agent.save(tmp_path / "checkpoint_000001", metadata)
     agent.stop()
-    monkeypatch.setattr(agent_packages, "INSTALLED_IN", ())
+    monkeypatch.setattr(entry_points, "INSTALLED_IN", ())
     with pytest.raises(CheckpointError, match="is of the agent TwiceDQN, which is not installed here"):
         LoadedCheckpoint.load(path)
     install()

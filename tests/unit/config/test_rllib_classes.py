@@ -76,7 +76,7 @@ class TestCustomModels:
         [
             ("{custom_model: mine}", "mine is a name that a program registered in RLlib", "write package.module:Class"),
             ("{custom_model: 'm:T', custom_options: 4}", "custom_options must be a mapping, got 4", ""),
-            ("{custom_model: {'m:T': {b: 1}}, custom_options: {a: 1}}", "one place too many", "leave config.model"),
+            ("{custom_model: {'m:T': {b: 1}}, custom_options: {a: 1}}", "cannot give others", "leave config.model"),
             ("{custom_model: 4}", "must be package.module:Class or", ""),
         ],
     )

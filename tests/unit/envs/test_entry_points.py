@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 
 from rlexp.agents.board.trusted_code import TrustedCode
-from rlexp.config.keys import env_packages
+from rlexp.config.keys import entry_points
 from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import EnvConfig, make_env, make_vector_env, registry
@@ -61,10 +61,10 @@ def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     install(tmp_path / "site", "labyrinth", ENTRY_POINTS)
     (tmp_path / "site" / "labyrinth_code.py").write_text(CODE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    monkeypatch.setattr(env_packages, "INSTALLED_IN", (str(tmp_path / "site"),))
+    monkeypatch.setattr(entry_points, "INSTALLED_IN", (str(tmp_path / "site"),))
     monkeypatch.delitem(sys.modules, "labyrinth_code", raising=False)
     registry._loaded.cache_clear()
-    env_packages.providers.cache_clear()
+    entry_points._entry_points.cache_clear()
     yield tmp_path / "site"
     gym.registry.pop("labyrinths/Large-v0", None)
 
