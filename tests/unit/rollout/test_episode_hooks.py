@@ -27,7 +27,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from tests.behaviour.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
 from tests.doubles.policies import ScriptedPolicy
-from tests.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, episode_length, episode_terminates
+from tests.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
 from tests.rollout_settings import spec_of
 
 NUM_ENVS = 3
@@ -127,8 +127,34 @@ def test_infos_are_those_of_one_env() -> None:
 def test_an_info_that_only_some_envs_gave_is_only_theirs() -> None:
     infos = {"a": np.array([1, 0]), "_a": np.array([True, False]), "_b": np.array([2, 3]), "c": np.array([4, 5])}
     nested = {"d": {"e": np.array([0, 6]), "_e": np.array([False, True])}, "_d": np.array([False, True])}
-    assert info_of(infos | nested, 0) == {"a": 1, "_b": 2, "c": 4}
-    assert info_of(infos | nested, 1) == {"_b": 3, "c": 5, "d": {"e": 6}}
+    assert info_of(infos | nested, 0, 2) == {"a": 1, "_b": 2, "c": 4}
+    assert info_of(infos | nested, 1, 2) == {"_b": 3, "c": 5, "d": {"e": 6}}
+
+
+@pytest.mark.parametrize(
+    "value", [60.0, np.float32(60), "fast", None, np.arange(5), [1, 2, 3, 4], np.array(7)], ids=repr
+)
+def test_an_info_of_all_envs_together_is_given_to_each(value: Any) -> None:
+    infos = {"fps": value, "score": np.array([1, 2]), "listed": [3, 4], "nested": {"deep": value}}
+    for index in range(2):
+        info = info_of(infos, index, 2)
+        assert info["fps"] is value
+        assert info["nested"]["deep"] is value
+        assert (info["score"], info["listed"]) == (1 + index, 3 + index)
+
+
+def test_a_vector_env_may_return_one_info_for_all_its_envs() -> None:
+    worker = RolloutWorker(spec_with("Recorder", env="tests.unit.rollout.test_episode_hooks:TimedVectorEnv"))
+    sampled(worker, 30)
+    worker.stop()
+    assert {step.info["fps"] for step in calls_of("step")} == {60.0}
+
+
+class TimedVectorEnv(CountingVectorEnv):
+    """Says of all its envs together how fast they were."""
+
+    def step(self, actions: Any) -> Any:
+        return *super().step(actions)[:4], {"fps": 60.0}
 
 
 def test_hooks_are_called_ahead_where_workers_sample_ahead() -> None:
