@@ -167,7 +167,8 @@ class Callbacks:
     def state(self) -> dict[str, Any]:
         """Return what this object must know again after ``rlexp resume``: numbers, strings, lists, dicts and arrays.
 
-        Checkpoints have the state of the trial's object, and with ``num_workers: 0`` that of the worker's.
+        Checkpoints have the state of the trial's object, and with ``num_workers: 0`` that of the worker's, unless
+        ``sample_async`` lets it sample ahead.
         """
         return {}
 

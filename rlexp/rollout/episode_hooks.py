@@ -110,7 +110,11 @@ class EpisodeHooks:
             episodes = [None if running is None else _state_of(running) for running in self._running]
         except ValueError:
             return None
-        return {"episodes": episodes, "num_begun": list(self._num_begun), "callbacks": self._callbacks.state()}
+        return {"episodes": episodes, "num_begun": list(self._num_begun), **self.callbacks_state()}
+
+    def callbacks_state(self) -> dict[str, Any]:
+        """Return what ``load_callbacks`` needs of ``state``, which can always be written to a checkpoint."""
+        return {"callbacks": self._callbacks.state()}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Continue the episodes of ``state``; those of other classes, or of none, have no hooks until they end."""
@@ -120,6 +124,11 @@ class EpisodeHooks:
         self._num_begun = list(state["num_begun"])
         for index, episode in enumerate(state["episodes"]):
             self._running[index] = None if episode is None else self._restored(index, episode)
+
+    def load_callbacks(self, state: Mapping[str, Any] | None) -> None:
+        """Let the objects continue from ``state``, but begin new episodes; objects of other classes begin anew."""
+        if state is not None:
+            self._callbacks.load(state["callbacks"])
 
     def _is_of_no_interest(self, step: VectorStep, finished: Finished | None) -> bool:
         if self._on_step or finished is not None:

@@ -76,6 +76,23 @@ class Ends(Callbacks):
         end.metrics["ended"] = 1
 
 
+class CountsEnds(Callbacks):
+    """Counts the ends of episodes in its state, and reports the count."""
+
+    def __init__(self) -> None:
+        self._num_ends = 0
+
+    def on_episode_end(self, end: EpisodeEnd) -> None:
+        self._num_ends += 1
+        end.metrics["ends"] = self._num_ends
+
+    def state(self) -> dict[str, Any]:
+        return {"num_ends": self._num_ends}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._num_ends = state["num_ends"]
+
+
 class Fails(Callbacks):
     """Raises in a hook; ``hook`` is its name."""
 

@@ -305,11 +305,50 @@ class TestState:
         assert len(calls_of("start")) == starts_after
         assert min(start.episode.number for start in calls_of("start")) > 0
 
-    def test_data_that_no_checkpoint_holds_is_no_state(self) -> None:
-        worker = RolloutWorker(spec_with("Recorder"))
+    @pytest.mark.parametrize("kept", [object(), (1, 2)], ids=["object", "tuple"])
+    def test_with_data_that_no_checkpoint_holds_callbacks_go_on_alone(self, kept: Any) -> None:
+        worker = RolloutWorker(spec_with("CountsEnds", "Recorder"))
+        num_ends = len(episodes_of(sampled(worker, 50)).returns)
+        calls_of("start")[-1].episode.data["kept"] = kept
+        self.check_that_callbacks_go_on(worker, spec_with("CountsEnds", "Recorder"), num_ends)
+
+    def test_without_a_snapshot_of_the_env_callbacks_go_on_alone(self) -> None:
+        worker = RolloutWorker(spec_with("CountsEnds", env=OPAQUE_ENV))
+        num_ends = len(episodes_of(sampled(worker, 50)).returns)
+        self.check_that_callbacks_go_on(worker, spec_with("CountsEnds", env=OPAQUE_ENV), num_ends)
+
+    def check_that_callbacks_go_on(self, worker: RolloutWorker, spec: WorkerSpec, num_ends: int) -> None:
+        """Check that the state of ``worker`` has its callbacks, and that another one goes on with these alone."""
+        state = copy.deepcopy(worker.state())
+        worker.stop()
+        assert num_ends > 0
+        assert state is not None
+        assert list(state) == ["recorder"]
+        assert list(state["recorder"]) == ["hooks"]
+        assert list(state["recorder"]["hooks"]) == ["callbacks"]
+        resumed, new = RolloutWorker(spec), RolloutWorker(spec)
+        resumed.load(state)
+        counts = [episodes_of(sampled(each, 100)).own_metrics["ends"].tolist() for each in (resumed, new)]
+        resumed.stop()
+        new.stop()
+        assert counts[1][0] == 1
+        assert counts[0] == [count + num_ends for count in counts[1]], "the episodes are new ones, their count goes on"
+
+    def test_envs_that_cannot_be_restored_leave_callbacks_to_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        worker = RolloutWorker(spec_with("CountsEnds"))
+        num_ends = len(episodes_of(sampled(worker, 50)).returns)
+        state = copy.deepcopy(worker.state())
+        worker.stop()
+        assert state is not None
+        monkeypatch.setattr("rlexp.rollout.recorder.restore_snapshot", lambda *given: False)
+        resumed = RolloutWorker(spec_with("CountsEnds"))
+        resumed.load(state)
+        assert episodes_of(sampled(resumed, 100)).own_metrics["ends"][0] == num_ends + 1
+        resumed.stop()
+
+    def test_without_callbacks_nothing_is_saved_of_an_env_without_a_snapshot(self) -> None:
+        worker = RolloutWorker(spec_of(OPAQUE_ENV, ScriptedPolicy, NUM_ENVS))
         sampled(worker, 50)
-        assert worker.state() is not None
-        calls_of("start")[-1].episode.data["socket"] = object()
         assert worker.state() is None
         worker.stop()
 
@@ -336,12 +375,6 @@ class TestState:
         after.stop()
         assert len(episodes.returns) - NUM_ENVS <= len(calls_of("end")) < len(episodes.returns)
         assert all(end.length == end.episode.data["steps"] for end in calls_of("end"))
-
-    def test_an_env_without_a_snapshot_begins_new_episodes(self) -> None:
-        worker = RolloutWorker(spec_with("Recorder", env=OPAQUE_ENV))
-        sampled(worker, 50)
-        assert worker.state() is None
-        worker.stop()
 
 
 class Saves(Callbacks):
