@@ -127,7 +127,7 @@ class Callbacks:
 
     EPISODE_METRICS: ClassVar[tuple[str, ...]] = ()
     """The own metrics of episodes, if they are known beforehand: ``progress.csv`` has columns for them from the first
-    row on, and any other name is refused. Empty: any names."""
+    row on, and any other name is refused, unless another class of the same file declares none. Empty: any names."""
 
     def on_episode_start(self, start: EpisodeStart) -> None:
         """An episode has begun."""

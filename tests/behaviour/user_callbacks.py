@@ -126,6 +126,18 @@ class Reports(Callbacks):
         end.metrics[self._metric] = self._value
 
 
+class ReportsIterations(Callbacks):
+    """Reports ``number`` metrics, the first as ``prefix`` alone; each iteration has names of its own for the others."""
+
+    def __init__(self, prefix: str, number: int) -> None:
+        self._prefix, self._number = prefix, number
+
+    def on_iteration(self, iteration: IterationEnd) -> None:
+        iteration.metrics[self._prefix] = 1
+        for index in range(1, self._number):
+            iteration.metrics[f"{self._prefix}-{iteration.row['training_iteration']}-{index}"] = index
+
+
 class Undeclared(SuccessRate):
     """Reports more than it declares."""
 

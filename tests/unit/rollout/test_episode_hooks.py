@@ -438,6 +438,23 @@ class TestErrors:
         error = self.fail("Undeclared")
         assert "the metric sucess is not declared, only success, length" in error.message
 
+    def test_a_class_that_declares_no_metrics_allows_any(self) -> None:
+        checked = classes_of("SuccessRate", "Ends").make("here").checked_metrics({"ended": 1}, of_episode=True)
+        assert checked == {"ended": 1.0}
+
+    @pytest.mark.parametrize("declared", ["speed", None, {"speed": 1}])
+    def test_declared_metrics_must_be_a_tuple(self, declared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.behaviour.user_callbacks.Ends.EPISODE_METRICS", declared)
+        with pytest.raises(UsageError, match=r"EPISODE_METRICS is .*, not a tuple of names") as caught:
+            classes_of("Ends").make("here")
+        assert caught.value.hint == 'write EPISODE_METRICS = ("name",)'
+
+    @pytest.mark.parametrize("name", ["a b", 3])
+    def test_declared_metrics_must_have_names_of_metrics(self, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.behaviour.user_callbacks.Ends.EPISODE_METRICS", ("good", name))
+        with pytest.raises(UsageError, match=f"{name!r} is no name of a metric"):
+            classes_of("Ends").make("here")
+
     def test_rllibs_signature_has_a_hint(self) -> None:
         error = self.fail("OldSignature")
         assert error.hint == "write def on_episode_end(self, event), with one argument"
