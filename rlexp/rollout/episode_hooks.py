@@ -200,7 +200,7 @@ def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, An
     """
     info: dict[str, Any] = {}
     for key, values in infos.items():
-        given = infos.get(f"_{key}")
+        given: Any = infos.get(f"_{key}")
         is_mask = key.startswith("_") and key[1:] in infos
         if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
             continue
