@@ -21,7 +21,9 @@ def agent_class(experiment: Experiment) -> type[Agent[Any]]:
 
     found = _found(experiment, experiment.AGENT)
     if not isinstance(found, type) or not issubclass(found, Agent):
-        raise UsageError(f"agent {experiment.run}: {experiment.AGENT} is no class of agents", _HINT)
+        raise UsageError(
+            f"agent {experiment.run}: {experiment.AGENT} is not a subclass of rlexp.agents.agent.Agent", _HINT
+        )
     _refuse_methods_of_policies(experiment, found)
     played = _checked_policies(experiment, f"{experiment.AGENT}.POLICIES", getattr(found, "POLICIES", None))
     named = _named_policies(experiment)

@@ -90,7 +90,7 @@ class FragmentRecorder:
         seed: int,
         hooks: EpisodeHooks | None = None,
     ) -> None:
-        """Reset the envs with ``seed``; ``hooks`` are told of episodes, from the first ``record`` on."""
+        """Reset the envs with ``seed``; ``hooks`` are called for its episodes, from the first ``record`` on."""
         self._env = env
         self._policy = policy
         self._config = config

@@ -147,7 +147,7 @@ def test_packages_of_the_current_folder_are_not_installed() -> None:
 
 @pytest.mark.parametrize(
     ("agent", "message"),
-    [("", "TwiceDQNAgent is no class of agents"), ("import no_such_module", "cannot be imported")],
+    [("", "TwiceDQNAgent is not a subclass of rlexp"), ("import no_such_module", "cannot be imported")],
 )
 def test_what_trains_must_be_an_agent(install: Install, tmp_path: Path, agent: str, message: str) -> None:
     install(agent=agent)
