@@ -62,8 +62,8 @@ class EpisodeStart:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class EpisodeStep:
-    """What ``on_episode_step`` is given: one env step; resets between two episodes are none."""
+class _PlayedStep:
+    """An env step, and the totals of its episode with it."""
 
     episode: Episode
     obs: Array
@@ -73,15 +73,15 @@ class EpisodeStep:
     reward: float
     """Never clipped."""
     terminated: bool
-    """Whether the episode ended with this step, as the learner sees it: for Atari games, a life."""
+    """Whether the episode ended by itself with this step, as the learner sees it: for Atari games, a life."""
     truncated: bool
-    """Whether the episode was cut after this step."""
+    """Whether the episode was cut after this step, by a time limit or ``horizon``."""
     info: dict[str, Any]
     """The info that ``step`` returned."""
     episode_return: float
-    """The sum of rewards so far, this step included."""
+    """The sum of rewards so far, this step included; at the end, as it counts for ``episode_reward_mean``."""
     length: int
-    """Env steps so far, this one included."""
+    """Env steps so far, this one included; at the end, as they count for ``episode_len_mean``."""
 
     @property
     def metrics(self) -> dict[str, Number]:
@@ -89,32 +89,12 @@ class EpisodeStep:
         return self.episode.metrics
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class EpisodeEnd:
+class EpisodeStep(_PlayedStep):
+    """What ``on_episode_step`` is given: one env step; resets between two episodes are none."""
+
+
+class EpisodeEnd(_PlayedStep):
     """What ``on_episode_end`` is given: the episode's last step, and its totals."""
-
-    episode: Episode
-    obs: Array
-    """The last observation ``[...]``, as the agent sees it before ``observation_filter``."""
-    action: Array
-    """The last action ``[...]``."""
-    reward: float
-    """The last reward, not clipped."""
-    terminated: bool
-    """Whether it ended by itself."""
-    truncated: bool
-    """Whether it was cut, by a time limit or ``horizon``."""
-    info: dict[str, Any]
-    """The info that the last ``step`` returned."""
-    episode_return: float
-    """The sum of its rewards, as it counts for ``episode_reward_mean``."""
-    length: int
-    """Its env steps, as they count for ``episode_len_mean``."""
-
-    @property
-    def metrics(self) -> dict[str, Number]:
-        """The own metrics of the episode."""
-        return self.episode.metrics
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,7 +127,7 @@ class Callbacks:
 
     EPISODE_METRICS: ClassVar[tuple[str, ...]] = ()
     """The own metrics of episodes, if they are known beforehand: ``progress.csv`` has columns for them from the first
-    row on, and any other name is refused. Empty: any names."""
+    row on, and any other name is refused, unless another class of the same file declares none. Empty: any names."""
 
     def on_episode_start(self, start: EpisodeStart) -> None:
         """An episode has begun."""
@@ -167,7 +147,8 @@ class Callbacks:
     def state(self) -> dict[str, Any]:
         """Return what this object must know again after ``rlexp resume``: numbers, strings, lists, dicts and arrays.
 
-        Checkpoints have the state of the trial's object, and with ``num_workers: 0`` that of the worker's.
+        Checkpoints have the state of the trial's object, and with ``num_workers: 0`` that of the worker's, unless
+        ``sample_async`` lets it sample ahead.
         """
         return {}
 

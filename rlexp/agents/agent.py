@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rlexp.agents.agent_evaluation import AgentEvaluation
 from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
@@ -34,9 +34,6 @@ from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.task_pool import ActorLostError, TaskPool
 
-if TYPE_CHECKING:
-    pass
-
 STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""
 STOP_GRACE_S = 1.0
@@ -51,7 +48,7 @@ class Agent(ABC, Generic[ConfigT]):
     """Owns the optimizer and the workers of one trial; used by one thread. An algorithm writes the abstract methods."""
 
     POLICIES: ClassVar[type[Policies[Any]]]
-    """How the algorithm acts where it is not trained."""
+    """How the algorithm acts where it is not trained. ``agent_class`` refuses an agent without it."""
 
     def __init__(
         self,

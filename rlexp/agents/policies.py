@@ -1,4 +1,4 @@
-"""Policies: how an algorithm acts where nobody trains it: in evaluations, from checkpoints, in exports."""
+"""Policies: how an algorithm acts outside of training: in evaluations, from checkpoints, in exports."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ class Policies(ABC, Generic[PlayedConfigT]):
 
         The spaces are those of what the policy sees and chooses.
         """
-        raise UsageError(f"{cls.__name__} does not say how it is exported", "its method exportable has to")
+        raise UsageError(f"{cls.__name__} does not say how it is exported", "implement Policies.exportable")

@@ -32,8 +32,9 @@ def end_iteration(callbacks: UserCallbacks, row: dict[str, Any]) -> dict[str, An
     iteration = IterationEnd(row=_read_only(row))
     for hook in hooks:
         hook(iteration)
-    added = callbacks.checked_metrics(iteration.metrics, of_episode=False)
-    return row | {OWN_METRICS: {**row.get(OWN_METRICS, {}), **added}} if added else row
+    of_episodes = row.get(OWN_METRICS, {})
+    added = callbacks.iteration_metrics(iteration.metrics, of_episodes)
+    return row | {OWN_METRICS: {**of_episodes, **added}} if added else row
 
 
 def announce_checkpoint(callbacks: UserCallbacks, path: Path, row: Mapping[str, Any]) -> None:

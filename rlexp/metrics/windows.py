@@ -14,7 +14,7 @@ from rlexp.errors import TrialError
 from rlexp.sample_batch import Array
 
 MOST_METRICS: Final = 100
-"""Own metrics of a trial: each makes three columns."""
+"""Own metrics of a trial's episodes, each of which makes three columns; and as many of its iterations."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,11 @@ class EpisodeHooks:
             episodes = [None if running is None else _state_of(running) for running in self._running]
         except ValueError:
             return None
-        return {"episodes": episodes, "num_begun": list(self._num_begun), "callbacks": self._callbacks.state()}
+        return {"episodes": episodes, "num_begun": list(self._num_begun), **self.callbacks_state()}
+
+    def callbacks_state(self) -> dict[str, Any]:
+        """Return what ``load_callbacks`` needs of ``state``, which can always be written to a checkpoint."""
+        return {"callbacks": self._callbacks.state()}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Continue the episodes of ``state``; those of other classes, or of none, have no hooks until they end."""
@@ -120,6 +124,11 @@ class EpisodeHooks:
         self._num_begun = list(state["num_begun"])
         for index, episode in enumerate(state["episodes"]):
             self._running[index] = None if episode is None else self._restored(index, episode)
+
+    def load_callbacks(self, state: Mapping[str, Any] | None) -> None:
+        """Let the objects continue from ``state``, but begin new episodes; objects of other classes begin anew."""
+        if state is not None:
+            self._callbacks.load(state["callbacks"])
 
     def _is_of_no_interest(self, step: VectorStep, finished: Finished | None) -> bool:
         if self._on_step or finished is not None:
@@ -133,7 +142,7 @@ class EpisodeHooks:
         self._num_begun[index] = number + 1
         running = self._running[index] = _Running(self._episode(index, number))
         if self._on_start:
-            start = EpisodeStart(episode=running.episode, obs=obs[index].copy(), info=info_of(infos, index))
+            start = EpisodeStart(episode=running.episode, obs=obs[index].copy(), info=info_of(infos, index, len(obs)))
             for hook in self._on_start:
                 hook(start)
 
@@ -184,16 +193,30 @@ def make_episode_hooks(
     return EpisodeHooks(callbacks, env, worker_index, reported)
 
 
-def info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Return the info of one env from those of a vector env: ``_key`` says which envs gave ``key``, all without it."""
+def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
+    """Return the info of one env from those of a vector env: ``_key`` says which envs gave ``key``, all without it.
+
+    What has no entry for each env, such as a number, belongs to all of them and is returned as it is.
+    """
     info: dict[str, Any] = {}
     for key, values in infos.items():
-        given = infos.get(f"_{key}")
+        given: Any = infos.get(f"_{key}")
         is_mask = key.startswith("_") and key[1:] in infos
-        if is_mask or (given is not None and not given[index]):
+        if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
             continue
-        info[key] = info_of(values, index) if isinstance(values, Mapping) else values[index]
+        if isinstance(values, Mapping):
+            info[key] = info_of(values, index, num_envs)
+        else:
+            info[key] = values[index] if _has_one_per_env(values, num_envs) else values
     return info
+
+
+def _has_one_per_env(values: Any, num_envs: int) -> bool:
+    """Return whether ``values`` are an array or a list ``[M, ...]``."""
+    shape = getattr(values, "shape", None)
+    if isinstance(shape, tuple):
+        return shape[:1] == (num_envs,)
+    return isinstance(values, list | tuple) and len(values) == num_envs
 
 
 def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:
@@ -205,7 +228,7 @@ def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:
         "reward": float(step.rewards[index]),
         "terminated": bool(step.terminated[index]),
         "truncated": bool(step.truncated[index]),
-        "info": info_of(step.infos, index),
+        "info": info_of(step.infos, index, len(step.rewards)),
     }
 
 

@@ -21,6 +21,9 @@ from rlexp.rollout.fragment import Fragment, SampleTime
 from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig
 from rlexp.sample_batch import Array
 
+ENV = "env"
+"""The part of a recorder's state that has the envs."""
+
 
 @dataclass(frozen=True, eq=False)
 class Recording:
@@ -58,11 +61,17 @@ class Recorder(Protocol):
         ...
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next fragment depends on but weights; None where that cannot be read."""
+        """Return all that the next fragment depends on but weights; None where that cannot be read.
+
+        Where only the states of the user's callbacks can be read, it has nothing else: no ``ENV``.
+        """
         ...
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        """Continue from what ``state`` returned, as a new recorder; False, with nothing changed, if it cannot."""
+        """Continue from what ``state`` returned, as a new recorder.
+
+        False where the envs cannot: then only the user's callbacks have continued.
+        """
         ...
 
     def stop(self) -> None:
@@ -81,7 +90,7 @@ class FragmentRecorder:
         seed: int,
         hooks: EpisodeHooks | None = None,
     ) -> None:
-        """Reset the envs with ``seed``; ``hooks`` are told of episodes, from the first ``record`` on."""
+        """Reset the envs with ``seed``; ``hooks`` are called for its episodes, from the first ``record`` on."""
         self._env = env
         self._policy = policy
         self._config = config
@@ -157,10 +166,10 @@ class FragmentRecorder:
         snapshot = take_snapshot(self._env)
         hooks = None if self._hooks is None else self._hooks.state()
         if snapshot is None or (self._hooks is not None and hooks is None):
-            return None
+            return None if self._hooks is None else {"hooks": self._hooks.callbacks_state()}
         state = {} if hooks is None else {"hooks": hooks}
         return state | {
-            "env": snapshot,
+            ENV: snapshot,
             "obs": self._obs,
             "episodes": self._episodes.state(),
             "policy": self._policy.state(),
@@ -168,7 +177,9 @@ class FragmentRecorder:
         }
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        if not restore_snapshot(self._env, state["env"]):
+        if ENV not in state or not restore_snapshot(self._env, state[ENV]):
+            if self._hooks is not None:
+                self._hooks.load_callbacks(state.get("hooks"))
             return False
         self._obs = state["obs"]
         self._episodes.load(state["episodes"])

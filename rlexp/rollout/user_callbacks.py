@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from rlexp.callbacks import Callbacks
 from rlexp.config.keys.metric_names import OWN_METRIC_NAME
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart
 from rlexp.errors import CallbackError, UsageError
+from rlexp.metrics.windows import MOST_METRICS
 from rlexp.user_code.classes import find_class, prepare_imports
 from rlexp.user_code.raised import raised_by_user
 
@@ -42,8 +43,12 @@ class CallbackClasses:
             made = found(**part.kwargs)
         except (Exception, SystemExit) as error:
             raise _raised(part.name, "__init__", place, error) from error
-        for name in made.EPISODE_METRICS:
-            if not OWN_METRIC_NAME.fullmatch(name):
+        declared: object = made.EPISODE_METRICS
+        if not isinstance(declared, tuple | list):  # the letters of a str would be names
+            message = f"{part.key} {part.name}: EPISODE_METRICS is {declared!r}, not a tuple of names"
+            raise UsageError(message, 'write EPISODE_METRICS = ("name",)')
+        for name in declared:
+            if not _is_name(name):
                 raise UsageError(f"{part.key} {part.name}: {_bad_name(name)}", "correct its EPISODE_METRICS")
         return made
 
@@ -57,6 +62,7 @@ class UserCallbacks:
         self._place = place
         self.episode_metrics = tuple(dict.fromkeys(name for _, each in objects for name in each.EPISODE_METRICS))
         """The own metrics of episodes that are declared beforehand."""
+        self._iteration_names: set[str] = set()
         self._are_all_declared = bool(objects) and all(each.EPISODE_METRICS for _, each in objects)
 
     def hooks(self, hook: Callable[..., None]) -> tuple[Callable[[Any], None], ...]:
@@ -69,7 +75,7 @@ class UserCallbacks:
         """Return own metrics as floats, without those that are NaN; raises CallbackError for anything else."""
         checked: dict[str, float] = {}
         for name, value in metrics.items():
-            if not isinstance(name, str) or not OWN_METRIC_NAME.fullmatch(name):
+            if not _is_name(name):
                 raise self._refused(_bad_name(name), "choose another name")
             if of_episode and self._are_all_declared and name not in self.episode_metrics:
                 declared = ", ".join(self.episode_metrics)
@@ -79,6 +85,22 @@ class UserCallbacks:
                 raise self._refused(f"the metric {name} is {value!r}", "it must be a finite number, or NaN for none")
             if not math.isnan(number):
                 checked[name] = number
+        return checked
+
+    def iteration_metrics(self, metrics: Mapping[Any, Any], of_episodes: Collection[str]) -> dict[str, float]:
+        """Return the own metrics of an iteration, whose row has those ``of_episodes``, as ``checked_metrics`` does.
+
+        Raises CallbackError where both have one name, or for more than MOST_METRICS names in all iterations.
+        """
+        checked = self.checked_metrics(metrics, of_episode=False)
+        for name in checked:
+            if name in of_episodes:
+                message = f"on_iteration reports the metric {name}, which is that of episodes by the same name"
+                raise self._refused(message, "choose another name")
+        self._iteration_names.update(checked)
+        if len(self._iteration_names) > MOST_METRICS:
+            message = f"on_iteration reports more than {MOST_METRICS} own metrics: {', '.join(list(checked)[:5])} ..."
+            raise self._refused(message, "report a few, by names that do not change from iteration to iteration")
         return checked
 
     def state(self) -> dict[str, Any]:
@@ -147,6 +169,10 @@ def _raised(name: str, hook: str, place: str, error: BaseException) -> CallbackE
         f"write def {hook}(self, event), with one argument" if is_call and hook != "__init__" else "correct the class"
     )
     return CallbackError(f"callbacks {name}: {raised_by_user(error)} ({hook}, {place})", hint)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and OWN_METRIC_NAME.fullmatch(name) is not None
 
 
 def _bad_name(name: object) -> str:

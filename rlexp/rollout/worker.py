@@ -23,7 +23,7 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording, RecordingAhead
+from rlexp.rollout.recorder import ENV, FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
 from rlexp.seeding import derive_seed
@@ -84,10 +84,15 @@ class RolloutWorker:
         return sent, self._info(sent, recordings, SampleTime(folding_s, folding_s=folding_s))
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next call of ``sample`` depends on but weights; None where that cannot be read."""
+        """Return all that the next call of ``sample`` depends on but weights; None where that cannot be read.
+
+        Where the envs cannot be read, it has the states of the user's callbacks alone.
+        """
         recorder = self._recorder.state()
         if recorder is None:
             return None
+        if ENV not in recorder:  # steps that wait belong to episodes that do not go on
+            return {"recorder": recorder}
         packer = None if self._packer is None else self._packer.state()
         return {"recorder": recorder, "accumulator": self._accumulator.state(), "packer": packer}
 

@@ -19,6 +19,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import CallbackError, ConfigError
+from rlexp.metrics.windows import MOST_METRICS
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
@@ -98,6 +99,23 @@ def test_arguments_and_iterations_reach_the_class() -> None:
     assert second["custom_metrics"]["success_mean"] == EVERY_OTHER
     assert first["custom_metrics"]["bonus"] == 2.5
     assert [row["custom_metrics"]["iterations"] for row in (first, second)] == [1, 2]
+
+
+@pytest.mark.key("callbacks")
+def test_an_iteration_cannot_replace_what_episodes_report() -> None:
+    agent = make_dqn(callbacks=[RECORDER, {f"{MODULE}:ReportsIterations": {"prefix": "steps_mean", "number": 1}}])
+    with pytest.raises(CallbackError, match="on_iteration reports the metric steps_mean, which is that of episodes"):
+        agent.train()
+    agent.stop()
+
+
+@pytest.mark.key("callbacks")
+def test_iterations_report_a_bounded_number_of_names() -> None:
+    agent = make_dqn(callbacks={f"{MODULE}:ReportsIterations": {"prefix": "x", "number": MOST_METRICS - 40}})
+    assert len(agent.train()["custom_metrics"]) == MOST_METRICS - 40
+    with pytest.raises(CallbackError, match=f"on_iteration reports more than {MOST_METRICS} own metrics: x"):
+        agent.train()
+    agent.stop()
 
 
 @pytest.mark.key("callbacks", "metrics_smoothing_episodes")

@@ -76,6 +76,23 @@ class Ends(Callbacks):
         end.metrics["ended"] = 1
 
 
+class CountsEnds(Callbacks):
+    """Counts the ends of episodes in its state, and reports the count."""
+
+    def __init__(self) -> None:
+        self._num_ends = 0
+
+    def on_episode_end(self, end: EpisodeEnd) -> None:
+        self._num_ends += 1
+        end.metrics["ends"] = self._num_ends
+
+    def state(self) -> dict[str, Any]:
+        return {"num_ends": self._num_ends}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._num_ends = state["num_ends"]
+
+
 class Fails(Callbacks):
     """Raises in a hook; ``hook`` is its name."""
 
@@ -107,6 +124,18 @@ class Reports(Callbacks):
 
     def on_episode_end(self, end: EpisodeEnd) -> None:
         end.metrics[self._metric] = self._value
+
+
+class ReportsIterations(Callbacks):
+    """Reports ``number`` metrics, the first as ``prefix`` alone; each iteration has names of its own for the others."""
+
+    def __init__(self, prefix: str, number: int) -> None:
+        self._prefix, self._number = prefix, number
+
+    def on_iteration(self, iteration: IterationEnd) -> None:
+        iteration.metrics[self._prefix] = 1
+        for index in range(1, self._number):
+            iteration.metrics[f"{self._prefix}-{iteration.row['training_iteration']}-{index}"] = index
 
 
 class Undeclared(SuccessRate):

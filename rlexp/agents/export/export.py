@@ -11,7 +11,7 @@ from rlexp.agents.evaluator import evaluation_env
 from rlexp.agents.export.observations import drawn_observations, played_observations
 from rlexp.agents.export.onnx_model import onnx_model
 from rlexp.agents.export.policy_graph import GreedyPolicy
-from rlexp.agents.export.verification import Verification, Verifier
+from rlexp.agents.export.verification import Verification, Verifier, refuse_unplayed_actions
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.json_file import replace_bytes
 from rlexp.runs.trust import run_of
@@ -37,7 +37,7 @@ def export_checkpoint(checkpoint: Path, file: Path) -> Export:
     """Write the greedy policy of ``checkpoint`` to ``file`` as an ONNX model; one that is there is replaced.
 
     Raises CheckpointError where there is no good checkpoint, UsageError where its env cannot be made, ExportError where
-    the model does not compute what the checkpoint computes. Then nothing was written.
+    the model does not compute what the checkpoint plays. Then nothing was written.
     """
     loaded = LoadedCheckpoint.load(checkpoint)
     with loaded.errors_of_weights():
@@ -55,7 +55,9 @@ def _verified(model: bytes, policy: GreedyPolicy, loaded: LoadedCheckpoint) -> V
     player = restored.filters.applied_to(restored.policy)
     played = played_observations(player, env_config, half, loaded.seed("evaluation", None))
     drawn = drawn_observations(restored.observation_space, NUM_OBSERVATIONS - half, loaded.seed("export", None))
-    return Verifier(model, policy).verify({"of its episodes": played, "drawn from the space": drawn})
+    observations = {"of its episodes": played, "drawn from the space": drawn}
+    refuse_unplayed_actions(policy, observations)
+    return Verifier(model, policy).verify(observations)
 
 
 def _metadata(loaded: LoadedCheckpoint, policy: GreedyPolicy) -> dict[str, str]:

@@ -154,8 +154,13 @@ class GreedyPolicy:
         space = self.restored.observation_space
         return np.zeros((num_rows, *(space.shape or ())), space.dtype)
 
+    def played_actions(self, obs: Array) -> Array:
+        """Return what the env gets ``[B, ...]`` in evaluations that see ``obs [B, ...]``."""
+        player = self.restored.filters.applied_to(self.restored.policy)
+        return self.env_actions.taken(player.compute_actions(obs))
+
     def outputs(self, obs: Array) -> tuple[Array, ...]:
-        """Return the outputs that evaluations choose actions by."""
+        """Return the outputs that exported actions are chosen by."""
         moments = self.restored.filters.of_evaluations()
         return self.exportable.outputs(obs if moments is None else moments.standardise(obs))
 

@@ -112,6 +112,23 @@ class Verifier:
         return int(differs.any(axis=1).sum())
 
 
+def refuse_unplayed_actions(policy: GreedyPolicy, observations: Mapping[str, Array]) -> None:
+    """Raise ExportError where ``policy`` is exported as other actions than evaluations play.
+
+    That is what a model is compared with, so the Verifier would not see it. An agent of a package may mask actions
+    where it plays, but not where it says how it is exported.
+    """
+    for source, obs in observations.items():
+        played, exported = policy.played_actions(obs), policy.actions_by(policy.outputs(obs)[0])
+        tolerance = 0.0 if policy.chooses_numbers else TOLERANCE
+        if played.shape == exported.shape and np.allclose(played, exported, rtol=tolerance, atol=tolerance):
+            continue
+        raise ExportError(
+            f"the checkpoint plays other actions than those that its agent exports, for observations {source}",
+            "nothing was written; exportable, of the agent's Policies, must choose as compute_actions of its policy",
+        )
+
+
 def _batches(obs: Array) -> Iterator[Array]:
     start = 0
     sizes = iter(BATCH_SIZES)

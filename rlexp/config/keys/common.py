@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final, Literal
 
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.capabilities import (
@@ -19,6 +19,14 @@ from rlexp.config.keys.common_keys import CommonKeys
 from rlexp.config.keys.fields import Conflict
 from rlexp.config.keys.model import CUSTOM_MODEL, LAYER_KEYS
 from rlexp.config.keys.user_modules import UserPart
+
+_UNSAVED_STATISTICS: Final[Mapping[str, str]] = {
+    "NormalizeObservation": "The mean and variance that it finds are in no checkpoint: each worker, evaluation and"
+    " exported policy begins with others. observation_filter: MeanStdFilter shares and saves them",
+    "NormalizeReward": "episode_reward_mean and evaluations then report its scaled rewards, each worker's by another"
+    " scale that no checkpoint has. clip_rewards limits only the rewards that are learned from",
+}
+"""What Gymnasium's wrappers with statistics of their own lead to, and what to use instead."""
 
 
 class CommonConfig(CommonKeys):
@@ -179,8 +187,11 @@ class CommonConfig(CommonKeys):
             yield Conflict(("min_num_workers", "num_workers"), message, "lower min_num_workers or raise num_workers")
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield what a user may not have meant."""
-        yield from ()
+        """Yield what a user may not have meant; a subclass adds to its parent's."""
+        for name in dict.fromkeys(wrapper.name for wrapper in self.env_wrappers):
+            module, _, kind = name.partition(":")
+            if module.partition(".")[0] == "gymnasium" and kind in _UNSAVED_STATISTICS:
+                yield Caution("env_wrappers", f"names {kind}. {_UNSAVED_STATISTICS[kind]}")
 
     def with_at_most(self, cpus: int) -> dict[str, int]:
         """Return the keys, apart from workers, that use more processes than ``cpus``, with values that do not."""

@@ -140,7 +140,8 @@ class DQNConfig(DQNKeys):
         yield from _keys_without_effect(self)
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield that beta decreases: the importance-sampling weights then correct less and less."""
+        """Yield the parent's, then that beta decreases: importance-sampling weights then correct less and less."""
+        yield from super().cautions()
         first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
         if self.prioritized_replay and last < first:
             message = f"decreases from {first:g} to final_prioritized_replay_beta: {last:g}"

@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.agents.board.joinable import joinable_trial
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
-from rlexp.agents.registry import agent_class
+from rlexp.agents.registry import agent_class, policies_of
 from rlexp.commands import completion
 from rlexp.config.keys import agent_packages, entry_points
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
@@ -23,7 +23,7 @@ from rlexp.config.reference.key_completion import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, UsageError
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
-from tests.agent_packages import ENTRY, KEYS, install_agent
+from tests.agent_packages import AGENT, ENTRY, KEYS, install_agent
 
 Install = Callable[..., None]
 SMALL = "learning_starts: 32, train_batch_size: 8, buffer_size: 500, hiddens: [8], model: {fcnet_hiddens: [8]}"
@@ -155,13 +155,69 @@ def test_packages_of_the_current_folder_are_not_installed() -> None:
 
 @pytest.mark.parametrize(
     ("agent", "message"),
-    [("", "TwiceDQNAgent is no class of agents"), ("import no_such_module", "cannot be imported")],
+    [("", "TwiceDQNAgent is not a subclass of rlexp"), ("import no_such_module", "cannot be imported")],
 )
 def test_what_trains_must_be_an_agent(install: Install, tmp_path: Path, agent: str, message: str) -> None:
     install(agent=agent)
     (trial,) = load("", tmp_path).trials
     with pytest.raises(UsageError, match=message):
         agent_class(trial.experiment)
+
+
+@pytest.mark.parametrize("method", ["make_policy", "exploring_player", "evaluation_exploration", "exportable"])
+def test_an_agent_that_says_itself_how_it_acts_is_refused(install: Install, tmp_path: Path, method: str) -> None:
+    install(agent=f"{AGENT}\n    @classmethod\n    def {method}(cls, *args):\n        raise NotImplementedError\n")
+    (trial,) = load("", tmp_path).trials
+    with pytest.raises(UsageError, match=f"TwiceDQNAgent has {method}, which an agent's Policies have"):
+        agent_class(trial.experiment)
+
+
+@pytest.mark.parametrize("policies", ["None", "TwiceLearner", "'rlexp.agents.dqn.policies:DQNPolicies'"])
+def test_an_agent_must_have_policies(install: Install, tmp_path: Path, policies: str) -> None:
+    install(agent=f"{AGENT}\n    POLICIES = {policies}\n")
+    (trial,) = load("", tmp_path).trials
+    for found_by in (agent_class, policies_of):
+        with pytest.raises(UsageError, match="POLICIES is not a subclass of rlexp"):
+            found_by(trial.experiment)
+
+
+def test_an_agent_without_policies_is_refused(install: Install, tmp_path: Path) -> None:
+    install(agent="from rlexp.agents.agent import Agent\n\n\nclass TwiceDQNAgent(Agent):\n    pass\n")
+    (trial,) = load("", tmp_path).trials
+    with pytest.raises(UsageError, match="POLICIES is not a subclass"):
+        agent_class(trial.experiment)
+
+
+def keys_with_policies(name: str) -> str:
+    agent = '    AGENT: ClassVar[str] = "twice_dqn.agent:TwiceDQNAgent"\n'
+    assert agent in KEYS
+    return KEYS.replace(agent, f'{agent}    POLICIES: ClassVar[str] = "{name}"\n')
+
+
+@pytest.mark.parametrize("name", ["twice_dqn.agent:Nothing", "twice_dqn.agent:TwiceLearner", "os:path"])
+def test_policies_of_an_experiment_must_be_some(install: Install, tmp_path: Path, name: str) -> None:
+    install(keys=keys_with_policies(name))
+    (trial,) = load("", tmp_path).trials
+    for found_by in (agent_class, policies_of):
+        with pytest.raises(UsageError, match=f"{name} is not a subclass of rlexp"):
+            found_by(trial.experiment)
+
+
+def test_evaluations_and_checkpoints_have_the_same_policies(install: Install, tmp_path: Path) -> None:
+    own = "\n\nfrom rlexp.agents.dqn.policies import DQNPolicies\n\n\nclass Own(DQNPolicies):\n    pass\n"
+    install(agent=AGENT + own, keys=keys_with_policies("twice_dqn.agent:Own"))
+    (trial,) = load("", tmp_path).trials
+    message = "has the POLICIES twice_dqn.agent:Own, but .*TwiceDQNAgent has rlexp.agents.dqn.policies:DQNPolicies"
+    with pytest.raises(UsageError, match=message):
+        agent_class(trial.experiment)
+
+
+def test_checkpoints_are_played_by_the_policies_of_the_nearest_agent(install: Install, tmp_path: Path) -> None:
+    own = "\n\nclass Own(DQNAgent.POLICIES):\n    pass\n\n\nTwiceDQNAgent.POLICIES = Own\n"
+    install(agent=AGENT + own)
+    (trial,) = load("", tmp_path).trials
+    assert policies_of(trial.experiment).__name__ == "Own"
+    assert agent_class(trial.experiment).POLICIES is policies_of(trial.experiment)
 
 
 def test_boards_are_for_our_own_agents(install: Install, tmp_path: Path) -> None:

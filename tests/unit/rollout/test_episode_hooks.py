@@ -27,7 +27,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from tests.behaviour.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
 from tests.doubles.policies import ScriptedPolicy
-from tests.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, episode_length, episode_terminates
+from tests.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
 from tests.rollout_settings import spec_of
 
 NUM_ENVS = 3
@@ -127,8 +127,34 @@ def test_infos_are_those_of_one_env() -> None:
 def test_an_info_that_only_some_envs_gave_is_only_theirs() -> None:
     infos = {"a": np.array([1, 0]), "_a": np.array([True, False]), "_b": np.array([2, 3]), "c": np.array([4, 5])}
     nested = {"d": {"e": np.array([0, 6]), "_e": np.array([False, True])}, "_d": np.array([False, True])}
-    assert info_of(infos | nested, 0) == {"a": 1, "_b": 2, "c": 4}
-    assert info_of(infos | nested, 1) == {"_b": 3, "c": 5, "d": {"e": 6}}
+    assert info_of(infos | nested, 0, 2) == {"a": 1, "_b": 2, "c": 4}
+    assert info_of(infos | nested, 1, 2) == {"_b": 3, "c": 5, "d": {"e": 6}}
+
+
+@pytest.mark.parametrize(
+    "value", [60.0, np.float32(60), "fast", None, np.arange(5), [1, 2, 3, 4], np.array(7)], ids=repr
+)
+def test_an_info_of_all_envs_together_is_given_to_each(value: Any) -> None:
+    infos = {"fps": value, "score": np.array([1, 2]), "listed": [3, 4], "nested": {"deep": value}}
+    for index in range(2):
+        info = info_of(infos, index, 2)
+        assert info["fps"] is value
+        assert info["nested"]["deep"] is value
+        assert (info["score"], info["listed"]) == (1 + index, 3 + index)
+
+
+def test_a_vector_env_may_return_one_info_for_all_its_envs() -> None:
+    worker = RolloutWorker(spec_with("Recorder", env="tests.unit.rollout.test_episode_hooks:TimedVectorEnv"))
+    sampled(worker, 30)
+    worker.stop()
+    assert {step.info["fps"] for step in calls_of("step")} == {60.0}
+
+
+class TimedVectorEnv(CountingVectorEnv):
+    """Says of all its envs together how fast they were."""
+
+    def step(self, actions: Any) -> Any:
+        return *super().step(actions)[:4], {"fps": 60.0}
 
 
 def test_hooks_are_called_ahead_where_workers_sample_ahead() -> None:
@@ -279,11 +305,50 @@ class TestState:
         assert len(calls_of("start")) == starts_after
         assert min(start.episode.number for start in calls_of("start")) > 0
 
-    def test_data_that_no_checkpoint_holds_is_no_state(self) -> None:
-        worker = RolloutWorker(spec_with("Recorder"))
+    @pytest.mark.parametrize("kept", [object(), (1, 2)], ids=["object", "tuple"])
+    def test_with_data_that_no_checkpoint_holds_callbacks_go_on_alone(self, kept: Any) -> None:
+        worker = RolloutWorker(spec_with("CountsEnds", "Recorder"))
+        num_ends = len(episodes_of(sampled(worker, 50)).returns)
+        calls_of("start")[-1].episode.data["kept"] = kept
+        self.check_that_callbacks_go_on(worker, spec_with("CountsEnds", "Recorder"), num_ends)
+
+    def test_without_a_snapshot_of_the_env_callbacks_go_on_alone(self) -> None:
+        worker = RolloutWorker(spec_with("CountsEnds", env=OPAQUE_ENV))
+        num_ends = len(episodes_of(sampled(worker, 50)).returns)
+        self.check_that_callbacks_go_on(worker, spec_with("CountsEnds", env=OPAQUE_ENV), num_ends)
+
+    def check_that_callbacks_go_on(self, worker: RolloutWorker, spec: WorkerSpec, num_ends: int) -> None:
+        """Check that the state of ``worker`` has its callbacks, and that another one goes on with these alone."""
+        state = copy.deepcopy(worker.state())
+        worker.stop()
+        assert num_ends > 0
+        assert state is not None
+        assert list(state) == ["recorder"]
+        assert list(state["recorder"]) == ["hooks"]
+        assert list(state["recorder"]["hooks"]) == ["callbacks"]
+        resumed, new = RolloutWorker(spec), RolloutWorker(spec)
+        resumed.load(state)
+        counts = [episodes_of(sampled(each, 100)).own_metrics["ends"].tolist() for each in (resumed, new)]
+        resumed.stop()
+        new.stop()
+        assert counts[1][0] == 1
+        assert counts[0] == [count + num_ends for count in counts[1]], "the episodes are new ones, their count goes on"
+
+    def test_envs_that_cannot_be_restored_leave_callbacks_to_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        worker = RolloutWorker(spec_with("CountsEnds"))
+        num_ends = len(episodes_of(sampled(worker, 50)).returns)
+        state = copy.deepcopy(worker.state())
+        worker.stop()
+        assert state is not None
+        monkeypatch.setattr("rlexp.rollout.recorder.restore_snapshot", lambda *given: False)
+        resumed = RolloutWorker(spec_with("CountsEnds"))
+        resumed.load(state)
+        assert episodes_of(sampled(resumed, 100)).own_metrics["ends"][0] == num_ends + 1
+        resumed.stop()
+
+    def test_without_callbacks_nothing_is_saved_of_an_env_without_a_snapshot(self) -> None:
+        worker = RolloutWorker(spec_of(OPAQUE_ENV, ScriptedPolicy, NUM_ENVS))
         sampled(worker, 50)
-        assert worker.state() is not None
-        calls_of("start")[-1].episode.data["socket"] = object()
         assert worker.state() is None
         worker.stop()
 
@@ -310,12 +375,6 @@ class TestState:
         after.stop()
         assert len(episodes.returns) - NUM_ENVS <= len(calls_of("end")) < len(episodes.returns)
         assert all(end.length == end.episode.data["steps"] for end in calls_of("end"))
-
-    def test_an_env_without_a_snapshot_begins_new_episodes(self) -> None:
-        worker = RolloutWorker(spec_with("Recorder", env=OPAQUE_ENV))
-        sampled(worker, 50)
-        assert worker.state() is None
-        worker.stop()
 
 
 class Saves(Callbacks):
@@ -378,6 +437,23 @@ class TestErrors:
     def test_a_metric_that_is_not_declared_is_refused(self) -> None:
         error = self.fail("Undeclared")
         assert "the metric sucess is not declared, only success, length" in error.message
+
+    def test_a_class_that_declares_no_metrics_allows_any(self) -> None:
+        checked = classes_of("SuccessRate", "Ends").make("here").checked_metrics({"ended": 1}, of_episode=True)
+        assert checked == {"ended": 1.0}
+
+    @pytest.mark.parametrize("declared", ["speed", None, {"speed": 1}])
+    def test_declared_metrics_must_be_a_tuple(self, declared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.behaviour.user_callbacks.Ends.EPISODE_METRICS", declared)
+        with pytest.raises(UsageError, match=r"EPISODE_METRICS is .*, not a tuple of names") as caught:
+            classes_of("Ends").make("here")
+        assert caught.value.hint == 'write EPISODE_METRICS = ("name",)'
+
+    @pytest.mark.parametrize("name", ["a b", 3])
+    def test_declared_metrics_must_have_names_of_metrics(self, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.behaviour.user_callbacks.Ends.EPISODE_METRICS", ("good", name))
+        with pytest.raises(UsageError, match=f"{name!r} is no name of a metric"):
+            classes_of("Ends").make("here")
 
     def test_rllibs_signature_has_a_hint(self) -> None:
         error = self.fail("OldSignature")

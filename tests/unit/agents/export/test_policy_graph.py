@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from rlexp.agents.export.observations import LARGEST_DRAWN, drawn_observations, played_observations
+from rlexp.agents.export.onnx_model import ExportError
 from rlexp.agents.export.policy_graph import EnvActions, GreedyPolicy
+from rlexp.agents.export.verification import refuse_unplayed_actions
 from rlexp.envs import make_vector_env
+from rlexp.policy import Policy
 from rlexp.sample_batch import Array
 from tests.behaviour.ppo.ppo_agents import ECHO_ENV
 from tests.envs import COUNTING_ENV, IMAGE_ENV
@@ -55,6 +59,28 @@ def test_graph_equals_evaluation(case: str, tmp_path: Path) -> None:
             assert array.dtype == expected.dtype
         np.testing.assert_allclose(actions, policy.env_actions.taken(player.compute_actions(obs)), atol=1e-4)
         assert len(policy.output_names) == 1 + len(outputs)
+    refuse_unplayed_actions(policy, {"played": played, "drawn": drawn})
+
+
+@pytest.mark.parametrize("case", ["grid", "filter", "clipped"])
+def test_a_policy_that_plays_other_actions_is_not_exported(case: str, tmp_path: Path) -> None:
+    policy = GreedyPolicy.of(loaded_checkpoint(tmp_path, *CASES[case]))
+    drawn = drawn_observations(policy.restored.observation_space, 20, seed=2)
+
+    class Masking:
+        """Plays the opposite where an observation begins with a positive number."""
+
+        def __init__(self, policy: Any) -> None:
+            self._policy = policy
+
+        def compute_actions(self, obs: Array) -> Array:
+            actions = self._policy.compute_actions(obs)
+            first = obs.reshape(len(obs), -1)[:, 0]
+            return np.array([1 - a if positive else a for a, positive in zip(actions, first > 0, strict=True)])
+
+    masked = replace(policy, restored=replace(policy.restored, policy=cast("Policy", Masking(policy.restored.policy))))
+    with pytest.raises(ExportError, match=r"plays other actions than those .* drawn"):
+        refuse_unplayed_actions(masked, {"drawn": drawn})
 
 
 @pytest.mark.parametrize("case", ["vector", "grid", "multi-discrete", "normalized", "clipped"])
