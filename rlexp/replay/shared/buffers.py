@@ -76,6 +76,10 @@ class ReplayWriter:
         rows = self._intake.end_episode()
         return self._write(rows, _sent_priorities(None, len(rows)))
 
+    def clear(self) -> None:
+        """Forget the steps that wait for others of their episode; what is written already stays."""
+        self._intake.clear()
+
     def _write(self, rows: SampleBatch, priorities: Array) -> int:
         if len(rows):
             self._ring_writer().write(rows, priorities)
@@ -130,18 +134,18 @@ class SharedPrioritizedReplayBuffer(HeldRows):
             ResourceError: this system has no anonymous shared memory.
 
         """
-        stored = Intake(columns, n_step).stored
+        intake = Intake(columns, n_step)
         segment, sizes = Segment.create(), RingSizes(capacity, num_writers, headroom)
         self._writer_specs = [
             WriterSpec(segment.handle, sizes, ring, dict(columns), n_step, full_timeout_s)
             for ring in range(num_writers)
         ]
         self._rows = SharedRows(segment, sizes)
-        self._sent_columns = stored.sent()
+        self._sent_columns = intake.stored.sent()
         self._eps = checked_eps(eps)
         self._num_stale_priorities = 0
         self._prioritized = PrioritizedSampler(self._rows, alpha)
-        super().__init__(stored, self._prioritized, seed)
+        super().__init__(intake, self._prioritized, seed)
 
     @property
     def num_stale_priorities(self) -> int:
@@ -176,6 +180,14 @@ class SharedPrioritizedReplayBuffer(HeldRows):
         dropped = self._prioritized.update_priorities(checked_keys(keys), raised(priorities, self._eps))
         self._num_stale_priorities += dropped
         return dropped
+
+    def clear(self) -> None:
+        """Forget every row and priority; keys of batches drawn before never mean rows that come later.
+
+        Steps that wait for others of their episode are in the explorers' processes: each calls ``ReplayWriter.clear``,
+        or goes on with its episode.
+        """
+        super().clear()
 
     def load(self, path: str | Path) -> None:
         """Load what ``save`` wrote, before any explorer has written; raises CheckpointError, later too."""

@@ -192,6 +192,19 @@ def test_writer_folds_n_step_transitions_and_travels_without_waiting_steps() -> 
     assert rows["discounts"].tolist() == [0.25, 0.25, 0.5]
 
 
+def test_cleared_writer_begins_another_episode() -> None:
+    columns = dict.fromkeys(("obs", "rewards", "terminated", "new_obs"), ((), np.float32))
+    buffer = SharedPrioritizedReplayBuffer(20, columns, 1, n_step=NStepConfig(2, gamma=0.5))
+    writer, step = buffer.writer(0), {"rewards": 1.0, "terminated": 0.0, "new_obs": 9.0}
+    for number in (100, 101):
+        writer.add(obs=number, **step)
+    buffer.clear()
+    writer.clear()
+    for number in (0, 1):
+        writer.add(obs=number, **step)
+    assert buffer.get_all_transitions()["obs"].tolist() == [0]
+
+
 def test_shared_buffer_saves_and_loads(tmp_path: Path) -> None:
     original = make_buffer(capacity=10, headroom=20, alpha=1.0, eps=0.0)
     for index in range(2):
