@@ -134,6 +134,8 @@ class SharedPrioritizedReplayBuffer(HeldRows):
             ResourceError: this system has no anonymous shared memory.
 
         """
+        if capacity < num_writers:
+            raise ValueError(f"capacity is {capacity}, and each of {num_writers} writers needs one row of it at least")
         intake = Intake(columns, n_step)
         segment, sizes = Segment.create(), RingSizes(capacity, num_writers, headroom)
         self._writer_specs = [

@@ -192,6 +192,15 @@ def test_writer_folds_n_step_transitions_and_travels_without_waiting_steps() -> 
     assert rows["discounts"].tolist() == [0.25, 0.25, 0.5]
 
 
+def test_each_writer_needs_a_row() -> None:
+    with pytest.raises(ValueError, match="capacity is 2, and each of 4 writers needs one row"):
+        make_buffer(capacity=2, num_writers=4)
+    buffer = make_buffer(capacity=4, num_writers=4)
+    for index in range(4):
+        buffer.writer(index).add(**rows(np.array([index])))
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1, 2, 3]
+
+
 def test_cleared_writer_begins_another_episode() -> None:
     columns = dict.fromkeys(("obs", "rewards", "terminated", "new_obs"), ((), np.float32))
     buffer = SharedPrioritizedReplayBuffer(20, columns, 1, n_step=NStepConfig(2, gamma=0.5))
