@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -100,7 +101,8 @@ class SharedPrioritizedReplayBuffer(HeldRows):
     """A prioritized buffer in memory that explorers in other processes write into, each into its own ring.
 
     The process that makes it draws from it. Each explorer's share of the rows is equal. The memory has no name in any
-    file system: the kernel frees it when the last process that uses it has ended, however that happened. Linux only.
+    file system: the kernel frees it when the last process that uses it has ended, however that happened, or has closed
+    it. Linux only. It is a context manager, which closes it.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class SharedPrioritizedReplayBuffer(HeldRows):
         self._sent_columns = intake.stored.sent()
         self._eps = checked_eps(eps)
         self._num_stale_priorities = 0
+        self._is_closed = False
         self._prioritized = PrioritizedSampler(self._rows, alpha)
         super().__init__(intake, self._prioritized, seed)
 
@@ -197,7 +200,26 @@ class SharedPrioritizedReplayBuffer(HeldRows):
             raise CheckpointError("a saved buffer can be loaded into shared memory only before explorers write there")
         super().load(path)
 
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing, and every other one that needs rows raises ValueError.
+
+        No further explorer can begin. One that writes keeps the memory until it ends, and finds its ring full: then
+        it raises TimeoutError after ``full_timeout_s``.
+        """
+        self._is_closed = True
+        self._rows.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _take_in(self) -> None:
+        if self._is_closed:
+            raise ValueError("the buffer is closed")
         for written in self._rows.unread(self._sent_columns, has_td_errors=True):
             self._add(written)
 

@@ -201,6 +201,32 @@ def test_each_writer_needs_a_row() -> None:
     assert buffer.get_all_transitions()["number"].tolist() == [0, 1, 2, 3]
 
 
+def open_segments() -> set[str]:
+    """Return the descriptors and mappings of shared memory that this process has."""
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    mappings = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return {line for line in (*links, *mappings) if "/memfd:rlexp-" in line}
+
+
+def test_closed_buffer_gives_its_memory_back() -> None:
+    gc.collect()
+    before = open_segments()
+    with make_buffer() as buffer:
+        writer = buffer.writer(0)
+        buffer.writer(1).add(**rows(np.arange(3)))
+        batch = buffer.sample(5)
+        assert open_segments() > before
+    buffer.close()
+    check_whole(batch)
+    for use in (buffer.poll, buffer.clear, buffer.get_all_transitions, partial(buffer.sample, 1)):
+        with pytest.raises(ValueError, match="the buffer is closed"):
+            use()
+    with pytest.raises(ResourceError, match="cannot reach the memory"):
+        writer.add(**rows(np.arange(1)))
+    gc.collect()
+    assert open_segments() <= before, "although the buffer is still there"
+
+
 def test_cleared_writer_begins_another_episode() -> None:
     columns = dict.fromkeys(("obs", "rewards", "terminated", "new_obs"), ((), np.float32))
     buffer = SharedPrioritizedReplayBuffer(20, columns, 1, n_step=NStepConfig(2, gamma=0.5))
