@@ -76,7 +76,8 @@ class HeldRows:
     def save(self, path: str | Path) -> None:
         """Write all rows and priorities, and the state of the draws, to one .npz file.
 
-        Steps that wait for others of their episode are not written. A crash leaves the file as it was. ``numpy.load`` reads it: each column has its name. Raises OSError.
+        Steps that wait for others of their episode are not written. A crash leaves the file as it was. ``numpy.load``
+        reads it: each column has its name. Raises OSError.
         """
         self._take_in()
         arrays, values = split_state({**self._sampler.state(), "rng": self._rng.bit_generator.state})
@@ -85,9 +86,10 @@ class HeldRows:
     def load(self, path: str | Path) -> None:
         """Replace all rows by those that :meth:`save` wrote; the next batches are those of the saved buffer.
 
-        Nothing in the file is unpickled. Steps that wait for others of their episode are forgotten. The rows are in memory twice for a moment. Keys of batches drawn before
-        never mean loaded rows. Raises CheckpointError, with nothing changed, for a damaged file and for one of
-        another kind of buffer, capacity, columns or alpha; OSError where there is none.
+        Nothing in the file is unpickled. The rows are in memory twice for a moment. Steps that wait for others of their
+        episode are forgotten, and keys of batches drawn before never mean loaded rows. Raises CheckpointError, with
+        nothing changed, for a damaged file and for one of another kind of buffer, capacity, columns or alpha; OSError
+        where there is none.
         """
         arrays, values = read_npz(Path(path))
         rng = np.random.PCG64()
