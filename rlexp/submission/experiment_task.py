@@ -83,7 +83,7 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
         path = Path(folder) / "task.yaml"
         path.write_text(task.file, encoding="utf-8")
         try:
-            plan = _without_trackers(load_plan([path], options=LoadOptions(module_folders=())))
+            plan = _without_trackers(load_plan([path], options=LoadOptions(module_folders=(), packaged_agents=False)))
         except ConfigError as error:
             raise TrialError(
                 f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it"
