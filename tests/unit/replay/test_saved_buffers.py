@@ -65,7 +65,7 @@ def test_columns_of_the_other_byte_order_are_held_in_this_machines(make: MakeBuf
     copy.load(tmp_path / "replay.npz")
     rows = copy.get_all_transitions()
     assert (rows["obs"].tolist(), rows["number"].tolist()) == ([[0.5, -1.5]], [7])
-    assert (rows["obs"].dtype, rows["number"].dtype) == (np.float32, np.int64)
+    assert [rows[name].dtype for name in ("obs", "number")] == [np.dtype(np.float32), np.dtype(np.int64)]
 
 
 OTHERS: dict[str, Callable[[], AnyBuffer]] = {
