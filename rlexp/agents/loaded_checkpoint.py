@@ -58,19 +58,19 @@ class LoadedCheckpoint:
 
         ``imports`` are modules that the caller wants to be imported beside those that it names.
 
-        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it names modules of the
-        user's own and may be a stranger's.
+        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it may be a stranger's, and
+        it or the caller names modules of the user's own: what these import is looked for in the folders that it names.
         """
         checkpoint = read_checkpoint(path)
         experiment, modules = _training_of(checkpoint, path)
         if explore is not None:
             experiment = _with_explore(experiment, explore)
+        modules = replace(modules, imports=tuple(dict.fromkeys((*modules.imports, *imports))))
         named = (*modules.imports, *experiment.named_modules)
-        if named:  # who can write these names could make us import anything
+        if named:  # who can write the names, or the folders that are searched, could make us import anything
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
             refuse_modules_within(run_of(path), UserModules(named, modules.folders))
-        modules = replace(modules, imports=tuple(dict.fromkeys((*modules.imports, *imports))))
         return LoadedCheckpoint(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
 
     def seed(self, stream: str, given: int | None) -> int:

@@ -24,6 +24,7 @@ def submit(
     wait: bool = True,
     attach: str | None = None,
     allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
     token: str | None = None,
     insecure: bool = False,
     quiet: bool = False,
@@ -43,6 +44,7 @@ def submit(
         wait: whether to return at the end of the task; else as soon as it is on the board.
         attach: the id of a task that was submitted before, instead of ``file``.
         allow_env: with ``attach``: envs that may be played although they are classes or have an ``env_config``.
+        allow_class: with ``attach``: classes (``module:Class``) that its config may name.
         token: ``@FILE`` with the token by which a trainer's signatures are verified; None: what ``RLEXP_BOARD_TOKEN``
             names.
         insecure: allow a public address without TLS.
@@ -59,6 +61,7 @@ def submit(
     """
     import sys
 
+    from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.commands import from_python
     from rlexp.submission.submit import SubmitOptions
     from rlexp.submission.task_run import RunPlace
@@ -66,7 +69,8 @@ def submit(
     options = SubmitOptions(RunPlace(Path(out), name, overwrite, sys.argv), evaluate, wait)
     place = from_python.BoardChoice(board, insecure, token)
     given = None if file is None else from_python.FileChoice(Path(file), overrides, seed, imports)
-    return from_python.submit(given, attach, allow_env, place, options, quiet)
+    trusted = TrustedCode(frozenset(allow_env), classes=frozenset(allow_class))
+    return from_python.submit(given, attach, trusted, place, options, quiet)
 
 
 def join(
@@ -81,6 +85,7 @@ def join(
     cpus: int | None = None,
     max_memory: str | None = None,
     allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
     imports: Sequence[str] = (),
     token: str | None = None,
     keys: str | None = None,
@@ -101,6 +106,7 @@ def join(
         cpus: a trainer leaves tasks alone that need more; None: those of the machine.
         max_memory: a trainer leaves tasks alone whose replay needs more than this, such as ``8GB``.
         allow_env: envs that tasks may name although they are classes or have an ``env_config``.
+        allow_class: classes (``module:Class``) that their configs may name: wrappers, torsos, callbacks.
         imports: modules that tasks may import.
         token: ``@FILE`` with an actor's join token; None: what ``RLEXP_BOARD_TOKEN`` names.
         keys: ``@FILE`` with a trainer's master key; None: what ``RLEXP_BOARD_MASTER`` names.
@@ -126,6 +132,7 @@ def join(
         cpus=cpus,
         max_memory=max_memory,
         allow_env=list(allow_env),
+        allow_class=list(allow_class),
         imports=list(imports),
         token=token,
         keys=keys,

@@ -54,7 +54,7 @@ class FileChoice:
 def submit(
     file: FileChoice | None,
     attach: str | None,
-    allow_env: Sequence[str],
+    trusted: TrustedCode,
     board: BoardChoice,
     options: SubmitOptions,
     quiet: bool,
@@ -69,10 +69,7 @@ def submit(
     display = QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr)
     with display:
         submitter = Submitter(address, options, display, never)
-        if plan is not None:
-            done = submitter.submit(plan)
-        else:
-            done = submitter.attach(str(attach), TrustedCode(frozenset(allow_env)))
+        done = submitter.attach(str(attach), trusted) if plan is None else submitter.submit(plan)
     if done.status not in (None, TaskStatus.ENDED):
         hint = None if done.directory is None else f"what came of it is in {done.directory}"
         raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)

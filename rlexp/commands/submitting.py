@@ -79,6 +79,14 @@ AllowEnv = Annotated[
         help="With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
     ),
 ]
+AllowClass = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-class",
+        metavar="CLASS",
+        help="With --attach: the task's config may name this class (module:Class).",
+    ),
+]
 OptionalUrl = Annotated[
     str | None,
     typer.Argument(metavar="URL", help=f"The board; default: {BOARD_VARIABLE}.", show_default=False),
@@ -101,6 +109,7 @@ def submit(
     no_wait: NoWait = False,
     attach: Attach = None,
     allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
     token: TokenOption = None,
     track: Track = None,
     quiet: Quiet = False,
@@ -136,7 +145,8 @@ def submit(
         if plan is not None:
             done = submitter.submit(plan)
         else:
-            done = submitter.attach(attach or "", TrustedCode(frozenset(allow_env or ())))
+            trusted = TrustedCode(frozenset(allow_env or ()), classes=frozenset(allow_class or ()))
+            done = submitter.attach(attach or "", trusted)
     if no_wait and not as_json:
         print(done.task_id)
     raise typer.Exit(request.exit_code if done.status is None else EXIT_CODES.get(done.status, 1))

@@ -67,8 +67,11 @@ class Assembled:
     """The keys that it does not give, and that have the default of its age."""
 
 
-def agent_of(entry: Node, overrides: Sequence[Override]) -> str | Finding:
-    """Return the name of an entry's agent as the models spell it, or what is wrong with it."""
+def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) -> str | Finding:
+    """Return the name of an entry's agent as the models spell it, or what is wrong with it.
+
+    Without ``packaged``, no agent of an installed package is taken or imported.
+    """
     given = [override.value for override in overrides if override.path == (_RUN,)]
     run = given[-1] if given else entry.child(_key_of_agent(entry))
     if run is None:
@@ -78,6 +81,8 @@ def agent_of(entry: Node, overrides: Sequence[Override]) -> str | Finding:
         return Finding(run.place, message, f"use {hints.agents()}")
     name = agent_name(run.value)
     found = find_agent(name)
+    if found is not None and found not in AGENTS and not packaged:
+        return Finding(run.place, f"agent {found} is of a package, and only rlexp's own are allowed here")
     if found is not None:
         return _usable(found, run)
     known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None

@@ -47,6 +47,8 @@ class LoadOptions:
     """Folders in which the user's modules are searched. None: the current folder and those of the files."""
     allow_unknown: bool = False
     """Leave unknown keys out, with a notice each, instead of refusing them."""
+    packaged_agents: bool = True
+    """Take agents of installed packages too. Their keys are the package's code, which is imported to read them."""
     is_sweep: bool = False
     """Search, also where a file has no ``search`` section."""
     flags: tuple[Flag, ...] = ()

@@ -39,9 +39,9 @@ class ReplayBuffer(HeldRows):
             ValueError: what of these cannot be.
 
         """
-        self._intake = Intake(columns, n_step)
-        self._rows = _rows(capacity, self._intake)
-        super().__init__(self._intake.stored, UniformSampler(self._rows), seed)
+        intake = Intake(columns, n_step)
+        self._rows = _rows(capacity, intake)
+        super().__init__(intake, UniformSampler(self._rows), seed)
 
     def add(self, **columns: ArrayLike) -> Array:
         """Add one transition, or a batch ``[B]``; return the keys ``[B]`` of the rows stored now (int64).
@@ -96,11 +96,11 @@ class PrioritizedReplayBuffer(HeldRows):
             ValueError: what of these cannot be.
 
         """
-        self._intake = Intake(columns, n_step)
-        self._rows = _rows(capacity, self._intake)
+        intake = Intake(columns, n_step)
+        self._rows = _rows(capacity, intake)
         self._eps = checked_eps(eps)
         self._num_stale_priorities = 0
-        super().__init__(self._intake.stored, PrioritizedSampler(self._rows, alpha), seed)
+        super().__init__(intake, PrioritizedSampler(self._rows, alpha), seed)
 
     @property
     def num_stale_priorities(self) -> int:

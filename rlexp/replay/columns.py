@@ -29,6 +29,7 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
     """Of one row."""
     dtype: np.dtype[Any]
+    """In this machine's order of bytes, which saved buffers are read in too."""
 
 
 class Columns:
@@ -84,7 +85,7 @@ class Columns:
 def _form(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Form:
     if not name.isidentifier() or name in RESERVED:
         raise ValueError(f"a column cannot be called {name!r}: names are identifiers, and not {', '.join(RESERVED)}")
-    form = Form(tuple(int(size) for size in shape), np.dtype(dtype))
+    form = Form(tuple(int(size) for size in shape), np.dtype(dtype).newbyteorder("="))
     if min(form.shape, default=1) < 1:
         raise ValueError(f"column {name}: every size in a shape must be at least 1, it is {list(form.shape)}")
     if form.dtype.kind not in NUMBERS or form.dtype.fields or form.dtype.subdtype:

@@ -9,7 +9,8 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import split_state
 from rlexp.errors import CheckpointError
-from rlexp.replay.columns import PRIORITIES_TO_ALPHA, Columns
+from rlexp.replay.columns import PRIORITIES_TO_ALPHA
+from rlexp.replay.n_step_fold import Intake
 from rlexp.replay.npz_file import read_npz, write_npz
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.samplers import Sampler
@@ -22,9 +23,10 @@ class HeldRows:
     One thread of one process uses it. A subclass brings the rows in.
     """
 
-    def __init__(self, columns: Columns, sampler: Sampler, seed: int | None) -> None:
-        """Draw from ``sampler``, whose rows have ``columns``; the same ``seed`` and calls give the same batches."""
-        self._columns = columns
+    def __init__(self, intake: Intake, sampler: Sampler, seed: int | None) -> None:
+        """Draw from ``sampler``, whose rows come by ``intake``; the same ``seed`` and calls give the same batches."""
+        self._intake = intake
+        self._columns = intake.stored
         self._sampler = sampler
         self._rng = np.random.Generator(np.random.PCG64(seed))
 
@@ -51,8 +53,12 @@ class HeldRows:
         return self.capacity
 
     def clear(self) -> None:
-        """Forget every row and priority. Keys of batches drawn before never mean rows that come later."""
+        """Forget every row and priority, and the steps that wait for others of their episode.
+
+        Keys of batches drawn before never mean rows that come later.
+        """
         self._take_in()
+        self._intake.clear()
         self._sampler.clear()
 
     def get_all_transitions(self, shuffle: bool = False) -> dict[str, Array]:
@@ -70,7 +76,8 @@ class HeldRows:
     def save(self, path: str | Path) -> None:
         """Write all rows and priorities, and the state of the draws, to one .npz file.
 
-        A crash leaves the file as it was. ``numpy.load`` reads it: each column has its name. Raises OSError.
+        Steps that wait for others of their episode are not written. A crash leaves the file as it was. ``numpy.load``
+        reads it: each column has its name. Raises OSError.
         """
         self._take_in()
         arrays, values = split_state({**self._sampler.state(), "rng": self._rng.bit_generator.state})
@@ -79,9 +86,10 @@ class HeldRows:
     def load(self, path: str | Path) -> None:
         """Replace all rows by those that :meth:`save` wrote; the next batches are those of the saved buffer.
 
-        Nothing in the file is unpickled. The rows are in memory twice for a moment. Keys of batches drawn before
-        never mean loaded rows. Raises CheckpointError, with nothing changed, for a damaged file and for one of
-        another kind of buffer, capacity, columns or alpha; OSError where there is none.
+        Nothing in the file is unpickled. The rows are in memory twice for a moment. Steps that wait for others of their
+        episode are forgotten, and keys of batches drawn before never mean loaded rows. Raises CheckpointError, with
+        nothing changed, for a damaged file and for one of another kind of buffer, capacity, columns or alpha; OSError
+        where there is none.
         """
         arrays, values = read_npz(Path(path))
         rng = np.random.PCG64()
@@ -93,6 +101,7 @@ class HeldRows:
         except CheckpointError as error:
             raise CheckpointError(f"{path} does not fit this buffer: {error.message}") from error
         columns = {self._name_in_state(name): array for name, array in arrays.items()}
+        self._intake.clear()
         self._sampler.clear()
         self._sampler.load({**columns, **values})
         self._rng = np.random.Generator(rng)

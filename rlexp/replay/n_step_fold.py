@@ -79,6 +79,10 @@ class NStepFold:
         """
         return self.end().columns
 
+    def clear(self) -> None:
+        """Forget the steps that wait: those that follow are not of their episode."""
+        self._waiting = self._steps.no_rows()
+
     def rows(self, step: Mapping[str, ArrayLike]) -> SampleBatch:
         """Return what :meth:`add` returns, as rows."""
         return self._folded(SampleBatch.concat([self._waiting, self._steps.rows(step)]), cut=False)
@@ -136,6 +140,11 @@ class Intake:
     def end_episode(self) -> SampleBatch:
         """Return the rows ``[B]`` that waited for more steps of the episode that has ended."""
         return self.stored.no_rows() if self._fold is None else self._fold.end()
+
+    def clear(self) -> None:
+        """Forget the steps that wait for more of their episode."""
+        if self._fold is not None:
+            self._fold.clear()
 
 
 def _check_columns(forms: Mapping[str, Form], config: NStepConfig) -> None:

@@ -34,8 +34,8 @@ class TrialState:
     """Number of rows that were recorded."""
     best: float | None = None
     """The highest mean episode reward of them."""
-    sent: list[str] = field(default_factory=list)
-    """Names of the checkpoints and videos that were sent."""
+    sent: dict[str, str] = field(default_factory=dict)
+    """The checkpoints and videos that were sent, by name: the SHA-256 of a checkpoint's manifest, empty for a video."""
 
     @classmethod
     def read(cls, file: Path) -> TrialState:
@@ -46,7 +46,7 @@ class TrialState:
                 "id": str,
                 "rows": int,
                 "best": (float, int, type(None)),
-                "sent": list,
+                "sent": dict,
             }
             known = {each.name: data[each.name] for each in fields(cls)}
             if all(isinstance(value, kinds[name]) for name, value in known.items()):

@@ -64,7 +64,7 @@ class MlflowTracker:
             self._client = MlflowClient(tracking_uri=self._uri)
         if state.id and not self._is_there(self._client, state.id):
             self._note(f"mlflow has no run {state.id} in {masked(self._uri)}: {trial.name} gets a new one")
-            state.id, state.sent = "", []
+            state.id, state.sent = "", {}
         if state.id:
             self._client.update_run(state.id, status="RUNNING")
         else:

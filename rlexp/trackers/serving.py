@@ -7,6 +7,7 @@ and its children end within ``ORPHAN_TIMEOUT_S``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from typing import Any, Final
 import psutil
 
 from rlexp.checkpoint import list_checkpoints
+from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.tracking import TrackerName
 from rlexp.runs.run_record import Status
 from rlexp.runs.secrets import masked
@@ -75,17 +77,26 @@ class OpenTrial:
         checkpoints = reversed(list_checkpoints(folder)) if "checkpoints" in wanted else ()
         videos = sorted(folder.joinpath(VIDEOS).glob("*.mp4")) if "videos" in wanted else []
         for path in checkpoints:
-            if path.name not in self._state.sent:
+            digest = _digest(path)
+            if digest is not None and self._state.sent.get(path.name) != digest:
                 self.run.send_checkpoint(path)
-                self._sent(path)
+                self._sent(path, digest)
         for path in videos:
             if path.name not in self._state.sent and not path.name.startswith("."):
                 self.run.send_video(path, self._steps)
-                self._sent(path)
+                self._sent(path, "")
 
-    def _sent(self, path: Path) -> None:
-        self._state.sent.append(path.name)
+    def _sent(self, path: Path, digest: str) -> None:
+        self._state.sent[path.name] = digest
         self._state.write(self._file)
+
+
+def _digest(checkpoint: Path) -> str | None:
+    """Return what tells a checkpoint from one that was written in its place after a restart; None: it was removed."""
+    try:
+        return hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 class Service:

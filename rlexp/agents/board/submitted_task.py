@@ -16,9 +16,7 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.board.joinable import NOT_OURS
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
-from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs import env_config_of, spaces_of
@@ -52,7 +50,7 @@ class TrainerLimits:
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
     """Return why the task may not be trained here; None where it may.
 
-    Nothing of it is imported or made, but for an agent that an installed package brings by the name it gives.
+    Nothing that it names is imported or made.
     """
     if not task.file:
         return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
@@ -71,7 +69,9 @@ def _plan_of(text: str, trusted: TrustedCode) -> Plan:
     with tempfile.TemporaryDirectory(prefix="rlexp-task-") as folder:
         file = Path(folder, FILE_NAME)
         file.write_text(text, encoding="utf-8")
-        return load_plan([file], options=LoadOptions(trusted.modules.imports, module_folders=trusted.modules.folders))
+        modules = trusted.modules
+        options = LoadOptions(modules.imports, module_folders=modules.folders, packaged_agents=False)
+        return load_plan([file], options=options)
 
 
 def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:
@@ -84,8 +84,6 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
     foreign = trusted.obstacle(experiment.env, arguments, (), experiment.config.user_parts())
     if foreign is not None:
         yield foreign
-    if experiment.run not in AGENTS:
-        yield Obstacle(f"cannot be joined by actors: {NOT_OURS}", "train it with rlexp run")
     if config.board_obstacle is not None:
         yield Obstacle(f"cannot be joined by actors: {config.board_obstacle}", "train it with rlexp run")
     for problem in _shortfalls(experiment, limits):

@@ -21,11 +21,16 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class TrustedCode:
-    """What was allowed with ``--allow-env`` and ``--import``."""
+    """What was allowed with ``--allow-env``, ``--import`` and ``--allow-class``."""
 
     envs: frozenset[str] = frozenset()
     modules: UserModules = NO_MODULES
     """The modules that may be imported, and where they may lie."""
+    classes: frozenset[str] = frozenset()
+    """The classes (``module:Class``) that may be named in ``config``, with any arguments.
+
+    Not all of a module's: it may have imported some that write files or start programs with what they are given.
+    """
 
     def obstacle(
         self, env: str, env_config: Mapping[str, Any], imports: Sequence[str], parts: Iterable[UserPart]
@@ -38,8 +43,8 @@ class TrustedCode:
         if strange:
             return Obstacle(f"imports the module {strange[0]}", f"--import {strange[0]} allows it")
         for part in parts:
-            if part.module not in self.modules.imports:
-                return Obstacle(f"names {part.name}, a class of its own", f"--import {part.module} allows it")
+            if part.name not in self.classes:
+                return Obstacle(f"names {part.name}, a class of its own", f"--allow-class {part.name} allows it")
         if env in self.envs:
             return None
         if modules_of(env):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,6 +77,10 @@ class ReplayWriter:
         rows = self._intake.end_episode()
         return self._write(rows, _sent_priorities(None, len(rows)))
 
+    def clear(self) -> None:
+        """Forget the steps that wait for others of their episode; what is written already stays."""
+        self._intake.clear()
+
     def _write(self, rows: SampleBatch, priorities: Array) -> int:
         if len(rows):
             self._ring_writer().write(rows, priorities)
@@ -96,7 +101,8 @@ class SharedPrioritizedReplayBuffer(HeldRows):
     """A prioritized buffer in memory that explorers in other processes write into, each into its own ring.
 
     The process that makes it draws from it. Each explorer's share of the rows is equal. The memory has no name in any
-    file system: the kernel frees it when the last process that uses it has ended, however that happened. Linux only.
+    file system: the kernel frees it when the last process that uses it has ended, however that happened, or has closed
+    it. Linux only. It is a context manager, which closes it.
     """
 
     def __init__(
@@ -130,18 +136,21 @@ class SharedPrioritizedReplayBuffer(HeldRows):
             ResourceError: this system has no anonymous shared memory.
 
         """
-        stored = Intake(columns, n_step).stored
+        if capacity < num_writers:
+            raise ValueError(f"capacity is {capacity}, and each of {num_writers} writers needs one row of it at least")
+        intake = Intake(columns, n_step)
         segment, sizes = Segment.create(), RingSizes(capacity, num_writers, headroom)
         self._writer_specs = [
             WriterSpec(segment.handle, sizes, ring, dict(columns), n_step, full_timeout_s)
             for ring in range(num_writers)
         ]
         self._rows = SharedRows(segment, sizes)
-        self._sent_columns = stored.sent()
+        self._sent_columns = intake.stored.sent()
         self._eps = checked_eps(eps)
         self._num_stale_priorities = 0
+        self._is_closed = False
         self._prioritized = PrioritizedSampler(self._rows, alpha)
-        super().__init__(stored, self._prioritized, seed)
+        super().__init__(intake, self._prioritized, seed)
 
     @property
     def num_stale_priorities(self) -> int:
@@ -177,13 +186,40 @@ class SharedPrioritizedReplayBuffer(HeldRows):
         self._num_stale_priorities += dropped
         return dropped
 
+    def clear(self) -> None:
+        """Forget every row and priority; keys of batches drawn before never mean rows that come later.
+
+        Steps that wait for others of their episode are in the explorers' processes: each calls ``ReplayWriter.clear``,
+        or goes on with its episode.
+        """
+        super().clear()
+
     def load(self, path: str | Path) -> None:
         """Load what ``save`` wrote, before any explorer has written; raises CheckpointError, later too."""
         if self.poll() or self._rows.num_added:
             raise CheckpointError("a saved buffer can be loaded into shared memory only before explorers write there")
         super().load(path)
 
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing, and every other one that needs rows raises ValueError.
+
+        No further explorer can begin. One that writes keeps the memory until it ends, and finds its ring full: then
+        it raises TimeoutError after ``full_timeout_s``.
+        """
+        self._is_closed = True
+        self._rows.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _take_in(self) -> None:
+        if self._is_closed:
+            raise ValueError("the buffer is closed")
         for written in self._rows.unread(self._sent_columns, has_td_errors=True):
             self._add(written)
 

@@ -170,7 +170,7 @@ class SharedRows:
         self._memory.released[:] = self._end
 
     def close(self) -> None:
-        self._memory.storage.close()
+        self._memory.close()
         self._segment.close()
 
     def _held(self, column: Array, start: int, stop: int) -> Array:

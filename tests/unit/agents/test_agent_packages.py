@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from rlexp.agents.board.joinable import joinable_trial
+from rlexp.agents.board.submitted_task import TrainerLimits, training_obstacle
+from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class, policies_of
 from rlexp.commands import completion
@@ -20,9 +22,11 @@ from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
 from rlexp.config.reference.key_completion import overrides_from
-from rlexp.errors import CheckpointError, ConfigError, UsageError
+from rlexp.errors import CheckpointError, ConfigError, TrialError, UsageError
+from rlexp.submission.experiment_task import task_on_board
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
+from rlexp.transport.board import Task
 from tests.agent_packages import AGENT, ENTRY, KEYS, install_agent
 
 Install = Callable[..., None]
@@ -252,6 +256,17 @@ def test_shells_complete_its_keys(install: Install, tmp_path: Path) -> None:
 def test_shells_complete_our_keys_where_it_cannot_be_used(install: Install, tmp_path: Path) -> None:
     install(keys="raise OSError('no licence')")
     assert completed("clip_p", tmp_path) == ["clip_param=", "clip_param=0.3"]
+
+
+def test_a_task_of_a_board_does_not_import_it(install: Install) -> None:
+    install()
+    task = Task("t1", "a", 1, file="a:\n  run: TwiceDQN\n  env: CartPole-v1\n")
+    obstacle = training_obstacle(task, TrustedCode(), TrainerLimits())
+    assert obstacle is not None
+    assert obstacle.message == "cannot be read: agent TwiceDQN is of a package, and only rlexp's own are allowed here"
+    with pytest.raises(TrialError, match="cannot read"):
+        task_on_board(task, TrustedCode())
+    assert not [name for name in sys.modules if name.startswith("twice_dqn")]
 
 
 def test_it_trains_and_its_checkpoint_is_read_back(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,9 +224,11 @@ def test_prioritized_refuses_bad_exponents(wrong: dict[str, float], message: str
         PrioritizedReplayBuffer(3, COLUMNS, **wrong)  # type: ignore[arg-type]
 
 
+STEP = {"obs": ((), np.int64), "rewards": ((), np.float32), "terminated": ((), bool), "new_obs": ((), np.int64)}
+
+
 def test_buffer_stores_n_step_transitions_of_episodes() -> None:
-    columns = {"obs": ((), np.int64), "rewards": ((), np.float32), "terminated": ((), bool), "new_obs": ((), np.int64)}
-    buffer = ReplayBuffer(10, columns, n_step=NStepConfig(2, gamma=0.5))
+    buffer = ReplayBuffer(10, STEP, n_step=NStepConfig(2, gamma=0.5))
     for number, terminated in enumerate([False, True, False, False]):
         buffer.add(obs=number, rewards=2.0**number, terminated=terminated, new_obs=number + 1)
     assert len(buffer) == 3
@@ -238,6 +241,30 @@ def test_buffer_stores_n_step_transitions_of_episodes() -> None:
         "new_obs": [2, 2, 4, 4],
     }
     with pytest.raises(ValueError, match="NStepFold"):
-        PrioritizedReplayBuffer(3, columns, n_step=NStepConfig(2, 0.5)).add(
+        PrioritizedReplayBuffer(3, STEP, n_step=NStepConfig(2, 0.5)).add(
             obs=0, rewards=1.0, terminated=False, new_obs=1, priorities=1.0
         )
+
+
+def clear(buffer: AnyBuffer, folder: Path) -> None:
+    buffer.clear()
+
+
+def save_and_load(buffer: AnyBuffer, folder: Path) -> None:
+    buffer.save(folder / "replay.npz")
+    buffer.load(folder / "replay.npz")
+
+
+@both
+@pytest.mark.parametrize("replace_rows", [clear, save_and_load])
+def test_no_transition_begins_before_the_rows_were_replaced(
+    make: MakeBuffer, replace_rows: Callable[[AnyBuffer, Path], None], tmp_path: Path
+) -> None:
+    buffer = make(10, STEP, n_step=NStepConfig(3, gamma=0.5))
+    for number in (100, 101):
+        buffer.add(obs=number, rewards=1.0, terminated=False, new_obs=number + 1)
+    replace_rows(buffer, tmp_path)
+    for number in (0, 1, 2):
+        buffer.add(obs=number, rewards=1.0, terminated=False, new_obs=number + 1)
+    rows = buffer.get_all_transitions()
+    assert (rows["obs"].tolist(), rows["new_obs"].tolist(), rows["rewards"].tolist()) == ([0], [3], [1.75])

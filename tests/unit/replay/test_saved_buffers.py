@@ -56,6 +56,18 @@ def test_prioritized_saves_priorities(tmp_path: Path) -> None:
     assert batch["weights"].min() == pytest.approx(2 / 9)
 
 
+@both
+def test_columns_of_the_other_byte_order_are_held_in_this_machines(make: MakeBuffer, tmp_path: Path) -> None:
+    columns = {"obs": ((2,), ">f4"), "number": ((), np.dtype(np.int64).newbyteorder(">"))}
+    original, copy = make(4, columns), make(4, columns)
+    original.add(obs=np.array([0.5, -1.5], ">f4"), number=7)
+    original.save(tmp_path / "replay.npz")
+    copy.load(tmp_path / "replay.npz")
+    rows = copy.get_all_transitions()
+    assert (rows["obs"].tolist(), rows["number"].tolist()) == ([[0.5, -1.5]], [7])
+    assert [rows[name].dtype for name in ("obs", "number")] == [np.dtype(np.float32), np.dtype(np.int64)]
+
+
 OTHERS: dict[str, Callable[[], AnyBuffer]] = {
     "capacity is 4 there and 5": lambda: PrioritizedReplayBuffer(5, COLUMNS),
     "alpha is 0.6 there and 0.5": lambda: PrioritizedReplayBuffer(4, COLUMNS, alpha=0.5),

@@ -192,6 +192,54 @@ def test_writer_folds_n_step_transitions_and_travels_without_waiting_steps() -> 
     assert rows["discounts"].tolist() == [0.25, 0.25, 0.5]
 
 
+def test_each_writer_needs_a_row() -> None:
+    with pytest.raises(ValueError, match="capacity is 2, and each of 4 writers needs one row"):
+        make_buffer(capacity=2, num_writers=4)
+    buffer = make_buffer(capacity=4, num_writers=4)
+    for index in range(4):
+        buffer.writer(index).add(**rows(np.array([index])))
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1, 2, 3]
+
+
+def open_segments() -> set[str]:
+    """Return the descriptors and mappings of shared memory that this process has."""
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    mappings = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return {line for line in (*links, *mappings) if "/memfd:rlexp-" in line}
+
+
+def test_closed_buffer_gives_its_memory_back() -> None:
+    gc.collect()
+    before = open_segments()
+    with make_buffer() as buffer:
+        writer = buffer.writer(0)
+        buffer.writer(1).add(**rows(np.arange(3)))
+        batch = buffer.sample(5)
+        assert open_segments() > before
+    buffer.close()
+    check_whole(batch)
+    for use in (buffer.poll, buffer.clear, buffer.get_all_transitions, partial(buffer.sample, 1)):
+        with pytest.raises(ValueError, match="the buffer is closed"):
+            use()
+    with pytest.raises(ResourceError, match="cannot reach the memory"):
+        writer.add(**rows(np.arange(1)))
+    gc.collect()
+    assert open_segments() <= before, "although the buffer is still there"
+
+
+def test_cleared_writer_begins_another_episode() -> None:
+    columns = dict.fromkeys(("obs", "rewards", "terminated", "new_obs"), ((), np.float32))
+    buffer = SharedPrioritizedReplayBuffer(20, columns, 1, n_step=NStepConfig(2, gamma=0.5))
+    writer, step = buffer.writer(0), {"rewards": 1.0, "terminated": 0.0, "new_obs": 9.0}
+    for number in (100, 101):
+        writer.add(obs=number, **step)
+    buffer.clear()
+    writer.clear()
+    for number in (0, 1):
+        writer.add(obs=number, **step)
+    assert buffer.get_all_transitions()["obs"].tolist() == [0]
+
+
 def test_shared_buffer_saves_and_loads(tmp_path: Path) -> None:
     original = make_buffer(capacity=10, headroom=20, alpha=1.0, eps=0.0)
     for index in range(2):
