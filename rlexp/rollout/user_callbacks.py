@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +40,7 @@ class CallbackClasses:
 
     def _made(self, part: UserPart, place: str) -> Callbacks:
         found = find_class(part.key, part.name, Callbacks, BASE_NAME)
+        _refuse_unknown_hooks(part, found)
         try:
             made = found(**part.kwargs)
         except (Exception, SystemExit) as error:
@@ -51,6 +53,16 @@ class CallbackClasses:
             if not _is_name(name):
                 raise UsageError(f"{part.key} {part.name}: {_bad_name(name)}", "correct its EPISODE_METRICS")
         return made
+
+
+def _refuse_unknown_hooks(part: UserPart, kind: type[Callbacks]) -> None:
+    """Raise UsageError for a method that is called like a hook and is none: it would never be called."""
+    for name in dir(kind):
+        if name.startswith("on_") and not hasattr(Callbacks, name):
+            hooks = [hook for hook in dir(Callbacks) if hook.startswith("on_")]
+            close = get_close_matches(name, hooks, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hooks)}"
+            raise UsageError(f"{part.key} {part.name}: {name} is no hook", hint)
 
 
 class UserCallbacks:

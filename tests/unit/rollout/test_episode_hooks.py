@@ -479,3 +479,17 @@ def test_a_hook_cannot_change_what_is_learned() -> None:
     for worker in (plain, spoilt):
         worker.stop()
     assert {name: first[name].tolist() for name in first} == {name: second[name].tolist() for name in second}  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("on_episode_ends", "did you mean on_episode_end?"),
+        ("on_exit", "the hooks are on_checkpoint, on_episode_end, on_episode_start, on_episode_step, on_iteration"),
+    ],
+)
+def test_method_that_is_called_like_a_hook_is_refused(name: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.behaviour.user_callbacks.Ends." + name, lambda self, end: None, raising=False)
+    with pytest.raises(UsageError, match=f"{name} is no hook") as caught:
+        CallbackClasses((UserPart("config.callbacks", "tests.behaviour.user_callbacks:Ends"),)).make("worker 0")
+    assert caught.value.hint == hint
