@@ -485,7 +485,7 @@ def test_a_hook_cannot_change_what_is_learned() -> None:
     ("name", "hint"),
     [
         ("on_episode_ends", "did you mean on_episode_end?"),
-        ("on_exit", "the hooks are on_checkpoint, on_episode_end, on_episode_start, on_episode_step, on_iteration"),
+        ("on_zzz", "the hooks are on_checkpoint, on_episode_end, on_episode_start, on_episode_step, on_iteration"),
     ],
 )
 def test_method_that_is_called_like_a_hook_is_refused(name: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
