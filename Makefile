@@ -10,7 +10,7 @@ BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput ti
 # Containers often set it. Without compiled modules each of the hundreds of processes of the tests compiles rlexp again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-lowest test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
+.PHONY: install run test docs docs-test pictures versions test-lowest test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -38,6 +38,11 @@ drills: install
 drills-long: install
 	$(BIN)/python -m tests.drills run --all --long
 
+# The built wheel in new environments: the lowest versions, and the newest on Python 3.11, 3.12 and 3.13. Not in CI: twenty
+# minutes and, where torch comes with CUDA, 7 GB on the disk at a time. Some: make versions VERSIONS="3.11-lowest 3.12"
+versions:
+	$(PYTHON) -m tests.versions $(VERSIONS)
+
 # The lowest versions that pyproject.toml allows, with torch as in constraints.txt: torch 2.10 has no CPU wheel on PyPI,
 # and its CUDA wheel brings gigabytes.
 LOWEST := .venv-lowest
@@ -60,6 +65,25 @@ test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/tensorboard --version
 	$(LOWEST)/bin/pytest -m 'not slow and not ray' -o filterwarnings=default -o cache_dir=$(LOWEST)/.pytest_cache \
 		tests/unit tests/cli/test_help.py
+
+# Every command of the pages, as a reader types it, ten minutes; some pages: make docs-test PAGES="sweep replay"
+docs-test: install
+	$(BIN)/python -m tests.pages $(PAGES)
+
+# The site of the pages, site/index.html; it loads nothing from other servers.
+DOCS := .venv-docs
+
+$(DOCS)/.installed: docs/requirements.txt
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
+	touch $@
+
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+
+# docs/images, three minutes; the report needs chromium. One of them: make pictures PICTURES=run
+pictures: install
+	$(BIN)/python -m tests.pages.pictures $(PICTURES)
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900
@@ -114,4 +138,4 @@ bench-peers: install
 	done
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(S3) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(S3) $(DOCS) site dist .mypy_cache .pytest_cache .ruff_cache

@@ -3,7 +3,8 @@
 Of two kinds of rows: CartPole's, of which every buffer holds 2²⁰, and Pong's, played with the preprocessing
 of Mnih et al. 2015, of which each holds 100 000: stacks of four 84 x 84 frames, observation and next one, 5.6 GB
 of them. rlexp gets the rows as its workers send them, frame by frame, and keeps each frame once, with "lz4"
-compressed; the others get whole stacks. Every buffer is full before the clock starts. Each is in a process of
+compressed; the others get whole stacks. "rlexp" is the replay of a run, "library" is rlexp.replay's
+PrioritizedReplayBuffer for other programs. Every buffer is full before the clock starts. Each is in a process of
 its own, as in a program that uses it: the large arrays that one library frees would spare another the page
 faults that its own cost. The processes take turns, so that a busy machine slows them alike. Libraries that are
 not installed are skipped.
@@ -11,7 +12,7 @@ not installed are skipped.
 What a row takes is what rlexp says itself, and of the others their columns; beside it, by how much the process
 grew, which may be less where it had memory to spare.
 
-    python benchmarks/replay_buffers.py [--rows cartpole|frames] [--buffers rlexp cpprb] [--capacity 32000] [--json]
+    python benchmarks/replay_buffers.py [--rows cartpole|frames] [--buffers library cpprb] [--capacity 32000] [--json]
 """
 
 from __future__ import annotations

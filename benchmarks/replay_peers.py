@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.replay_rows import ADDED
-from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.replay import PrioritizedReplayBuffer, ReplayConfig, ReplayShard
 from rlexp.sample_batch import (
     ACTIONS,
     DISCOUNTS,
@@ -88,6 +88,27 @@ class PackedRlexpBuffer(RlexpBuffer):
     """With ``compress_observations``."""
 
     storage = "compressed_frames"
+
+
+class LibraryBuffer:
+    """The buffer for training loops of one's own, with columns by name, as cpprb has them."""
+
+    def __init__(self, capacity: int, rows: SampleBatch) -> None:
+        forms = {name: (column.shape[1:], column.dtype) for name, column in stored(rows.columns).items()}
+        self._buffer = PrioritizedReplayBuffer(capacity, forms, alpha=ALPHA, eps=EPS, seed=0)
+
+    @property
+    def nbytes(self) -> int:
+        return self._buffer.nbytes
+
+    def add(self, rows: SampleBatch) -> None:
+        self._buffer.add(**stored(rows.columns), priorities=rows[TD_ERRORS])
+
+    def draw(self) -> Array:
+        return self._buffer.sample(DRAWN, beta=BETA)["keys"]
+
+    def update(self, drawn: Array, td_errors: Array) -> None:
+        self._buffer.update_priorities(drawn, td_errors)
 
 
 class CpprbBuffer:
@@ -180,7 +201,11 @@ def whole_columns(batch: SampleBatch | FrameRows) -> Columns:
     return {name: np.ascontiguousarray(column) for name, column in batch.stacks().columns.items()}
 
 
-OURS: dict[str, Callable[[int, Any], Buffer]] = {"rlexp": RlexpBuffer, "rlexp lz4": PackedRlexpBuffer}
+OURS: dict[str, Callable[[int, Any], Buffer]] = {
+    "rlexp": RlexpBuffer,
+    "library": LibraryBuffer,
+    "rlexp lz4": PackedRlexpBuffer,
+}
 PEERS: dict[str, Callable[[int, Any], Buffer]] = {
     "cpprb": CpprbBuffer,
     "torchrl": TorchrlBuffer,

@@ -1,7 +1,7 @@
 """Ape-X across processes: explorers add 50 CartPole rows at a time, one learner draws 512 and writes them priorities.
 
 All as fast as they can, or the explorers at a pace, on one buffer that holds 2²⁰ rows before the clock
-starts: ours (shared memory without locks, and a sum tree of the learner's own) and cpprb's
+starts: rlexp.replay's SharedPrioritizedReplayBuffer (no locks, and a sum tree of the learner's own) and cpprb's
 MPPrioritizedReplayBuffer (everything shared, with locks). Both take turns, with processes of their own
 each time. What counts is how many rows the learner gets through, and how many are added meanwhile.
 
@@ -24,12 +24,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
-from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.replay.shared import RingSizes
-from rlexp.replay.shared.rings import SharedRowWriter
-from rlexp.replay.shared.rows import SharedRows
-from rlexp.replay.shared.segment import Segment
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, KEYS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
+from rlexp.replay import ReplayWriter, SharedPrioritizedReplayBuffer
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array
 
 SPAWN = multiprocessing.get_context("spawn")
 CAPACITY = 1 << 20
@@ -66,39 +62,33 @@ class Replay(Protocol):
 class RlexpAdder(NamedTuple):
     """Writes into the explorer's own ring."""
 
-    writer: SharedRowWriter
+    writer: ReplayWriter
 
     def add(self, rows: Columns) -> None:
-        self.writer.write(SampleBatch(rows))
+        add_columns(self.writer, rows)
 
 
 class RlexpReplay:
-    """One shard over shared rows. Nobody tells it what was written: it looks."""
+    """The shared buffer of rlexp.replay. Nobody tells it what was written: it looks."""
 
     def __init__(self, num_explorers: int, rows: Columns) -> None:
-        config = ReplayConfig(
-            CAPACITY, DRAWN, DRAWN, prioritized=True, alpha=ALPHA, beta=BETA, eps=EPS, storage="frames"
+        forms = {name: (column.shape[1:], column.dtype) for name, column in rows.items() if name != TD_ERRORS}
+        self._buffer = SharedPrioritizedReplayBuffer(
+            CAPACITY, forms, num_explorers, alpha=ALPHA, eps=EPS, headroom=HEADROOM, seed=0
         )
-        self._segment = Segment.create()
-        self._sizes = RingSizes(CAPACITY, num_explorers, HEADROOM)
-        self._rows = SharedRows(self._segment, self._sizes)
-        self._shard = ReplayShard(config, 0, self._rows)
-        batch = SampleBatch(rows).slice(0, HEADROOM)
+        batch = {name: column[:HEADROOM] for name, column in rows.items()}
         for explorer in range(num_explorers):
-            writer = self.adder(explorer).writer
+            writer = self._buffer.writer(explorer)
             for _ in range(-(-CAPACITY // num_explorers // HEADROOM)):
-                self._like = writer.write(batch)
-                self._shard.add_batch(self._like)
+                add_columns(writer, batch)
+                self._buffer.poll()
 
     def adder(self, explorer: int) -> RlexpAdder:
-        return RlexpAdder(SharedRowWriter([self._segment.handle], self._sizes, explorer, seed=explorer))
+        return RlexpAdder(self._buffer.writer(explorer))
 
     def cycle(self, td_errors: Array) -> None:
-        for written in self._rows.unread(self._like.columns, has_td_errors=True):
-            self._shard.add_batch(written)
-        batch = self._shard.replay()
-        assert batch is not None
-        self._shard.update_priorities(batch[KEYS], td_errors)
+        batch = self._buffer.sample(DRAWN, beta=BETA)
+        self._buffer.update_priorities(batch["keys"], td_errors)
 
 
 class CpprbReplay(NamedTuple):
@@ -110,12 +100,17 @@ class CpprbReplay(NamedTuple):
         return self
 
     def add(self, rows: Columns) -> None:
-        stored = {name: column for name, column in rows.items() if name != TD_ERRORS}
-        self.buffer.add(**stored, priorities=rows[TD_ERRORS])
+        add_columns(self.buffer, rows)
 
     def cycle(self, td_errors: Array) -> None:
         batch = self.buffer.sample(DRAWN, beta=BETA)
         self.buffer.update_priorities(batch["indexes"], td_errors)
+
+
+def add_columns(adds: Any, rows: Columns) -> None:
+    """Add rows by a call that both libraries have in common."""
+    stored = {name: column for name, column in rows.items() if name != TD_ERRORS}
+    adds.add(**stored, priorities=rows[TD_ERRORS])
 
 
 def cpprb_replay(num_explorers: int, rows: Columns) -> CpprbReplay:

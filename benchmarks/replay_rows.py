@@ -72,7 +72,9 @@ def pong_rows() -> Batches:
 
 
 KINDS = {
-    "cartpole": Kind(1 << 20, cartpole_rows, cycles_divisor=1, buffers=("rlexp", "cpprb", "torchrl", "tianshou")),
+    "cartpole": Kind(
+        1 << 20, cartpole_rows, cycles_divisor=1, buffers=("rlexp", "library", "cpprb", "torchrl", "tianshou")
+    ),
     # One peer: each takes 5.6 GB.
     "frames": Kind(100_000, pong_rows, cycles_divisor=10, buffers=("rlexp", "rlexp lz4", "cpprb"), needs="ale_py"),
 }

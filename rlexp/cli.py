@@ -12,11 +12,12 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from rlexp import __version__
-from rlexp.commands import board_group, explaining, joining, reading, submitting, training
+from rlexp.commands import board_group, explaining, exporting, joining, reading, submitting, training
 from rlexp.commands.options import ErrorOptions
+from rlexp.commands.override_words import CommandWithOverrides
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal import print_error
 from rlexp.terminal.output_streams import open_output_streams
@@ -35,7 +36,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; raises UsageError where there is none of that name."""
         command = super().get_command(ctx, cmd_name)
-        if command is None and not cmd_name.startswith("-"):
+        if command is None and not cmd_name.startswith("-") and not ctx.resilient_parsing:  # it completes a word
             close = [_OTHER_NAMES.get(cmd_name), *get_close_matches(cmd_name, self.commands, n=1)]
             meant = next(filter(None, close), None)
             hint = f"did you mean rlexp {meant}?" if meant else "rlexp -h lists the commands"
@@ -46,7 +47,6 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -77,7 +77,7 @@ def main() -> None:
 def _run_app(errors: ErrorOptions) -> None:
     """Run the command, and write out what it printed: at the interpreter's end an error would be past handling."""
     try:
-        app(obj=errors)
+        app(obj=errors, prog_name="rlexp")
     finally:
         sys.stdout.flush()
 
@@ -85,6 +85,10 @@ def _run_app(errors: ErrorOptions) -> None:
 def _first_paragraph(command: Callable[..., None]) -> str:
     """Return a command's line in the list of commands; given explicitly, it is wrapped on narrow terminals, not cut."""
     return " ".join(inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _class_of(command: Callable[..., None]) -> type[TyperCommand]:
+    return CommandWithOverrides if "overrides" in inspect.signature(command).parameters else TyperCommand
 
 
 def _print_version(wanted: bool) -> None:
@@ -115,6 +119,7 @@ for command in (
     submitting.tasks,
     submitting.cancel,
     reading.evaluate,
+    exporting.export,
     reading.logs,
     reading.compare,
     reading.ls,
@@ -125,5 +130,5 @@ for command in (
     explaining.convert,
     explaining.doctor,
 ):
-    app.command(short_help=_first_paragraph(command))(command)
+    app.command(cls=_class_of(command), short_help=_first_paragraph(command))(command)
 app.add_typer(board_group.board_app, name="board", short_help=_first_paragraph(board_group.board))

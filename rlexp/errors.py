@@ -12,6 +12,7 @@
     ├── RayStoppedError (5)      Ray was lost while trials ran (in ``rlexp.sessions.session``)
     └── TrialError (1)           a trial failed while it ran
         ├── EnvError             its env raised, or returned something that Gymnasium does not allow
+        ├── CallbackError        its callbacks raised, or reported a metric that is no number
         └── NotFiniteError       a network's outputs are NaN or infinite
 """
 
@@ -123,6 +124,10 @@ class TrialError(RlexpError):
 
 class EnvError(TrialError):
     """An env raised, or returned something that Gymnasium does not allow; names the env and the line."""
+
+
+class CallbackError(TrialError):
+    """The user's callbacks raised, or reported a metric that is no number; names class, hook and line."""
 
 
 class NotFiniteError(TrialError):

@@ -8,8 +8,8 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,14 +93,22 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path``: a reader, or a crash at any moment, sees all of it or the file as it was.
+    """Write ``content`` to ``path``, by :func:`replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; at the end of the block what is there gets the name ``path``.
+
+    A reader, or a crash at any moment, sees all of it or the file as it was, also where the block raises.
     Deletes what a process that was killed has left of such a file.
     """
     _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        temporary.write_bytes(content)
+        yield temporary
         sync(temporary)
         temporary.rename(path)
     except BaseException:

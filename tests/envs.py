@@ -7,11 +7,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
 COUNTING_ENV = "tests.envs:CountingEnv"
+COUNTING_VECTOR_ENV = "tests.envs:CountingVectorEnv"
 IDENTITY_ENV = "tests.envs:IdentityEnv"
 UNEVEN_ENV = "tests.envs:UnevenEnv"
 RAISING_ENV = "tests.envs:RaisingEnv"
@@ -68,6 +71,39 @@ def episode_length(episode: int) -> int:
 def episode_terminates(episode: int) -> bool:
     """Return whether a CountingEnv's episode terminates; the others are truncated."""
     return episode % 2 == 1
+
+
+class CountingVectorEnv(VectorEnv[Any, Any, Any]):
+    """CountingEnvs that step together, as a class of vector envs that a user wrote; ``autoreset`` is its mode."""
+
+    def __init__(self, num_envs: int, autoreset: str = "NextStep") -> None:
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode(autoreset)}
+        self.single_observation_space = Box(0.0, float(ENV_IDS), (3,), np.float32)
+        self.single_action_space = Discrete(1000)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._obs = np.zeros((num_envs, 3), np.float32)
+        self._ended = np.zeros(num_envs, bool)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if seed is not None:
+            seeds = seed if isinstance(seed, list) else range(seed, seed + self.num_envs)
+            self._obs[:, 0], self._obs[:, 1] = [each % ENV_IDS for each in seeds], -1
+        self._obs[:, 1] += 1
+        self._obs[:, 2] = 0
+        self._ended[:] = False
+        return self._obs.copy(), {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        begins = self._ended
+        self._obs[begins, 1] += 1
+        self._obs[:, 2] = np.where(begins, 0, self._obs[:, 2] + 1)
+        episodes, steps = self._obs[:, 1].astype(int), self._obs[:, 2]
+        ended = ~begins & (steps == [episode_length(episode) for episode in episodes])
+        terminates = np.array([episode_terminates(episode) for episode in episodes])
+        self._ended = ended
+        return self._obs.copy(), steps.astype(np.float64), ended & terminates, ended & ~terminates, {}
 
 
 class IdentityEnv(gym.Env[Any, Any]):

@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import gymnasium as gym
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rlexp.agents.agent_evaluation import AgentEvaluation
 from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
@@ -16,9 +14,11 @@ from rlexp.agents.board.task_description import BoardTrial
 from rlexp.agents.evaluator import Evaluator
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.policies import Policies
 from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
 from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.agents.stall_watch import StallWatch
+from rlexp.agents.trial_callbacks import end_iteration, trial_callbacks
 from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
@@ -27,15 +27,8 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import (
-    ActingPolicy,
-    PlayedEpisodes,
-    ReportProgress,
-    ShouldStop,
-    ignore_progress,
-    never,
-)
+from rlexp.policy import Learner
+from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
@@ -53,6 +46,9 @@ CheckpointArrays = dict[str, Mapping[str, AnyArray]]
 
 class Agent(ABC, Generic[ConfigT]):
     """Owns the optimizer and the workers of one trial; used by one thread. An algorithm writes the abstract methods."""
+
+    POLICIES: ClassVar[type[Policies[Any]]]
+    """How the algorithm acts where it is not trained. ``agent_class`` refuses an agent without it."""
 
     def __init__(
         self,
@@ -73,12 +69,13 @@ class Agent(ABC, Generic[ConfigT]):
         """
         self.config = config
         self.env_config = env_config_of(env, config, modules)
+        self.callbacks = trial_callbacks(config, modules)
         self.pool = pool
         self.board = board
         self.seed = seed
         self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
-        self._progress = Progress(config.metrics_smoothing_episodes)
+        self._progress = Progress(config.metrics_smoothing_episodes, self.callbacks.episode_metrics)
         self._evaluation = AgentEvaluation(config, seed, self._evaluator, self.add_event)
         self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
@@ -93,11 +90,6 @@ class Agent(ABC, Generic[ConfigT]):
         if checkpoint is not None:
             with errors_of(checkpoint.path):
                 self._restore(join_state(checkpoint.copies(STATE_GROUP), checkpoint.state), checkpoint.arrays)
-
-    @classmethod
-    @abstractmethod
-    def make_policy(cls, config: ConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        """Return a new policy for an env's spaces that acts in this process, without exploration."""
 
     @abstractmethod
     def make_learner(self) -> Learner:
@@ -114,18 +106,6 @@ class Agent(ABC, Generic[ConfigT]):
     @abstractmethod
     def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
         """Return what moves experience from ``source`` to ``learner``, which it owns from now on; place its actors."""
-
-    @classmethod
-    def exploring_player(
-        cls, config: ConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        """Return ``policy`` as it acts in evaluations that explore; unless an algorithm says how, greedily."""
-        return policy
-
-    @classmethod
-    def evaluation_exploration(cls, config: ConfigT) -> Mapping[str, float]:
-        """Return the figures of ``exploring_player``, such as ε, by name."""
-        return {}
 
     def stats(self) -> Figures:
         """Return figures for the results, beside those of the optimizer."""
@@ -189,7 +169,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.filters.synchronize(self.source)
         row = self._report(iteration, infos)
         evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)
-        return row | evaluated
+        return end_iteration(self.callbacks, row | evaluated)
 
     def evaluate(
         self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
@@ -215,11 +195,13 @@ class Agent(ABC, Generic[ConfigT]):
 
     def _evaluator(self) -> Evaluator:
         """Return what evaluates the learner's weights as they are now."""
-        policy = self.make_policy(self.config, self.observation_space, self.action_space)
+        spaces = self.observation_space, self.action_space
+        policy = self.POLICIES.make_policy(self.config, *spaces, self.env_config.modules)
         with self.optimizer.paused() as learner:
             policy.set_weights(learner.get_weights())
-        explore = partial(self.exploring_player, self.config, policy, self.action_space)
-        return Evaluator(self.env_config, self.config.evaluation_config, self.filters, policy, explore)
+        explore = partial(self.POLICIES.exploring_player, self.config, policy, self.action_space)
+        evaluation_config = self.config.evaluation_config
+        return Evaluator(self.env_config, evaluation_config, self.filters, policy, explore, self.callbacks)
 
     def save(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool = True) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises.
@@ -260,11 +242,13 @@ class Agent(ABC, Generic[ConfigT]):
             "optimizer": {type(self.optimizer).__name__: self.optimizer.state()},
             "rollout_fingerprint": rollout_fingerprint(self.env_config, self.config, self.board is not None),
             "source": self.source.state(),
+            "callbacks": self.callbacks.state(),
         }
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
         """Continue from the state of a checkpoint, and its arrays; an older one lacks all but the counters."""
         self._progress.load(state)
+        self.callbacks.load(state.get("callbacks"))
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
         self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
         if state.get("rollout_fingerprint") == rollout_fingerprint(

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
-from rlexp.agents.registry import agent_class
+from rlexp.agents.registry import policies_of
 from rlexp.errors import TrialError
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
@@ -75,7 +75,7 @@ def evaluate_checkpoint(
         env=loaded.experiment.env,
         iteration=loaded.checkpoint.sequence,
         explores=config.evaluation_config.explore,
-        exploration=agent_class(loaded.experiment).evaluation_exploration(config),
+        exploration=policies_of(loaded.experiment).evaluation_exploration(config),
         played=played,
         interval=bootstrap_interval(played.returns, np.random.default_rng(request.seed or 0)),
     )
@@ -112,5 +112,5 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationReq
 def _evaluator(loaded: LoadedCheckpoint) -> Evaluator:
     """Return what plays with the checkpoint's policy as ``evaluation_config`` says."""
     config, restored = loaded.experiment.config, loaded.policy()
-    explore = partial(agent_class(loaded.experiment).exploring_player, config, restored.policy, restored.action_space)
+    explore = partial(policies_of(loaded.experiment).exploring_player, config, restored.policy, restored.action_space)
     return Evaluator(loaded.env_config, config.evaluation_config, restored.filters, restored.policy, explore)

@@ -11,16 +11,21 @@ import numpy as np
 
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
+from rlexp.config.keys.metric_names import OWN_METRICS
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
+from rlexp.metrics.windows import summarised
+from rlexp.rollout.episode_hooks import make_episode_hooks
 from rlexp.rollout.evaluation import (
     ActingPolicy,
     EvaluationLimits,
+    EvaluationWatch,
     PlayedEpisodes,
     ReportProgress,
     film_episode,
     ignore_progress,
     play_episodes,
 )
+from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 
@@ -44,6 +49,8 @@ class Evaluator:
     policy: ActingPolicy
     explore: Callable[[int, int], ActingPolicy]
     """Returns ``policy`` as it explores in a number of envs, seeded by the second argument."""
+    callbacks: UserCallbacks = NO_CALLBACKS
+    """Whose hooks are called for the episodes."""
 
     def play(
         self, num_episodes: int, seed: int, limits: EvaluationLimits, report: ReportProgress = ignore_progress
@@ -51,7 +58,8 @@ class Evaluator:
         """Return whole episodes, ``num_episodes`` of them unless ``limits`` end them."""
         env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
-            return play_episodes(self._player(env.num_envs, seed), env, num_episodes, seed, limits, report)
+            watch = EvaluationWatch(report, make_episode_hooks(self.callbacks, env, worker_index=None))
+            return play_episodes(self._player(env.num_envs, seed), env, num_episodes, seed, limits, watch)
         finally:
             env.close()
 
@@ -74,13 +82,17 @@ class Evaluator:
 
     @property
     def env_config(self) -> EnvConfig:
-        """How the env of the evaluation is made: as the training's, with what ``evaluation_config`` changes."""
-        env_config = {**self.training_env.env_config, **self.config.env_config}
-        horizon = self.config.horizon or self.training_env.horizon
-        return replace(self.training_env, env_config=env_config, horizon=horizon)
+        """How the env of the evaluation is made."""
+        return evaluation_env(self.training_env, self.config)
 
     def _player(self, num_envs: int, seed: int) -> ActingPolicy:
         return self.filters.applied_to(self.explore(num_envs, seed) if self.config.explore else self.policy)
+
+
+def evaluation_env(training_env: EnvConfig, config: EvaluationConfig) -> EnvConfig:
+    """Return how the env of an evaluation is made: as the training's, with what ``evaluation_config`` changes."""
+    env_config = {**training_env.env_config, **config.env_config}
+    return replace(training_env, env_config=env_config, horizon=config.horizon or training_env.horizon)
 
 
 def evaluation_seed(seed: int, iteration: int) -> int:
@@ -93,10 +105,12 @@ def evaluation_figures(played: PlayedEpisodes) -> dict[str, Any]:
     returns, lengths = played.returns, played.lengths
     if not len(returns):
         returns = lengths = np.array([math.nan])
+    own = summarised(played.own_metrics)
     return {
         "episode_reward_mean": float(returns.mean()),
         "episode_reward_min": float(returns.min()),
         "episode_reward_max": float(returns.max()),
         "episode_len_mean": float(lengths.mean()),
         "episodes_this_iter": len(played.returns),
+        **({OWN_METRICS: own} if own else {}),
     }

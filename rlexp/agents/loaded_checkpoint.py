@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlexp.agents.observation_filters import GROUP as FILTERS
 from rlexp.agents.observation_filters import ObservationFilters
-from rlexp.agents.registry import agent_class
+from rlexp.agents.registry import policies_of
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
@@ -53,18 +53,21 @@ class LoadedCheckpoint:
     env_config: EnvConfig
 
     @staticmethod
-    def load(path: Path, explore: bool | None = None) -> LoadedCheckpoint:
+    def load(path: Path, explore: bool | None = None, imports: Sequence[str] = ()) -> LoadedCheckpoint:
         """Read a checkpoint; ``explore`` replaces that of its ``evaluation_config``.
 
-        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it names modules of the
-        user's own and may be a stranger's.
+        ``imports`` are modules that the caller wants to be imported beside those that it names.
+
+        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it may be a stranger's, and
+        it or the caller names modules of the user's own: what these import is looked for in the folders that it names.
         """
         checkpoint = read_checkpoint(path)
         experiment, modules = _training_of(checkpoint, path)
         if explore is not None:
             experiment = _with_explore(experiment, explore)
+        modules = replace(modules, imports=tuple(dict.fromkeys((*modules.imports, *imports))))
         named = (*modules.imports, *experiment.named_modules)
-        if named:  # who can write these names could make us import anything
+        if named:  # who can write the names, or the folders that are searched, could make us import anything
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
             refuse_modules_within(run_of(path), UserModules(named, modules.folders))
@@ -81,7 +84,9 @@ class LoadedCheckpoint:
         """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         observation_space, action_space = spaces_of(self.env_config)
-        policy = agent_class(self.experiment).make_policy(self.experiment.config, observation_space, action_space)
+        policy = policies_of(self.experiment).make_policy(
+            self.experiment.config, observation_space, action_space, self.env_config.modules
+        )
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 policy.set_weights(self.checkpoint.arrays[WEIGHTS])
@@ -97,13 +102,17 @@ class LoadedCheckpoint:
             with np.errstate(over="ignore", invalid="ignore"):
                 yield
         except NotFiniteError as error:
-            largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
-            name = max(largest, key=largest.__getitem__)
-            raise CheckpointError(
-                f"checkpoint {self.checkpoint.path}: {error.message}; of its weights, {WEIGHTS}/{name} has the largest,"
-                f" {largest[name]:.3g}",
-                "the training diverged, or the file was changed; use an earlier checkpoint",
-            ) from error
+            raise self.divergence(error) from error
+
+    def divergence(self, error: NotFiniteError) -> CheckpointError:
+        """Return what a policy's outputs that are not finite mean; names the largest weight."""
+        largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
+        name = max(largest, key=largest.__getitem__)
+        return CheckpointError(
+            f"checkpoint {self.checkpoint.path}: {error.message}; of its weights, {WEIGHTS}/{name} has the largest,"
+            f" {largest[name]:.3g}",
+            "the training diverged, or the file was changed; use an earlier checkpoint",
+        )
 
 
 def _with_explore(experiment: Experiment, explore: bool) -> Experiment:
@@ -119,10 +128,20 @@ def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserMo
         imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
         folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
         modules = UserModules(imports, with_current_folder(folders))
-        experiment = _by_current_names(checkpoint.metadata["experiment"])
-        return AGENTS[experiment["run"]].model_validate(experiment), modules
+        experiment = checkpoint.metadata["experiment"]
+        if find_agent(experiment["run"]) is None:
+            raise _of_unknown_agent(path, experiment["run"])
+        current = _by_current_names(experiment)
+        return experiment_class(experiment["run"]).model_validate(current), modules
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
+
+
+def _of_unknown_agent(path: Path, run: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path} is of the agent {run}, which is not installed here",
+        "install the package that brings it, in the version that trained it",
+    )
 
 
 def _by_current_names(experiment: Mapping[str, Any]) -> dict[str, Any]:

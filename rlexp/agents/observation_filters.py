@@ -69,7 +69,12 @@ class ObservationFilters:
 
     def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
         """Return ``policy`` as it has to see the observations of an evaluation."""
-        return policy if self._observed is None else StandardisingPolicy(policy, self._observed.of_all())
+        moments = self.of_evaluations()
+        return policy if moments is None else StandardisingPolicy(policy, moments)
+
+    def of_evaluations(self) -> Moments | None:
+        """Return what evaluations standardise observations by; None: they leave them as they are."""
+        return None if self._observed is None else self._observed.of_all()
 
     def arrays(self) -> dict[str, dict[str, Array]]:
         """Return what a checkpoint has to hold."""

@@ -1,18 +1,83 @@
-"""The class that trains an experiment, imported when it is needed: it loads torch."""
+"""What trains and what plays an experiment, each imported when it is needed: what trains loads torch."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from rlexp.agents.policies import Policies
 from rlexp.config.keys.experiment import Experiment
+from rlexp.errors import UsageError
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
 
+_HINT: Final = "correct AGENT of its class of experiments, or the package that brings it"
+
 
 def agent_class(experiment: Experiment) -> type[Agent[Any]]:
-    """Return the agent that ``experiment.AGENT`` names."""
-    module, _, name = experiment.AGENT.partition(":")
-    found: type[Agent[Any]] = getattr(import_module(module), name)
+    """Return the agent that ``experiment.AGENT`` names; raises UsageError where that of a package cannot be used."""
+    from rlexp.agents.agent import Agent  # it loads torch, which players of checkpoints may not need
+
+    found = _found(experiment, experiment.AGENT)
+    if not isinstance(found, type) or not issubclass(found, Agent):
+        raise UsageError(
+            f"agent {experiment.run}: {experiment.AGENT} is not a subclass of rlexp.agents.agent.Agent", _HINT
+        )
+    _refuse_methods_of_policies(experiment, found)
+    played = _checked_policies(experiment, f"{experiment.AGENT}.POLICIES", getattr(found, "POLICIES", None))
+    named = _named_policies(experiment)
+    if named is not None and named is not played:  # evaluations and checkpoints would play different policies
+        message = f"agent {experiment.run}: its experiment has the POLICIES {experiment.POLICIES}, but"
+        raise UsageError(
+            f"{message} {experiment.AGENT} has {played.__module__}:{played.__qualname__}", "name the same class in both"
+        )
     return found
+
+
+def policies_of(experiment: Experiment) -> type[Policies[Any]]:
+    """Return what plays an experiment's checkpoints: ``POLICIES``, without torch, where they are its agent's.
+
+    Raises UsageError where those of a package cannot be used.
+    """
+    return _named_policies(experiment) or agent_class(experiment).POLICIES
+
+
+def _named_policies(experiment: Experiment) -> type[Policies[Any]] | None:
+    """Return what ``experiment.POLICIES`` names; None where it is inherited from the experiment of another agent."""
+    for kind in type(experiment).__mro__:
+        if "POLICIES" in vars(kind):
+            break
+        if "AGENT" in vars(kind):  # nearer than POLICIES, which belong to the agent that it derives from
+            return None
+    if not experiment.POLICIES:
+        return None
+    return _checked_policies(experiment, experiment.POLICIES, _found(experiment, experiment.POLICIES))
+
+
+def _checked_policies(experiment: Experiment, name: str, found: object) -> type[Policies[Any]]:
+    if isinstance(found, type) and issubclass(found, Policies):
+        return found
+    raise UsageError(
+        f"agent {experiment.run}: {name} is not a subclass of rlexp.agents.policies.Policies",
+        "it says how the agent acts in evaluations, from checkpoints and in exports",
+    )
+
+
+def _refuse_methods_of_policies(experiment: Experiment, agent: type[Agent[Any]]) -> None:
+    """Raise UsageError for methods of ``Policies`` in a class of agents, where nobody would call them."""
+    methods = [name for name, value in vars(Policies).items() if isinstance(value, classmethod)]
+    misplaced = [name for name in methods if hasattr(agent, name)]
+    if misplaced:
+        raise UsageError(
+            f"agent {experiment.run}: {experiment.AGENT} has {', '.join(misplaced)}, which an agent's Policies have",
+            "move them into a subclass of rlexp.agents.policies.Policies, and name it as POLICIES",
+        )
+
+
+def _found(experiment: Experiment, name: str) -> object:
+    module_name, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module_name), attribute, None)
+    except ImportError as error:
+        raise UsageError(f"agent {experiment.run}: {module_name} cannot be imported: {error}", _HINT) from error

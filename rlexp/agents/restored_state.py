@@ -74,6 +74,9 @@ def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig, has_board: 
     # Where it is imported from, and how many threads step it, changes nothing in an env.
     env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
     del env["actions"]  # which actions can be played does not change how they are
+    for part in ("wrappers", "preprocessor"):
+        if not env[part]:
+            del env[part]  # checkpoints without them stay as they are
     keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {
         "sample_batch_size": config.fragment_length
     }

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow
+from rlexp.config.keys.metric_names import OWN_METRICS
+from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow, MetricWindows
 from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
@@ -43,6 +44,7 @@ class IterationReport:
             "episode_reward_mean_all": all_episodes.reward_mean,
             "episode_len_mean": reported.len_mean,
             "info": self.info(),
+            **progress.own_metrics(),
         }
 
     def info(self) -> dict[str, Any]:
@@ -74,11 +76,12 @@ class IterationReport:
 class Progress:
     """Counts what was done, and remembers the newest episodes; part of every checkpoint. Owned by one agent."""
 
-    def __init__(self, smoothing_episodes: int) -> None:
-        """Begin now; results are taken over so many episodes."""
+    def __init__(self, smoothing_episodes: int, own_metrics: Sequence[str] = ()) -> None:
+        """Begin now; results are taken over so many episodes. ``own_metrics`` are those known beforehand."""
         self.iteration = 0
         self.episodes_total = 0
         self._all, self._reported = EpisodeWindow(smoothing_episodes), EpisodeWindow(smoothing_episodes)
+        self._own_metrics = MetricWindows(smoothing_episodes, own_metrics)
         self._started_s = time.monotonic()
         self._time_before_s = 0.0
 
@@ -106,10 +109,16 @@ class Progress:
         self.episodes_total += len(episodes.returns)
         self._all.extend(episodes.returns, episodes.lengths)
         self._reported.extend(episodes.returns[reported], episodes.lengths[reported])
+        self._own_metrics.extend(episodes.own_metrics)
 
     def summaries(self) -> tuple[EpisodeSummary, EpisodeSummary]:
         """Return the statistics of the newest episodes that are reported, and of the newest ones of all envs."""
         return self._reported.summary(), self._all.summary()
+
+    def own_metrics(self) -> dict[str, dict[str, float]]:
+        """Return the row's part with the metrics of the user's callbacks; empty where there are none."""
+        summary = self._own_metrics.summary()
+        return {OWN_METRICS: summary} if summary else {}
 
     def state(self) -> dict[str, Any]:
         """Return all of it for JSON."""
@@ -118,6 +127,7 @@ class Progress:
             "time_total_s": self.time_total_s,
             "episodes_total": self.episodes_total,
             "episodes": {"reported": self._reported.state(), "everybody": self._all.state()},
+            "own_metrics": self._own_metrics.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -127,3 +137,4 @@ class Progress:
         if "episodes" in state:
             self._reported.load(state["episodes"]["reported"])
             self._all.load(state["episodes"]["everybody"])
+        self._own_metrics.load(state.get("own_metrics", {}))

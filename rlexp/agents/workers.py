@@ -15,6 +15,7 @@ from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
+from rlexp.rollout.user_callbacks import callback_classes
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy, RewardLimits, RolloutConfig, RowWriter, WorkerSpec
 from rlexp.seeding import derive_seed
@@ -98,11 +99,12 @@ def worker_spec(
             reported_envs=parts.reported_envs,
         ),
         row_writer=parts.row_writer,
+        callbacks=callback_classes(config.callback_parts, env_config.modules),
     )
 
 
 def reward_limits(config: CommonConfig, env: str) -> RewardLimits:
     """Return ``clip_rewards``, with null decided by the env."""
     if config.clip_rewards is None:
-        return config.preprocessor_pref == "deepmind" and is_atari(env)
+        return config.effective_preprocessor_pref == "deepmind" and is_atari(env)
     return config.clip_rewards

@@ -51,7 +51,7 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         for _, array in ordered:
-            for piece in _pieces(array):
+            for piece in pieces(array):
                 file.write(piece.data)
         if file.tell() != LENGTH_BYTES + len(text) + end:
             raise ValueError(
@@ -74,7 +74,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         raise ValueError(f"{path.name} is not a safetensors file: {error}") from error
 
 
-def _pieces(array: AnyArray) -> Iterator[Array]:
+def pieces(array: AnyArray) -> Iterator[Array]:
     """Yield the rows of ``array`` in order, contiguous and with the format's order of bytes, PIECE_BYTES at a time."""
     dtype = array.dtype.newbyteorder("<")
     if not array.shape:

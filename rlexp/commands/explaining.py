@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlexp.commands.completion import complete_file, complete_name
 from rlexp.commands.options import (
     Address,
     AllowUnknown,
@@ -108,7 +109,10 @@ def explain(
     key: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", show_default=False, help="A key, a metric, an agent, or grid_search, asha, uniform ..."
+            metavar="NAME",
+            show_default=False,
+            help="A key, a metric, an agent, or grid_search, asha, uniform ...",
+            autocompletion=complete_name,
         ),
     ] = None,
     debug: Debug = False,
@@ -128,7 +132,13 @@ def schema() -> None:
 
 def convert(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="An experiment file for any RLlib release.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="An experiment file for any RLlib release.",
+            show_default=False,
+            autocompletion=complete_file,
+        ),
     ],
     imports: Imports = None,
     allow_unknown: AllowUnknown = False,

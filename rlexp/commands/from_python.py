@@ -20,6 +20,7 @@ from rlexp.commands import joining
 from rlexp.commands.board_keys import take_token
 from rlexp.commands.boards import required_board
 from rlexp.commands.submitting import check_options, checked_plan
+from rlexp.config.load import LoadOptions
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import never
 from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
@@ -53,7 +54,7 @@ class FileChoice:
 def submit(
     file: FileChoice | None,
     attach: str | None,
-    allow_env: Sequence[str],
+    trusted: TrustedCode,
     board: BoardChoice,
     options: SubmitOptions,
     quiet: bool,
@@ -62,14 +63,13 @@ def submit(
     address = required_board(board.url, board.insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
     options = replace(options, token=client_token(take_token(board.token)))
     check_options(None if file is None else file.path, attach, not options.waits, options.num_episodes)
-    plan = None if file is None else checked_plan(file.path, file.overrides, file.seed, file.imports, False)
+    plan = (
+        None if file is None else checked_plan(file.path, file.overrides, file.seed, LoadOptions(tuple(file.imports)))
+    )
     display = QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr)
     with display:
         submitter = Submitter(address, options, display, never)
-        if plan is not None:
-            done = submitter.submit(plan)
-        else:
-            done = submitter.attach(str(attach), TrustedCode(frozenset(allow_env)))
+        done = submitter.attach(str(attach), trusted) if plan is None else submitter.submit(plan)
     if done.status not in (None, TaskStatus.ENDED):
         hint = None if done.directory is None else f"what came of it is in {done.directory}"
         raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)

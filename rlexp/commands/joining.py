@@ -63,6 +63,14 @@ AllowEnv = Annotated[
         help="Play this env where it is a class of the user's (module:Class) or has an env_config; repeatable.",
     ),
 ]
+AllowClass = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-class",
+        metavar="CLASS",
+        help="Use this class (module:Class) where a task's config names it: a wrapper, torso or callbacks; repeatable.",
+    ),
+]
 Modules = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Import a module where a task asks for it; repeatable."),
@@ -105,6 +113,7 @@ def join(
     max_memory: MaxMemory = None,
     address: TrainerAddress = None,
     allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
     imports: Modules = None,
     token: TokenOption = None,
     keys: MasterOption = None,
@@ -132,6 +141,7 @@ def join(
     outlive_readers()
     if processes > 1:
         given = {"once": once, "for": duration, "task": task, "allow_env": allow_env, "import": imports}
+        given["allow_class"] = allow_class
         given |= {"as": role.value, "out": None if out is None else str(out), "max_memory": max_memory}
         given |= {"cpus": None if cpus is None else str(cpus), "address": ray}
         if board.queue is not None:
@@ -148,7 +158,8 @@ def join(
     from rlexp.transport.opening import open_board
 
     member = _new_member(own_token)
-    trusted = TrustedCode(frozenset(allow_env or ()), UserModules(tuple(imports or ()), with_current_folder(())))
+    modules = UserModules(tuple(imports or ()), with_current_folder(()))
+    trusted = TrustedCode(frozenset(allow_env or ()), modules, frozenset(allow_class or ()))
     request = DrainRequest(limit_s, None if parent is None else int(parent))
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
         options = JoinOptions(task, once)

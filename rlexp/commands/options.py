@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rlexp.commands.completion import complete_file, complete_override
+from rlexp.commands.override_words import OVERRIDE_OPTION, as_given
 from rlexp.config.command_line import Flag, LoadOptions
+from rlexp.config.keys.search import SCHEDULERS
+from rlexp.config.keys.tracking import TRACKERS
 from rlexp.errors import UsageError
 from rlexp.machine import Cluster, fitted, this_machine
 from rlexp.sessions.choose import OWN, Joining
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Experiment files.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE", help="Experiment files.", show_default=False, autocompletion=complete_file),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("-o", metavar="KEY.PATH=VALUE", help="Override a value in every experiment; repeatable."),
+    typer.Option(
+        OVERRIDE_OPTION,
+        metavar="KEY.PATH=VALUE",
+        parser=as_given,
+        autocompletion=complete_override,
+        help="Override a value in every experiment; repeatable. KEY.PATH=VALUE alone does the same.",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for every experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -54,6 +68,24 @@ Wait = Annotated[
 ]
 WorkingDir = Annotated[
     bool, typer.Option("--working-dir", help="Send the current folder to all nodes of the cluster (at most 100 MB).")
+]
+SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
+SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
+Mode = StrEnum("Mode", ["max", "min"])
+Searched = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
+]
+NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
+TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
+Tracking = StrEnum("Tracking", [*TRACKERS, "none"])  # type: ignore[misc]
+Track = Annotated[
+    list[Tracking] | None,
+    typer.Option(
+        "--track",
+        metavar="wandb|mlflow|none",
+        help="Record trials with this tracker too, whatever the file says; none: with none. Repeatable.",
+    ),
 ]
 
 
@@ -102,6 +134,17 @@ def _nodes_at(address: str) -> Cluster:
     from rlexp.sessions.probe import probe_cluster
 
     return probe_cluster(address).cluster
+
+
+def track_flags(chosen: Sequence[Tracking] | None) -> tuple[Flag, ...]:
+    """Return ``--track`` as a value of a key; raises UsageError where ``none`` is beside others."""
+    if not chosen:
+        return ()
+    names = [name for name in dict.fromkeys(map(str, chosen)) if name != "none"]
+    if names and "none" in chosen:
+        raise UsageError("--track none cannot be combined with other trackers", "leave one of them out")
+    shown = " ".join(f"--track {name}" for name in names) or "--track none"
+    return (Flag(shown, "track.to", f"[{', '.join(names)}]"),)
 
 
 def search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, ...]:

@@ -8,13 +8,19 @@ from typing import Annotated
 
 import typer
 
+from rlexp.commands.completion import complete_run
 from rlexp.commands.options import AsJson, Debug
-from rlexp.results.axis import Axis
+from rlexp.run_results.axis import Axis
 from rlexp.terminal import EvaluationProgress, print_evaluation
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False)],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
+        ),
+    ],
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -57,7 +63,12 @@ def evaluate(
 def logs(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="Event files, or directories that contain some.", show_default=False),
+        typer.Argument(
+            metavar="PATH",
+            help="Event files, or directories that contain some.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     tags: Annotated[
         list[str] | None,
@@ -86,7 +97,10 @@ def compare(
     groups: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH", help="Runs or trials; NAME=PATH[,PATH...] makes one group of them.", show_default=False
+            metavar="PATH",
+            help="Runs or trials; NAME=PATH[,PATH...] makes one group of them.",
+            show_default=False,
+            autocompletion=complete_run,
         ),
     ],
     metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
@@ -111,7 +125,7 @@ def compare(
     Final scores are means over the last tenth of the steps that all completed trials have. Trials that
     ended earlier or failed are listed below. A sweep keeps the scores and the order of its own ranking.
     """
-    from rlexp.results.comparison import compare_groups
+    from rlexp.run_results.comparison import compare_groups
     from rlexp.terminal.comparisons import export_comparison, print_comparison
 
     comparison = compare_groups(groups, metric, by, goal, at)
@@ -121,7 +135,10 @@ def compare(
 
 def ls(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", envvar="RLEXP_OUT", help="A directory of runs, or one run.")
+        Path,
+        typer.Argument(
+            metavar="PATH", envvar="RLEXP_OUT", help="A directory of runs, or one run.", autocompletion=complete_run
+        ),
     ] = Path("results"),
     as_json: AsJson = False,
     debug: Debug = False,
@@ -131,7 +148,7 @@ def ls(
     RUNNING: a process holds its lock. KILLED: it was running, but its process is gone. DAMAGED: its
     run.json cannot be read. Steps and iterations are sums over all trials.
     """
-    from rlexp.results.run_listing import found_at
+    from rlexp.run_results.run_listing import found_at
     from rlexp.terminal.listings import print_found
 
     print_found(found_at(path), path, as_json)
@@ -139,7 +156,13 @@ def ls(
 
 def tensorboard(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A run, a trial, or a directory of runs.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A run, a trial, or a directory of runs.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes any free one.")] = None,
     host: Annotated[
@@ -151,7 +174,7 @@ def tensorboard(
 
     Ctrl-C ends it.
     """
-    from rlexp.results.tensorboard_server import run_tensorboard
+    from rlexp.run_results.tensorboard_server import run_tensorboard
     from rlexp.terminal.listings import print_address
 
     raise typer.Exit(run_tensorboard(path, host, port, announce=print_address))

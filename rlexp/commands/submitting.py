@@ -12,6 +12,7 @@ import typer
 
 from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
+from rlexp.commands.completion import complete_file
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.options import (
     AllowUnknown,
@@ -25,6 +26,8 @@ from rlexp.commands.options import (
     Overwrite,
     Quiet,
     Seed,
+    Track,
+    track_flags,
 )
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
@@ -40,7 +43,10 @@ EXIT_CODES: Final = {TaskStatus.ENDED: 0}
 """Of a task that is over; others are 1."""
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="An experiment file with one trial.", show_default=False)
+    Path | None,
+    typer.Argument(
+        metavar="FILE", help="An experiment file with one trial.", show_default=False, autocompletion=complete_file
+    ),
 ]
 Board = Annotated[
     str | None,
@@ -73,6 +79,14 @@ AllowEnv = Annotated[
         help="With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
     ),
 ]
+AllowClass = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-class",
+        metavar="CLASS",
+        help="With --attach: the task's config may name this class (module:Class).",
+    ),
+]
 OptionalUrl = Annotated[
     str | None,
     typer.Argument(metavar="URL", help=f"The board; default: {BOARD_VARIABLE}.", show_default=False),
@@ -95,7 +109,9 @@ def submit(
     no_wait: NoWait = False,
     attach: Attach = None,
     allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
     token: TokenOption = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -108,7 +124,16 @@ def submit(
     own_token = client_token(take_token(token))
     check_options(file, attach, no_wait, evaluate)
     outlive_readers()
-    plan = None if file is None else checked_plan(file, overrides or (), seed, imports or (), allow_unknown)
+    plan = (
+        None
+        if file is None
+        else checked_plan(
+            file,
+            overrides or (),
+            seed,
+            LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track)),
+        )
+    )
     from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.submission.submit import SubmitOptions, Submitter
     from rlexp.submission.task_run import RunPlace
@@ -120,7 +145,8 @@ def submit(
         if plan is not None:
             done = submitter.submit(plan)
         else:
-            done = submitter.attach(attach or "", TrustedCode(frozenset(allow_env or ())))
+            trusted = TrustedCode(frozenset(allow_env or ()), classes=frozenset(allow_class or ()))
+            done = submitter.attach(attach or "", trusted)
     if no_wait and not as_json:
         print(done.task_id)
     raise typer.Exit(request.exit_code if done.status is None else EXIT_CODES.get(done.status, 1))
@@ -171,11 +197,9 @@ def check_options(file: Path | None, attach: str | None, no_wait: bool, evaluate
         raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
 
 
-def checked_plan(
-    file: Path, overrides: Sequence[str], seed: int | None, imports: Sequence[str], allow_unknown: bool
-) -> Plan:
+def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
     """Return the plan of a file; print what its user should know, and raise what is wrong with it."""
-    plan = load_plan([file], overrides, seed, LoadOptions(imports=tuple(imports), allow_unknown=allow_unknown))
+    plan = load_plan([file], overrides, seed, options)
     print_notices(plan)
     check_requirements(plan)
     return plan

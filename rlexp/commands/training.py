@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
+from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
@@ -24,50 +25,34 @@ from rlexp.commands.options import (
     Files,
     Fit,
     Imports,
+    Mode,
     Name,
+    NumSeeds,
     Out,
     Overrides,
     Overwrite,
     Quiet,
+    SchedulerName,
+    Searched,
+    SearcherName,
     Seed,
+    TimeBudget,
+    Track,
     Wait,
     WorkingDir,
     load_options,
     search_flags,
+    track_flags,
 )
-from rlexp.config.command_line import LoadOptions, experiment_text, option_at
-from rlexp.config.keys.search import SCHEDULERS
+from rlexp.commands.rllib_options import plan_of_text, refuse_beside_files
+from rlexp.config.command_line import experiment_text
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
-from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BoardAddress
-
-_OF_AN_EXPERIMENT: Final = {
-    "agent": "rlexp run FILE -o run=APEX overrides a value in the file",
-    "env": "rlexp run FILE -o env=CartPole-v1 overrides a value in the file",
-    "config": "rlexp run FILE -o config.lr=0.001 overrides a value in the file",
-    "stop": "rlexp run FILE -o stop.timesteps_total=10000 overrides a value in the file",
-    "name": "rlexp run FILE --name NAME names the run's directory",
-    "num_samples": "rlexp run FILE -o num_samples=3 overrides a value in the file",
-    "checkpoint_freq": "rlexp run FILE -o checkpoint_freq=10 overrides a value in the file",
-    "checkpoint_at_end": "rlexp run FILE -o checkpoint_at_end=true overrides a value in the file",
-}
-"""Parameters of ``train`` that describe an experiment, and what to do instead where a file describes it."""
-
-
-SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
-SchedulerName = StrEnum("SchedulerName", list(SCHEDULERS))  # type: ignore[misc]
-Mode = StrEnum("Mode", ["max", "min"])
-Searched = Annotated[
-    list[str] | None,
-    typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
-]
-NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
-TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
 
 
 def run(
@@ -88,6 +73,7 @@ def run(
     keys: MasterOption = None,
     queue: QueueUrl = None,
     insecure: Insecure = False,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -99,16 +85,19 @@ def run(
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
-    options = load_options(imports, allow_unknown, fit, joining=joining)
+    options = load_options(imports, allow_unknown, fit, flags=track_flags(track), joining=joining)
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
     plan = load_plan(files, overrides or (), seed, options)
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
+    return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file with one experiment.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="An experiment file with one experiment.", autocompletion=complete_file),
+    ],
     searched: Searched = None,
     searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
     scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
@@ -132,6 +121,7 @@ def sweep(
     wait: Wait = None,
     working_dir: WorkingDir = False,
     board: NoBoard = None,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -146,18 +136,21 @@ def sweep(
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
     refuse_board(board, "a sweep has many trials, and a board's task is one")
-    joining, flags = choose(address, os.environ, wait, working_dir), search_flags(section, searched or ())
+    joining = choose(address, os.environ, wait, working_dir)
+    flags = (*search_flags(section, searched or ()), *track_flags(track))
     options = load_options(imports, allow_unknown, fit, is_sweep=True, flags=flags, joining=joining)
     if dry_run:
         return check_files([file], overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
     plan = load_plan([file], overrides or (), seed, options)
     only_sweep(plan)
-    return _train(plan, _Flags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
+    return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
 
 
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False)],
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False, autocompletion=complete_run)
+    ],
     overrides: Overrides = None,
     address: Address = None,
     wait: Wait = None,
@@ -166,6 +159,7 @@ def resume(
     keys: MasterOption = None,
     queue: QueueUrl = None,
     insecure: Insecure = False,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -179,11 +173,12 @@ def resume(
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
+    changes = [*(f"{flag.key}={flag.text}" for flag in track_flags(track)), *(overrides or ())]
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
     with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
-        code = resume_run(path, overrides or (), display, debug, joining, address_of_board)
+        code = resume_run(path, changes, display, debug, joining, address_of_board)
     raise typer.Exit(code)
 
 
@@ -215,6 +210,7 @@ def train(
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    track: Track = None,
     debug: Debug = False,
 ) -> None:
     """Train with the options of RLlib's command line.
@@ -224,18 +220,19 @@ def train(
     outlive_readers()
     joining = choose(address, os.environ, wait, working_dir)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
-    options, flags = load_options(imports, False, fit, joining=joining), _Flags(out, debug=debug, joining=joining)
+    options = load_options(imports, False, fit, flags=track_flags(track), joining=joining)
+    flags = RunFlags(out, debug=debug, joining=joining)
     if given:
-        _refuse_beside_files(context)
+        refuse_beside_files(context)
         return _train(load_plan(given, options=options), flags)
     keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
     text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
     with TemporaryDirectory() as folder:
-        return _train(_plan_of_text(text, Path(folder) / "experiment.yaml", options), flags)
+        return _train(plan_of_text(text, Path(folder) / "experiment.yaml", options), flags)
 
 
 @dataclass(frozen=True)
-class _Flags:
+class RunFlags:
     """The options of a run, apart from its experiments."""
 
     out: Path
@@ -246,9 +243,24 @@ class _Flags:
     debug: bool = False
     joining: Joining = OWN
     board: BoardAddress | None = None
+    command: Sequence[str] | None = None
+    """What the run's record says started it; None: the words of this process's command line."""
 
 
-def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """How a run or sweep ended, and where it is."""
+
+    exit_code: int
+    directory: Path | None
+    """None where it was interrupted before it had one."""
+
+
+def _train(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -> None:
+    raise typer.Exit(train_plan(plan, flags, allow_failures).exit_code)
+
+
+def train_plan(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -> Trained:
     """Run a plan; a sweep where ``allow_failures`` says how many of its trials may fail."""
     if allow_failures is None:
         refuse_sweeps(plan)
@@ -261,38 +273,11 @@ def _train(plan: Plan, flags: _Flags, allow_failures: int | None = None) -> None
     from rlexp.tuning.run import RunOptions, run_plan
     from rlexp.tuning.sweep import run_sweep
 
-    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, sys.argv, flags.joining, flags.board)
+    command = sys.argv if flags.command is None else flags.command
+    options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, command, flags.joining, flags.board)
     with choose_display(sys.stdout, sys.stderr, os.environ, json=flags.as_json, quiet=flags.quiet) as display:
         if allow_failures is None:
             code = run_plan(plan, options, display)
         else:
             code = run_sweep(plan, options, display, allow_failures)
-    raise typer.Exit(code)
-
-
-def _refuse_beside_files(context: typer.Context) -> None:
-    """Raise UsageError where options were given that describe an experiment: a file describes its own."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        # By its name: some versions of typer carry a copy of click with its own enumeration of sources.
-        if name in _OF_AN_EXPERIMENT and source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{parameter.opts[0]} cannot be combined with a file", _OF_AN_EXPERIMENT[name])
-
-
-def _plan_of_text(text: str, path: Path, options: LoadOptions) -> Plan:
-    """Return the plan of a text that options of the command line made, written to ``path``; messages name the options.
-
-    Raises ConfigError as ``load_plan`` does.
-    """
-    path.write_text(text, encoding="utf-8")
-
-    def option(where: str) -> str:
-        line = where.removeprefix(f"{path}:").partition(":")[0]
-        return option_at(text, int(line)) if line.isdecimal() else where
-
-    try:
-        plan = load_plan([path], options=options)
-    except ConfigError as error:
-        raise ConfigError([replace(problem, where=option(problem.where)) for problem in error.problems]) from None
-    return replace(plan, notices=tuple(replace(notice, where=option(notice.where)) for notice in plan.notices))
+    return Trained(code, display.run_directory)

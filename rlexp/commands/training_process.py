@@ -88,7 +88,8 @@ class TaskTrainer:
     def _command(self, task: Task, folder: Path, file: Path) -> list[str]:
         """Return what trains the task: a run of its own, or the one that this machine began earlier."""
         options, shown = self._options, self._options.address.without_passwords()
-        common = ["--board", str(shown), "--queue", str(shown.queue or NONE), *options.words]
+        # The file is a stranger's: it does not decide what this machine's accounts send.
+        common = ["--board", str(shown), "--queue", str(shown.queue or NONE), "--track", "none", *options.words]
         rlexp = [sys.executable, "-m", "rlexp"]
         if (folder / RUN_FILE).exists():
             return [*rlexp, "resume", str(folder), *common]

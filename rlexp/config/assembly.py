@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rlexp.config.command_line import Override
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
 from rlexp.config.keys.key_table import KeyName
+from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
 from rlexp.config.rllib_compat.layout import arranged, proper_path
 from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
 from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
-from rlexp.config.space.grid import GRID, SEARCH
+from rlexp.config.space.grid import GRID, SEARCH, TRACK
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
+from rlexp.errors import UsageError
 
 _RUN = "run"
 
@@ -65,8 +67,11 @@ class Assembled:
     """The keys that it does not give, and that have the default of its age."""
 
 
-def agent_of(entry: Node, overrides: Sequence[Override]) -> str | Finding:
-    """Return the name of an entry's agent as the models spell it, or what is wrong with it."""
+def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) -> str | Finding:
+    """Return the name of an entry's agent as the models spell it, or what is wrong with it.
+
+    Without ``packaged``, no agent of an installed package is taken or imported.
+    """
     given = [override.value for override in overrides if override.path == (_RUN,)]
     run = given[-1] if given else entry.child(_key_of_agent(entry))
     if run is None:
@@ -75,11 +80,23 @@ def agent_of(entry: Node, overrides: Sequence[Override]) -> str | Finding:
         message = f"run must be the name of an agent, got {shown(run.plain())}"
         return Finding(run.place, message, f"use {hints.agents()}")
     name = agent_name(run.value)
-    if name in AGENTS:
-        return name
+    found = find_agent(name)
+    if found is not None and found not in AGENTS and not packaged:
+        return Finding(run.place, f"agent {found} is of a package, and only rlexp's own are allowed here")
+    if found is not None:
+        return _usable(found, run)
     known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
     message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
     return Finding(run.place, message, hints.for_unknown_agent(name))
+
+
+def _usable(name: str, run: Node) -> str | Finding:
+    """Return an agent's name, or why the package that brings it cannot be used."""
+    try:
+        experiment_class(name)
+    except UsageError as error:
+        return Finding(run.place, error.message, error.hint)
+    return name
 
 
 def _key_of_agent(entry: Node) -> str:
@@ -93,13 +110,14 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     What the command line says belongs to no age.
     """
     entry = entry.without(_key_of_agent(entry))
-    age = age_of(entry, run)
+    age = age_of(entry, run) if run in AGENTS else None
     translation = Translation(entry, run)
     read_yaml_1_1_words(translation)
     use_current_names(translation)
     translation.experiment, misplaced = arranged(translation.experiment, run)
     if age is not None:
         leave_out_ignored(translation, age)
+    _use_track_section(translation)  # before the overrides, as they may set keys in it
     translation.experiment, unplaced = _overridden(translation.experiment, overrides, run)
     read_yaml_1_1_words(translation)
     use_current_names(translation)
@@ -107,6 +125,7 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     translation.problems += [*misplaced, *unplaced, *contradictory]
     defaults = use_defaults(translation, age) if age is not None else frozenset()
     _use_search_section(translation, is_sweep)
+    _use_track_section(translation)
     return Assembled(translation, age, defaults)
 
 
@@ -158,6 +177,23 @@ def _move_limit(translation: Translation, scheduler: str) -> None:
     """Move Tune's ``max_t``, the time at which every trial ends, to ``stop``."""
     unit = translation.value(f"{SEARCH}.{scheduler}.time_attr")
     translation.move((SEARCH, scheduler, "max_t"), ("stop", str(unit or SchedulerConfig().time_attr)))
+
+
+def _use_track_section(translation: Translation) -> None:
+    """Write the short forms of ``track``, a name, a list of names and options alone, as the mapping that they mean."""
+    node = translation.find(TRACK)
+    if node is None:
+        return
+    if isinstance(node.value, str | tuple):
+        listed = node if isinstance(node.value, tuple) else node.with_value((node,))
+        translation.put(TRACK, node.with_value({"to": listed}), node)
+    elif isinstance(node.value, Mapping) and "to" in node.entries():
+        names = node.entries()["to"]
+        if isinstance(names.value, str):
+            translation.put(f"{TRACK}.to", names.with_value((names,)), names)
+    elif isinstance(node.value, Mapping):
+        given = tuple(child.with_value(name) for name, child in node.entries().items() if name in TRACKERS)
+        translation.put(f"{TRACK}.to", node.with_value(given), node)
 
 
 def _respell(translation: Translation, key: str, node: Node, word: str, words: Mapping[str, str]) -> None:

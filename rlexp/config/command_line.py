@@ -47,6 +47,8 @@ class LoadOptions:
     """Folders in which the user's modules are searched. None: the current folder and those of the files."""
     allow_unknown: bool = False
     """Leave unknown keys out, with a notice each, instead of refusing them."""
+    packaged_agents: bool = True
+    """Take agents of installed packages too. Their keys are the package's code, which is imported to read them."""
     is_sweep: bool = False
     """Search, also where a file has no ``search`` section."""
     flags: tuple[Flag, ...] = ()
@@ -62,6 +64,15 @@ class Override:
     path: KeyName
     """As given: ``config`` may be left out at its start."""
     value: Node
+
+
+class BareOverride(str):
+    """An override that was given as a word of its own, ``lr=1e-3``, without ``-o``: messages show it so."""
+
+
+def shown_override(text: str) -> str:
+    """Return an override as messages name it: as it was given."""
+    return text if isinstance(text, BareOverride) else f"-o {text}"
 
 
 def parse_overrides(
@@ -83,7 +94,7 @@ def parse_overrides(
 
 
 def _parse(text: str) -> Override | tuple[Finding, ...]:
-    place = Place(f"-o {text}")
+    place = Place(shown_override(text))
     key, equals, value_text = text.partition("=")
     if not equals:
         return (Finding(place, *_FORM),)

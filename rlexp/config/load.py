@@ -17,6 +17,7 @@ from rlexp.config.repetitions import without_repetitions
 from rlexp.config.space.grid import MAX_TRIALS
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
+from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.config.yaml.text import read_text
 from rlexp.errors import ConfigError
 
@@ -42,7 +43,7 @@ class _Entry:
 
 
 def load_plan(
-    paths: Sequence[Path | str],
+    paths: Sequence[Path | str | ExperimentDict],
     overrides: Sequence[str] = (),
     seed: int | None = None,
     options: LoadOptions = AS_IT_STANDS,
@@ -51,7 +52,7 @@ def load_plan(
     """Read experiment files and plan their trials.
 
     Args:
-        paths: experiment files; their order is the order of the trials.
+        paths: experiment files, or dicts in place of them; their order is the order of the trials.
         overrides: ``key.path=value`` each, for every experiment; later ones win.
         seed: as the override ``config.seed``.
         options: how to read them.
@@ -62,13 +63,14 @@ def load_plan(
 
     """
     parsed_experiments = load_experiments(paths, overrides, seed, options)
-    files = tuple(Path(path) for path in paths)
+    sources = tuple(path if isinstance(path, ExperimentDict) else Path(path) for path in paths)
+    files = (source for source in sources if isinstance(source, Path))
     folders = folders_for(files) if options.module_folders is None else options.module_folders
-    return planned(parsed_experiments, files, UserModules(options.imports, folders), fresh_seed)
+    return planned(parsed_experiments, sources, UserModules(options.imports, folders), fresh_seed)
 
 
 def load_experiments(
-    paths: Sequence[Path | str],
+    paths: Sequence[Path | str | ExperimentDict],
     overrides: Sequence[str] = (),
     seed: int | None = None,
     options: LoadOptions = AS_IT_STANDS,
@@ -95,12 +97,12 @@ def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
     return converted(load_experiments([path], options=options), read_text(path, str(path)))
 
 
-def _entries(paths: Sequence[Path | str]) -> tuple[list[_Entry], tuple[Finding, ...]]:
+def _entries(paths: Sequence[Path | str | ExperimentDict]) -> tuple[list[_Entry], tuple[Finding, ...]]:
     """Return the experiments of all files, and what is wrong with the files."""
     entries: list[_Entry] = []
     findings: list[Finding] = []
     for path in paths:
-        text = reader.read_file(Path(path), str(path))
+        text = path.read() if isinstance(path, ExperimentDict) else reader.read_file(Path(path), str(path))
         findings.extend(text.problems)
         if text.root is None:
             continue
@@ -131,8 +133,11 @@ def _without_a_name(root: Node) -> Finding | None:
     if not any(isinstance(value, str) for value in values):
         return None
     place = min((root.entries()[key].key_place for key in keys), key=lambda place: (place.line, place.column))
-    message = f"the experiment has no name: {', '.join(keys)} cannot be at the top level of a file"
-    return Finding(place, message, "write my-experiment: in the first line, and indent everything else below it")
+    whole, hint = "a file", "write my-experiment: in the first line, and indent everything else below it"
+    if place.subscript:
+        whole, hint = "the dict", 'write {"my-experiment": {"run": ..., "env": ...}}'
+    message = f"the experiment has no name: {', '.join(keys)} cannot be at the top level of {whole}"
+    return Finding(place, message, hint)
 
 
 def _named_twice(entries: Iterable[_Entry]) -> Iterable[Finding]:
@@ -155,7 +160,9 @@ def _too_many(parsed_experiments: Iterable[ParsedExperiment]) -> tuple[Finding, 
     return ()
 
 
-def _ordered(findings: Iterable[Finding], unreadable: Iterable[Finding], paths: Sequence[Path | str]) -> list[Finding]:
+def _ordered(
+    findings: Iterable[Finding], unreadable: Iterable[Finding], paths: Sequence[Path | str | ExperimentDict]
+) -> list[Finding]:
     """Return findings without repetitions, by file and position; those of the command line last.
 
     Where a value cannot be read, other problems at its place are left out.

@@ -60,7 +60,7 @@ def parsed_experiment_of(
     if not isinstance(entry.value, Mapping):
         message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
         return None, (Finding(entry.place, message, "it needs run and env at least"),)
-    run = agent_of(entry, overrides)
+    run = agent_of(entry, overrides, options.packaged_agents)
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry))
     assembly = assembled(entry, overrides, run, options.is_sweep)

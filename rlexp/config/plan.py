@@ -10,13 +10,15 @@ from typing import Any
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
+from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.space.grid import SEARCH
+from rlexp.config.space.grid import SEARCH, TRACK
 from rlexp.config.variants.axes import resolved, varied_values, without_section
 from rlexp.config.variants.sweep import Sweep
 from rlexp.config.yaml.nodes import Finding, Node
+from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
@@ -41,8 +43,8 @@ class Plan:
     trials: tuple[Trial, ...]
     """The trials of all experiments, in the order of the files; of sweeps, those that are known beforehand."""
     notices: tuple[Notice, ...]
-    sources: tuple[Path, ...]
-    """The files read."""
+    sources: tuple[Path | ExperimentDict, ...]
+    """The files read, and dicts in place of files."""
     modules: UserModules = NO_MODULES
     """The user's own modules, which every process that makes an environment may import."""
     sweeps: tuple[Sweep, ...] = ()
@@ -51,6 +53,8 @@ class Plan:
     """Where the files name an env, by the experiment's name and the env's."""
     part_places: tuple[tuple[UserPart, str], ...] = ()
     """The user's classes under ``config``, and where the files name them."""
+    tracker_places: tuple[tuple[TrackerName, str], ...] = ()
+    """The trackers that record trials, and where the files or the command line name them."""
 
     @property
     def copies_trials(self) -> bool:
@@ -71,7 +75,7 @@ class Plan:
 
 def planned(
     parsed_experiments: Sequence[ParsedExperiment],
-    sources: tuple[Path, ...],
+    sources: tuple[Path | ExperimentDict, ...],
     modules: UserModules,
     fresh_seed: Callable[[], int],
 ) -> Plan:
@@ -93,7 +97,8 @@ def planned(
     notices = tuple(finding.notice() for parsed in parsed_experiments for finding in dict.fromkeys(_notices(parsed)))
     places = dict(place for parsed in parsed_experiments for place in _env_places(parsed))
     parts = tuple(place for parsed in parsed_experiments for place in _part_places(parsed))
-    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places, parts)
+    trackers = tuple(place for parsed in parsed_experiments for place in _tracker_places(parsed))
+    return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places, parts, trackers)
 
 
 def refuse_sweeps(plan: Plan) -> None:
@@ -159,7 +164,14 @@ def _env_places(parsed: ParsedExperiment) -> Iterable[tuple[tuple[str, str], str
 def _part_places(parsed: ParsedExperiment) -> Iterable[tuple[UserPart, str]]:
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         for part in experiment.config.user_parts():
-            yield part, str((written.find(tuple(part.key.split("."))) or written).place)
+            path = tuple(int(key) if key.isdecimal() else key for key in part.key.split("."))
+            yield part, str((written.find(path) or written).place)
+
+
+def _tracker_places(parsed: ParsedExperiment) -> Iterable[tuple[TrackerName, str]]:
+    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
+        for number, name in enumerate(experiment.track.to):
+            yield name, str((written.find((TRACK, "to", number)) or written).place)
 
 
 def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:

@@ -9,10 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
+from rlexp.config.keys.user_class import UserClass
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.table import old_groups
 from rlexp.config.space.samplers import GRID
@@ -34,7 +35,7 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
     """Return a variant, arranged and without grids, as an Experiment; or None and everything wrong with it."""
     data = {**experiment.plain(), "name": name, "run": run}
     try:
-        return AGENTS[run].model_validate(data), ()
+        return experiment_class(run).model_validate(data), ()
     except ValidationError as error:
         details = error.errors(include_url=False)
         return None, tuple(finding for detail in details for finding in _findings(detail, experiment, run))
@@ -66,7 +67,7 @@ def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], .
     """Return the keys of an arranged variant that the agent does not have."""
     data = {**experiment.plain(), "name": "any", "run": run}
     try:
-        AGENTS[run].model_validate(data)
+        experiment_class(run).model_validate(data)
     except ValidationError as error:
         details = [detail for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
         paths = [tuple(str(key) for key in detail["loc"]) for detail in details]
@@ -93,7 +94,7 @@ def _unknown_metric(path: KeyPath, experiment: Node) -> Finding:
 
 def _wrong_value(detail: ErrorDetails, experiment: Node, run: str) -> Finding:
     path, value, demand = detail["loc"], detail["input"], _demand(detail, run)
-    node = experiment.find(path)
+    node = experiment.find(path) or (_node(path[:-1], experiment) if isinstance(path[-1], int) else None)
     place = node.place if node else experiment.key_place
     return Finding(place, f"{dotted(path)} {demand}, got {shown(value)}", _hint(path, value, demand, experiment))
 
@@ -130,6 +131,8 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
 def _hint_for_string(text: str, demand: str) -> str | None:
     if "metric" in demand:
         return hints.for_unknown_metric(text.removeprefix("min-"))
+    if UserClass.EXPECTED in demand:
+        return _hint_for_class(text)
     if "must be a mapping" in demand:
         spaced = with_space(text)
         return f"write a space after the colon: {spaced}" if spaced else None
@@ -145,6 +148,14 @@ def _hint_for_string(text: str, demand: str) -> str | None:
     number = float(found["number"])
     unit = found["unit"].lower()
     return f"write {_digits(number / 100 if unit == '%' else number * _MULTIPLES[unit])}"
+
+
+def _hint_for_class(text: str) -> str | None:
+    """Return how to write the name of a class that was meant, which RLlib's files had as a registered name."""
+    module, _, name = text.rpartition(".")
+    if not name.isidentifier():
+        return None
+    return f"write {module}:{name}" if module else f"rlexp has no registry of names: write my_module:{name}"
 
 
 def _digits(number: float) -> str:

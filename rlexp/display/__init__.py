@@ -17,7 +17,7 @@ __all__ = ["Display", "JsonDisplay", "LiveDisplay", "PlainDisplay", "QuietDispla
 
 def choose_display(
     stdout: TextIO, stderr: TextIO, environment: Mapping[str, str], *, json: bool, quiet: bool
-) -> Display:
+) -> QuietDisplay:
     """Return the display for ``--json``, ``-q``, or else the live one where there is a terminal for it.
 
     Both streams must be terminals: a summary that goes into a file has nobody before the screen.

@@ -28,6 +28,11 @@ class QuietDisplay:
         self._stop_requested = False
         self._standings: Standings | None = None
 
+    @property
+    def run_directory(self) -> Path | None:
+        """Where the run is; None before it has begun."""
+        return None if self._run_directory == Path() else self._run_directory
+
     def follow(self, standings: Standings) -> None:
         """Remember the sweep."""
         self._standings = standings

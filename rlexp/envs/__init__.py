@@ -1,11 +1,14 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps."""
 
 from rlexp.config.keys.env_ids import is_atari
+from rlexp.envs.actions import ActionBounds, is_continuous
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.checked_env import check_first_steps, given_env
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.frames import is_image
-from rlexp.envs.make import Env, make_env, make_filmed_env, make_vector_env, spaces_of
+from rlexp.envs.make import Env, action_grid, make_env, make_filmed_env, make_vector_env, spaces_of
+from rlexp.envs.own_spaces import OwnSpaces, playable_config
+from rlexp.envs.preprocessor import Preprocessor
 from rlexp.envs.spaces import (
     check_spaces,
     is_byte_vector,
@@ -17,20 +20,26 @@ __all__ = [
     "GAME_OVER",
     "GAME_SCORE",
     "GAME_STEPS",
+    "ActionBounds",
     "Env",
     "EnvConfig",
     "FrameConfig",
+    "OwnSpaces",
+    "Preprocessor",
+    "action_grid",
     "check_first_steps",
     "check_spaces",
     "env_config_of",
     "given_env",
     "is_atari",
     "is_byte_vector",
+    "is_continuous",
     "is_image",
     "make_env",
     "make_filmed_env",
     "make_vector_env",
     "observation_bytes",
     "observation_shape",
+    "playable_config",
     "spaces_of",
 ]

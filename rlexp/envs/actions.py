@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +17,10 @@ from rlexp.errors import UsageError
 
 Array = NDArray[Any]
 Vector = VectorEnv[Any, Any, Any]
+if TYPE_CHECKING:
+    _VectorActions = VectorActionWrapper[Any, Any, Any, Any]
+else:  # it is no generic class in Gymnasium 1.3
+    _VectorActions = VectorActionWrapper
 
 MOST_ACTIONS = 10_000
 """A network has an output for each action, and a grid has bins to the power of dimensions of them."""
@@ -23,6 +28,9 @@ MOST_ACTIONS = 10_000
 
 class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
     """Numbers the points of a grid over a Box of d dimensions: ``bins`` values in each, both bounds included."""
+
+    grid: Array
+    """The env's action ``[A, *shape]`` of each number."""
 
     def __init__(self, env: gym.Env[Any, Any], name: str, bins: int) -> None:
         """Raise UsageError, naming the env, where a dimension has no bounds or the grid is too large."""
@@ -33,11 +41,11 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         axes = [np.linspace(*bounds, bins) for bounds in zip(low, high, strict=True)]
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-        self._actions = grid.reshape(-1, *space.shape).astype(space.dtype)
-        self.action_space = Discrete(len(self._actions))
+        self.grid = grid.reshape(-1, *space.shape).astype(space.dtype)
+        self.action_space = Discrete(len(self.grid))
 
     def action(self, action: Any) -> Any:
-        return self._actions[action].copy()
+        return self.grid[action].copy()
 
 
 def _check(name: str, space: Box, bins: int) -> None:
@@ -64,7 +72,36 @@ def is_continuous(space: Space[Any]) -> TypeGuard[Box]:
     return isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
 
 
-class BoundedActions(VectorActionWrapper[Any, Any, Any, Any]):
+@dataclass(frozen=True, eq=False)
+class ActionBounds:
+    """How a continuous action becomes one within the bounds of its Box: ``clip(action * scale + shift, low, high)``.
+
+    In float64, the width of a float32 Box is never infinite, and rounding to float32 gives its bounds exactly.
+    """
+
+    low: Array
+    high: Array
+    scale: Array
+    shift: Array
+    dtype: np.dtype[Any]
+    """Of the Box."""
+
+    @staticmethod
+    def of(space: Box, scaling: ActionScaling) -> ActionBounds:
+        """``normalized`` maps -1 to 1 onto ``low`` to ``high`` in each dimension with two finite bounds."""
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        half = high / 2 - low / 2
+        is_scaled = np.isfinite(half) & (scaling == "normalized")
+        shift = np.add(low, half, out=np.zeros(space.shape), where=is_scaled)
+        return ActionBounds(low, high, np.where(is_scaled, half, 1.0), shift, np.dtype(space.dtype))
+
+    def bounded(self, actions: Array) -> Array:
+        """Return the actions ``[M, ...]`` within the bounds, as a new array."""
+        within: Array = np.clip(actions * self.scale + self.shift, self.low, self.high).astype(self.dtype)
+        return within
+
+
+class BoundedActions(_VectorActions):
     """Clips the actions ``[M, ...]`` of M envs to the bounds of their Box, ``normalized`` ones after scaling them.
 
     ``single_action_space`` is still the env's Box: its shape and dtype are those of an action as it is drawn, not its
@@ -72,16 +109,8 @@ class BoundedActions(VectorActionWrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, vector: Vector, space: Box, scaling: ActionScaling) -> None:
-        """``normalized`` maps -1 to 1 onto ``low`` to ``high`` in each dimension with two finite bounds."""
         super().__init__(vector)
-        self._dtype = space.dtype
-        # In float64, the width of a float32 Box is never infinite, and rounding to float32 gives its bounds exactly.
-        self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
-        half = self._high / 2 - self._low / 2
-        is_scaled = np.isfinite(half) & (scaling == "normalized")
-        self._scale = np.where(is_scaled, half, 1.0)
-        self._shift = np.add(self._low, half, out=np.zeros(space.shape), where=is_scaled)
+        self._bounds = ActionBounds.of(space, scaling)
 
     def actions(self, actions: Array) -> Array:
-        bounded: Array = np.clip(actions * self._scale + self._shift, self._low, self._high).astype(self._dtype)
-        return bounded
+        return self._bounds.bounded(actions)

@@ -6,7 +6,7 @@ same, :mod:`rlexp.envs.native_atari` plays with that instead; the wrappers play 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +74,16 @@ def steps_per_second(frameskip: int | tuple[int, int]) -> float:
     return FRAMES_PER_SECOND / frames
 
 
-def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules) -> Env:
+def _as_it_is(env: Env) -> Env:
+    return env
+
+
+def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules, wrap: Callable[[Env], Env] = _as_it_is) -> Env:
     """Return ``env``, an Atari game with grey frames ``[H, W]``, as the DQN of Mnih et al. saw it.
 
     Observations are bytes ``[dim, dim, 4]``, or ``[dim, dim, 1]`` without ``framestack``. An episode is a
-    life; a game is cut after ``rules.max_steps``. Raises UsageError where actions are continuous.
+    life; a game is cut after ``rules.max_steps``. ``wrap`` puts the user's own wrappers around all that, but for the
+    report on games. Raises UsageError where actions are continuous.
     """
     if not isinstance(env.action_space, Discrete):
         message = "Atari games with continuous actions cannot use preprocessor_pref: deepmind"
@@ -91,7 +96,7 @@ def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules) -> Env:
     scores = GameScores(env if rules.max_steps is None else TimeLimit(env, rules.max_steps))
     env = LifeEpisodes(scores, NOOP if fire is None else fire)
     env = ScaledFrames(env, (frames.atari_dim, frames.atari_dim), grayscale=True)
-    return ReportedGames(StackedFrames(env) if frames.framestack else env, scores)
+    return ReportedGames(wrap(StackedFrames(env) if frames.framestack else env), scores)
 
 
 class NoopStarts(gym.Wrapper[Any, Any, Any, Any]):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any, Final
 
 import gymnasium as gym
@@ -16,8 +12,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-import rlexp
 from rlexp.errors import EnvError, RlexpError
+from rlexp.user_code.raised import raised_by_user
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 Start = tuple[Any, dict[str, Any]]
@@ -30,11 +26,6 @@ HOW_TO_RENDER: Final = (
 )
 _NOT_A_BOX: Final = (-1,)
 """Stands for the shape of observations that are no arrays, and is none of an array."""
-NOT_THE_USERS: Final = tuple(
-    str(Path(folder).resolve()) + os.sep
-    for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(rlexp.__file__))
-)
-"""Folders of code that the user of an env did not write."""
 NUM_STEPS: Final = 16
 LONGEST_S: Final = 2.0
 """Slow envs are stepped less often: after so many seconds no further step begins."""
@@ -45,14 +36,17 @@ _SLACK: Final = 0.01
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Passes everything on; raises EnvError for what ``env`` raises, and for results of another kind or shape."""
 
-    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
-        """``name`` is what an experiment calls the env; raises EnvError where it has no spaces."""
+    def __init__(self, env: gym.Env[Any, Any], name: str, part: str = "env") -> None:
+        """``name`` is what an experiment calls the env, and ``part`` what of it is to be corrected.
+
+        Raises EnvError where it has no spaces.
+        """
         for attribute in ("observation_space", "action_space"):
             if not isinstance(getattr(env, attribute, None), gym.Space):
                 message = f"env {name} has no {attribute}: it must be a gymnasium.Space"
                 raise EnvError(message, f"set self.{attribute} in __init__")
         super().__init__(env)
-        self._name = name
+        self._name, self._part = name, part
         space = env.observation_space
         self._shape = space.shape if isinstance(space, Box) else _NOT_A_BOX
 
@@ -60,7 +54,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._unexpected("reset", f"{_kind(result)}, not a tuple ({RESET_RESULT})")
         self._check("reset", *result)
@@ -70,7 +64,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
         if type(result) is not tuple or len(result) != 5:
             raise self._unexpected("step", f"{_kind(result)}, not a tuple ({STEP_RESULT})")
         obs, reward, terminated, truncated, info = result
@@ -91,19 +85,18 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except NotImplementedError as error:
             raise EnvError(f"env {self._name}: its class has no render method", HOW_TO_RENDER) from error
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
 
     def close(self) -> None:
         try:
             super().close()
         except (Exception, SystemExit) as error:
-            raise env_error(self._name, error) from error
+            raise env_error(self._name, error, self._part) from error
 
     def _check(self, method: str, obs: Any, info: Any) -> None:
         space = self.env.observation_space
         if not _has_form(space, obs):
-            expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
-            raise self._unexpected(method, f"an observation of {_kind(obs)}, but its observation_space {expected}")
+            raise self._unexpected(method, _misfit(space, obs))
         if not isinstance(info, dict):
             raise self._unexpected(method, f"an info of {_kind(info)}, not a dict")
 
@@ -113,7 +106,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 raise self._unexpected("step", f"{name}: {_kind(value)}, not a bool")
 
     def _unexpected(self, method: str, what: str) -> EnvError:
-        return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the env")
+        return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the {self._part}")
 
 
 def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -124,31 +117,22 @@ def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     return env.env
 
 
-def env_error(name: str, error: BaseException) -> EnvError:
-    """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is."""
+def env_error(name: str, error: BaseException, part: str = "env") -> EnvError:
+    """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is.
+
+    ``part`` is what of it is to be corrected: the env, or a wrapper.
+    """
     if isinstance(error, EnvError):
         return error
     if isinstance(error, RlexpError):
         return EnvError(error.message, error.hint)
-    where = _line_of_user(error)
-    lines = str(error).strip().splitlines()
-    what = type(error).__name__ + (f": {lines[0]}" if lines else "")
-    message = f"env {name}: {where}{what}"
+    message = f"env {name}: {raised_by_user(error)}"
     if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error):
         return EnvError(message, "reset must accept the keyword arguments seed and options")
     if isinstance(error, SystemExit):
-        return EnvError(message, "an env must not end its process: raise an exception instead")
-    return EnvError(message, "correct the env")
-
-
-def _line_of_user(error: BaseException) -> str:
-    """Return ``my_env.py:31 in step: `` for the innermost line of code that is no library's; empty without one."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_absolute() and not str(path.resolve()).startswith(NOT_THE_USERS):
-            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-            return f"{shown}:{frame.lineno} in {frame.name}: "
-    return ""
+        article = "an" if part == "env" else "a"
+        return EnvError(message, f"{article} {part} must not end its process: raise an exception instead")
+    return EnvError(message, f"correct the {part}")
 
 
 def _is_number(value: Any) -> bool:
@@ -172,6 +156,22 @@ def _has_form(space: gym.Space[Any], obs: Any) -> bool:
     return True
 
 
+def _misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
+    """Return what of an observation without the form of its space is wrong: the first part that is."""
+    if isinstance(space, Dict) and isinstance(obs, Mapping):
+        missing = [key for key in space.spaces if key not in obs]
+        if missing:
+            return f"an observation{where} without {missing[0]!r}, which is in its observation_space"
+        key = next(key for key, part in space.items() if not _has_form(part, obs[key]))
+        return _misfit(space[key], obs[key], f"{where}[{key!r}]")
+    if isinstance(space, Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
+        pairs = list(zip(space.spaces, obs, strict=True))
+        index = next(index for index, (part, item) in enumerate(pairs) if not _has_form(part, item))
+        return _misfit(*pairs[index], f"{where}[{index}]")
+    expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
+    return f"an observation{where} of {_kind(obs)}, but its observation_space{where} {expected}"
+
+
 def _kind(value: Any) -> str:
     """Return what a value is, for a message."""
     if isinstance(value, np.ndarray):
@@ -180,6 +180,12 @@ def _kind(value: Any) -> str:
         return f"type {type(value).__name__} with {len(value)} items"
     text = repr(value)
     return f"type {type(value).__name__}" + (f" ({text})" if value is not None and len(text) <= 40 else "")
+
+
+_NOT_REPEATED = (
+    "reset returns another observation for the same seed, so a seed does not repeat an experiment: call"
+    " super().reset(seed=seed), and draw from self.np_random"
+)
 
 
 def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> list[str]:
@@ -191,7 +197,10 @@ def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> list[str]:
     env.action_space.seed(0)
     obs, _ = env.reset(seed=0)
     _check_kind(env_id, env.observation_space, obs)
+    again, _ = env.reset(seed=0)
     doubts = dict.fromkeys(_checked_values(env_id, "reset", env.observation_space, obs))
+    if not _are_equal(env.observation_space, obs, again):
+        doubts[_NOT_REPEATED] = None
     end_s = time.monotonic() + LONGEST_S
     for number in range(1, NUM_STEPS + 1):
         obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
@@ -203,6 +212,12 @@ def check_first_steps(env_id: str, env: gym.Env[Any, Any]) -> list[str]:
         if terminated or truncated:
             env.reset()
     return list(doubts)
+
+
+def _are_equal(space: Space[Any], one: Any, other: Any) -> bool:
+    """Return whether the numbers of two observations are the same."""
+    pairs = zip(_parts(space, one), _parts(space, other), strict=True)
+    return all(np.array_equal(mine, its) for (_, mine), (_, its) in pairs)
 
 
 def _check_kind(env_id: str, space: Space[Any], obs: Any) -> None:

@@ -10,7 +10,8 @@ from rlexp.config.keys.capabilities import ActionScaling, PlayableActions
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.model import ATARI_DIM
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules, modules_of
 
 ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
@@ -58,7 +59,8 @@ class EnvConfig:
     """Which env, and how it is made."""
 
     env: str
-    """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), or ``package.module:Class``."""
+    """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), ``package.module:Class``, an env or vector
+    env, the id of a package's entry point, or EnvPool's task ``envpool:Pong-v5``."""
     env_config: Mapping[str, Any]
     """Keyword arguments of the env."""
     horizon: int | None
@@ -73,8 +75,23 @@ class EnvConfig:
     """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
     continuous_actions: ActionScaling | None = None
     """How continuous actions that stay so are brought within the env's bounds; None: the env gets them as chosen."""
+    wrappers: tuple[UserClass, ...] = ()
+    """Wrappers of the user's own, the innermost first."""
+    preprocessor: UserClass | None = None
+    """The user's own preparation of observations."""
     num_threads: int = 1
     """Threads that step a vector env, where it has threads of its own (Atari)."""
+
+    @property
+    def has_user_parts(self) -> bool:
+        """Whether classes of the user's own change what the env shows, pays or takes."""
+        return bool(self.wrappers) or self.preprocessor is not None
+
+    @property
+    def named_modules(self) -> tuple[str, ...]:
+        """The modules that its names make a process import."""
+        parts = (*self.wrappers, *([] if self.preprocessor is None else [self.preprocessor]))
+        return (*modules_of(self.env), *(part.name.partition(":")[0] for part in parts))
 
     @property
     def is_deepmind_atari(self) -> bool:
@@ -88,10 +105,10 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
 
     A vector env gets as many threads as the process that steps it has CPUs.
     """
-    frames = None
-    if config.preprocessor_pref is not None:
+    frames, preparation = None, config.effective_preprocessor_pref
+    if preparation is not None:
         model = config.model
-        frames = FrameConfig(config.preprocessor_pref, model.dim, model.grayscale, model.framestack)
+        frames = FrameConfig(preparation, model.dim, model.grayscale, model.framestack)
     arguments = config.env_config
     if is_atari(env):
         arguments = {name: value for name, value in arguments.items() if name not in FLAGS_OF_THE_REGISTRY}
@@ -104,5 +121,7 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
         actions=config.playable_actions,
         discretize_actions=config.bins_per_action,
         continuous_actions=config.continuous_actions,
+        wrappers=config.env_wrappers,
+        preprocessor=config.model.custom_preprocessor,
         num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),
     )

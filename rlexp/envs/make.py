@@ -1,30 +1,39 @@
-"""Makes envs and vector envs by name: a Gymnasium id, or ``package.module:Class`` of the user's own."""
+"""Makes envs and vector envs by name: an id, or ``package.module:Class`` of the user's own."""
 
 from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
-from rlexp.config.keys.user_modules import modules_of
-from rlexp.envs.actions import DiscreteActions, bound_actions
+from rlexp.envs.actions import Array, DiscreteActions, bound_actions
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
-from rlexp.envs.env_config import EnvConfig, FrameConfig
-from rlexp.envs.frames import ScaledFrames, is_image
-from rlexp.envs.native_atari import can_be_native, make_native_games
+from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.envpool import is_task, make_pool
+from rlexp.envs.frames import ScaledFrames
+from rlexp.envs.native_vectors import (
+    changes_images,
+    episode_limit,
+    native_vector_env,
+    registered_vector,
+    vector_of_class,
+    without_advice_on_versions,
+)
 from rlexp.envs.registry import find_class, find_spec
+from rlexp.envs.single_env import SingleEnv
 from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
+from rlexp.envs.wrappers import preprocessed, wrapped
 from rlexp.errors import EnvError, RlexpError, UsageError
 from rlexp.user_code.classes import prepare_imports
 
@@ -41,32 +50,52 @@ HOW_MUJOCO_RENDERS = (
     "without a screen MuJoCo renders with EGL or OSMesa: install libegl1, or install libosmesa6 and set the environment"
     " variable MUJOCO_GL=osmesa"
 )
-NOT_NATIVE = ("jax", "ale_py")
-"""Entry points of vector envs that are not used as they are: Gymnasium's own need jax, Atari's needs preparing."""
 
 
 def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     """Make one env; raises UsageError with a suggestion when there is no such env, or it cannot be made.
 
-    Its images and actions are prepared as ``config`` says.
+    It is in the user's own wrappers, and its images and actions are prepared, as ``config`` says.
     """
-    prepare_imports(modules_of(config.env), config.modules)
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
-    try:
+    with _errors_of_making(config):
+        prepare_imports(config.named_modules, config.modules)
         if config.frames is not None and config.is_deepmind_atari:
             rules = atari_rules(find_spec(config.env).kwargs, kwargs, config.horizon)
-            return deepmind_env(_registered_env(config, None, rules.env_arguments), config.frames, rules)
-        user_class = find_class(config.env)
-        if user_class is None:
-            return _prepared(_registered_env(config, config.horizon, kwargs), config)
-        env = CheckedEnv(user_class(**kwargs), config.env)
-        return _prepared(TimeLimit(env, config.horizon) if config.horizon else env, config)
+            game = _registered_env(config, None, rules.env_arguments)
+            return deepmind_env(game, config.frames, rules, partial(wrapped, config=config))
+        env = wrapped(_cut_env(config, kwargs), config)
+        return prepared(preprocessed(env, config), config)
+
+
+@contextmanager
+def _errors_of_making(config: EnvConfig) -> Iterator[None]:
+    """Turn what the code of an env raises in the body into a UsageError with a suggestion."""
+    try:
+        yield
     except EnvError as error:
         raise UsageError(error.message, error.hint) from error
     except RlexpError:
         raise
     except (Exception, SystemExit) as error:  # the code of an env may raise anything
         raise _cannot_be_made(config, error) from error
+
+
+def _cut_env(config: EnvConfig, kwargs: Mapping[str, Any]) -> Env:
+    """Return the env as it is given, cut after its limit of steps."""
+    if is_task(config.env):
+        return CheckedEnv(SingleEnv(make_pool(replace(config, env_config=kwargs), 1, config.horizon)), config.env)
+    user_class = find_class(config.env)
+    if user_class is None and find_spec(config.env).entry_point is not None:
+        return _registered_env(config, config.horizon, kwargs)
+    if user_class is None:
+        env: Env = SingleEnv(registered_vector(config, 1, kwargs))
+    elif issubclass(user_class, VectorEnv):
+        env = SingleEnv(vector_of_class(user_class, config, 1, kwargs))
+    else:
+        env = user_class(**kwargs)
+    env = CheckedEnv(env, config.env)
+    return TimeLimit(env, config.horizon) if config.horizon else env
 
 
 def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
@@ -82,8 +111,9 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     Where an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]``
     under GAME_OVER, GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
     """
-    prepare_imports(modules_of(config.env), config.modules)
-    vector = _native_vector_env(config, num_envs)
+    with _errors_of_making(config):
+        prepare_imports(config.named_modules, config.modules)
+        vector = native_vector_env(config, num_envs)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
@@ -99,6 +129,13 @@ def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
     vector = make_vector_env(config, 1)
     vector.close()
     return vector.single_observation_space, vector.single_action_space
+
+
+def action_grid(config: EnvConfig) -> Array | None:
+    """Return the env's action ``[A, *shape]`` of each number that an agent chooses; None: the env takes the numbers."""
+    env = make_env(config)
+    env.close()
+    return env.grid if isinstance(env, DiscreteActions) else None
 
 
 def make_filmed_env(config: EnvConfig) -> Vector:
@@ -131,72 +168,21 @@ def _atari_steps_per_second(config: EnvConfig) -> float:
 
 
 def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str, Any]) -> Env:
-    limit = _episode_limit(find_spec(config.env), horizon)
-    with _without_advice_on_versions():
+    limit = episode_limit(find_spec(config.env), horizon)
+    with without_advice_on_versions():
         env = gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
     return CheckedEnv(env, config.env)
 
 
-@contextmanager
-def _without_advice_on_versions() -> Iterator[None]:
-    """Keep Gymnasium from saying that an id has a later version: the results of an experiment are those of its id."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*The environment .* is out of date", DeprecationWarning)
-        yield
-
-
-def _prepared(env: Env, config: EnvConfig) -> Env:
+def prepared(env: Env, config: EnvConfig) -> Env:
     """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
     check_layout(config.env, env.observation_space)
-    if config.frames is not None and _changes_images(env.observation_space, config.frames):
+    if config.frames is not None and changes_images(env.observation_space, config.frames):
         size = config.frames.size_of(env.observation_space.shape or ())
         env = ScaledFrames(env, size, grayscale=config.frames.makes_grey)
     if config.discretize_actions is not None and isinstance(env.action_space, Box):
         env = DiscreteActions(env, config.env, config.discretize_actions)
     return env
-
-
-def _native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
-    if find_class(config.env) is not None:
-        return None
-    spec = find_spec(config.env)
-    if config.frames is not None and config.is_deepmind_atari:
-        rules = atari_rules(spec.kwargs, config.env_config, config.horizon)
-        native = can_be_native(spec, rules)
-        return make_native_games(rules, config.frames, num_envs, config.num_threads) if native else None
-    entry_point = str(spec.vector_entry_point).lower()
-    # An env with wrappers of its own has no native form.
-    if spec.vector_entry_point is None or any(word in entry_point for word in NOT_NATIVE) or spec.additional_wrappers:
-        return None
-    kwargs = dict(config.env_config)
-    limit = _episode_limit(spec, config.horizon)
-    if limit is not None:
-        kwargs["max_episode_steps"] = limit
-    try:
-        with _without_advice_on_versions():
-            vector = gym.make_vec(config.env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    except TypeError as error:
-        raise _cannot_be_made(config, error) from error
-    if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP and not _needs_preparing(vector, config):
-        return vector
-    vector.close()
-    return None
-
-
-def _needs_preparing(vector: Vector, config: EnvConfig) -> bool:
-    changed = config.frames is not None and _changes_images(vector.single_observation_space, config.frames)
-    return changed or (config.discretize_actions is not None and isinstance(vector.single_action_space, Box))
-
-
-def _changes_images(space: gym.Space[Any], frames: FrameConfig) -> bool:
-    if not is_image(space) or space.shape is None:
-        return False
-    return frames.makes_grey or space.shape[:2] != frames.size_of(space.shape)
-
-
-def _episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
-    limits = [limit for limit in (spec.max_episode_steps, horizon) if limit is not None]
-    return min(limits, default=None)
 
 
 def _cannot_be_made(config: EnvConfig, error: BaseException) -> UsageError:
@@ -208,6 +194,8 @@ def _argument_hint(config: EnvConfig, error: BaseException) -> str | None:
     """Return how a class of the user's own gets its arguments; None for errors that are about something else."""
     if not isinstance(error, TypeError) or find_class(config.env) is None:
         return None
+    if "'num_envs'" in str(error):
+        return "a class of vector envs is made with the keyword argument num_envs: write def __init__(self, num_envs)"
     if config.env_config and re.search("unexpected keyword argument|required positional argument", str(error)):
         arguments = ", ".join(f"{name}=..." for name in config.env_config)
         return f"env_config gives keyword arguments: write def __init__(self, {arguments})"

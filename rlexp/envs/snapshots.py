@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from rlexp.envs.actions import ActionBounds
 from rlexp.envs.frames import AreaMean
 
 Array = NDArray[Any]
@@ -226,7 +227,7 @@ def _stateless_name(value: Any) -> str | None:
         return value.__name__
     if isinstance(value, EnvSpec):
         return value.id
-    return _type_name(value) if isinstance(value, Logger | AreaMean) else None
+    return _type_name(value) if isinstance(value, Logger | AreaMean | ActionBounds) else None
 
 
 def _type_name(value: object) -> str:

@@ -134,11 +134,9 @@ def _wrapper_for(space: Space[Any]) -> str:
     """Return how to wrap an env such that its observations become numbers."""
     kept = [name for name, part in space.items() if _can_be_vector(part)] if isinstance(space, Dict) else []
     if not kept:
-        return "wrap the env so that its observations are numbers, and name your class as env: package.module:Class"
-    return (
-        f"write a class MyEnv(gymnasium.Wrapper) around gymnasium.wrappers.FilterObservation(env, {kept}), "
-        "and name it as env: my_module:MyEnv"
-    )
+        return "write a wrapper whose observations are numbers, and name it: env_wrappers: [package.module:Class]"
+    keys = ", ".join(map(str, kept))
+    return f"write env_wrappers: [{{gymnasium.wrappers:FilterObservation: {{filter_keys: [{keys}]}}}}]"
 
 
 def check_layout(env: str, observation_space: Space[Any]) -> None:

@@ -30,7 +30,8 @@ def replay_bytes(experiment: Experiment) -> int:
 def bytes_per_transition(experiment: Experiment) -> int | None:
     """Return the bytes of one transition of full replay, an upper bound; None where only the env knows it."""
     config, replay = experiment.config, experiment.config.replay
-    if replay is None or not is_atari(experiment.env) or config.preprocessor_pref != "deepmind":
+    is_prepared_only = config.effective_preprocessor_pref == "deepmind" and not config.env_wrappers
+    if replay is None or not is_atari(experiment.env) or not is_prepared_only:
         return None
     frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
     if replay.on_device and config.num_gpus:

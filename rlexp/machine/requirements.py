@@ -20,7 +20,8 @@ from importlib.machinery import (
 )
 from pathlib import Path
 
-from rlexp.config.keys.env_ids import package_of
+from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, package_of, several_agents
+from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.config.plan import Plan
 from rlexp.errors import ConfigError, Problem
@@ -42,10 +43,24 @@ def check_requirements(plan: Plan) -> None:
     for (_, env), place in plan.env_places.items():
         problems += (Problem(place, f"env {env}: {message}", hint) for message, hint in _faults(env, plan.modules))
     for part, place in plan.part_places:
-        faults = _faults_of_class(part.name, plan.modules)
+        faults = _faults_of_class(part.name, plan.modules, part.base)
         problems += (Problem(place, f"{part.key} {part.name}: {message}", hint) for message, hint in faults)
+    for tracker, place in plan.tracker_places:
+        if not is_installed(tracker):
+            problems.append(Problem(place, *missing_tracker(tracker)))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def missing_tracker(name: TrackerName) -> tuple[str, str]:
+    """Return that a tracker's library is missing, and what to do."""
+    return f"track: {name} is not installed", f"pip install 'rlexp[{name}]'"
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported; a mere folder of that name, such as wandb leaves, is none."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def _is_missing(name: str, plan: Plan) -> bool:
@@ -58,21 +73,27 @@ def _missing(name: str) -> tuple[str, str]:
 
 def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
     """Yield what can be known to be missing of an env, and what to do."""
-    package = package_of(env)
-    if package is not None and importlib.util.find_spec(package.module) is None:
-        yield f"{package.module} is not installed", f"pip install '{package.requirement}'"
-    if modules_of(env):
-        yield from _faults_of_class(env, modules)
+    others, package, provider = several_agents(env), package_of(env), brought_by(env)
+    if others is not None:
+        yield others, ONE_AGENT
+    elif provider is not None and len(provider.packages) > 1:
+        packages = " and ".join(provider.packages)
+        yield f"the packages {packages} both bring it", f"uninstall one of them, or write env: {provider.value}"
+    elif package is not None:
+        if importlib.util.find_spec(package.module) is None:
+            yield f"{package.module} is not installed", f"pip install '{package.requirement}'"
+    elif modules_of(env):
+        yield from _faults_of_class(env, modules, "gymnasium.Env")
 
 
-def _faults_of_class(name: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
-    """Yield what is missing of ``package.module:Class``, and what to do."""
+def _faults_of_class(name: str, modules: UserModules, base: str) -> Iterator[tuple[str, str | None]]:
+    """Yield what is missing of ``package.module:Class``, which derives from ``base``, and what to do."""
     module, _, class_name = name.rpartition(":")
     found = find_module(module, modules.folders)
     if found is None:
         yield _missing(module)
     else:
-        yield from _class_faults(class_name, found)
+        yield from _class_faults(class_name, found, base)
 
 
 def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
@@ -110,7 +131,7 @@ def _find_in(folders: Sequence[str], name: str) -> ModuleSpec | None:
     return package
 
 
-def _class_faults(name: str, module: ModuleSpec) -> Iterator[tuple[str, str | None]]:
+def _class_faults(name: str, module: ModuleSpec, base: str) -> Iterator[tuple[str, str | None]]:
     """Yield what the source of a module says against its class ``name``; nothing where the source does not show it."""
     if not name.isidentifier() or module.origin is None or not module.origin.endswith(".py"):
         return
@@ -126,37 +147,37 @@ def _class_faults(name: str, module: ModuleSpec) -> Iterator[tuple[str, str | No
     if name not in names.defined:
         close = get_close_matches(name, names.defined, n=1)
         yield f"module {module.name} has no {name}", f"did you mean {close[0]}?" if close else None
-    elif name in names.no_envs:
+    elif base and name in names.underived:
         yield (
-            f"{name} ({module.origin}:{names.no_envs[name]}) is not a gymnasium.Env",
-            "name a class that derives from gymnasium.Env",
+            f"{name} ({module.origin}:{names.underived[name]}) is not a {base}",
+            f"name a class that derives from {base}",
         )
 
 
 class _Names:
-    """The names that a module's source defines at its top, and those that cannot be classes of envs."""
+    """The names that a module's source defines at its top, and those that cannot be classes derived from another."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.defined: set[str] = set()
-        self.no_envs: dict[str, int] = {}
+        self.underived: dict[str, int] = {}
         """With their lines: functions, and classes without a base."""
         self.may_have_more = False
         """Whether it has names that its source does not show."""
         for node in tree.body:
             self._add(node)
 
-    def _is_no_env(self, base: ast.expr) -> bool:
-        return isinstance(base, ast.Name) and (base.id in self.no_envs or base.id in dir(builtins))
+    def _is_underived(self, base: ast.expr) -> bool:
+        return isinstance(base, ast.Name) and (base.id in self.underived or base.id in dir(builtins))
 
     def _add(self, node: ast.stmt) -> None:
         match node:
             case ast.ClassDef(bases=bases, keywords=keywords):
                 self.defined.add(node.name)
-                if not keywords and all(map(self._is_no_env, bases)):
-                    self.no_envs[node.name] = node.lineno
+                if not keywords and all(map(self._is_underived, bases)):
+                    self.underived[node.name] = node.lineno
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.defined.add(node.name)
-                self.no_envs[node.name] = node.lineno
+                self.underived[node.name] = node.lineno
                 self.may_have_more |= node.name == "__getattr__"
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 self.may_have_more |= any(alias.name == "*" for alias in names)

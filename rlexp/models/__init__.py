@@ -3,6 +3,13 @@
 Only shapes are imported here: who needs a network imports its module, and torch with it where it is made of torch.
 """
 
-from rlexp.models.network_config import ActorCriticConfig, HeadConfig, QNetworkConfig, TorsoConfig, torso_config_of
+from rlexp.models.network_config import (
+    ActorCriticConfig,
+    CustomTorso,
+    HeadConfig,
+    QNetworkConfig,
+    TorsoConfig,
+    torso_config_of,
+)
 
-__all__ = ["ActorCriticConfig", "HeadConfig", "QNetworkConfig", "TorsoConfig", "torso_config_of"]
+__all__ = ["ActorCriticConfig", "CustomTorso", "HeadConfig", "QNetworkConfig", "TorsoConfig", "torso_config_of"]

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import ConvFilter
+from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""
+
+
+@dataclass(frozen=True)
+class CustomTorso:
+    """A torso of the user's own, which every process that builds the network imports for itself."""
+
+    user_class: UserClass
+    modules: UserModules
+    """Where its module may lie."""
+    observation_space: gym.Space[Any]
+    """Of what the network sees."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +43,22 @@ class TorsoConfig:
     post_fcnet_activation: str
     zero_mean: bool
     """Whether the bytes of an image are scaled to -1 .. 1 instead of 0 .. 1."""
+    custom: CustomTorso | None = None
+    """What takes the place of all these layers."""
 
 
-def torso_config_of(config: CommonConfig) -> TorsoConfig:
-    """Return the torso that ``config`` describes."""
+def torso_config_of(
+    config: CommonConfig, observation_space: gym.Space[Any] | None = None, modules: UserModules = NO_MODULES
+) -> TorsoConfig:
+    """Return the torso that ``config`` describes for observations of a (checked) space.
+
+    ``modules`` may be imported; they and the space are for a torso of the user's own only.
+    """
     model = config.model
+    custom = None
+    if model.custom_model is not None:
+        assert observation_space is not None
+        custom = CustomTorso(model.custom_model, modules, _seen_space(observation_space, config))
     return TorsoConfig(
         fcnet_hiddens=tuple(model.fcnet_hiddens),
         fcnet_activation=model.fcnet_activation,
@@ -38,8 +66,24 @@ def torso_config_of(config: CommonConfig) -> TorsoConfig:
         conv_activation=model.conv_activation,
         post_fcnet_hiddens=tuple(model.post_fcnet_hiddens),
         post_fcnet_activation=model.post_fcnet_activation,
-        zero_mean=config.preprocessor_pref == "rllib" and model.zero_mean,
+        zero_mean=config.effective_preprocessor_pref == "rllib" and model.zero_mean,
+        custom=custom,
     )
+
+
+def _seen_space(space: gym.Space[Any], config: CommonConfig) -> gym.spaces.Box:
+    """Return the space of what a torso of the user's own sees: of bytes as they are, or of float32.
+
+    Standardised observations have no bounds.
+    """
+    assert space.shape is not None
+    is_standardised = config.observation_filter != "NoFilter"
+    if isinstance(space, gym.spaces.Box) and not is_standardised:
+        if space.dtype == np.uint8:
+            return space
+        return gym.spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+    low, high = (-np.inf, np.inf) if is_standardised else (0.0, 1.0)
+    return gym.spaces.Box(low, high, space.shape, np.float32)
 
 
 @dataclass(frozen=True)

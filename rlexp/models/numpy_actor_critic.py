@@ -30,7 +30,7 @@ class NumpyActorCritic:
         if not can_be(config):
             raise ValueError("only fully connected networks have a NumPy form")
         self._config = config
-        self._layers: tuple[Linear, ...] = ()
+        self._layers: tuple[Linear, ...]  # not before ``load``
         self._log_std: Array | None = None
 
     def load(self, weights: Mapping[str, Array]) -> None:
@@ -62,8 +62,8 @@ class NumpyActorCritic:
 
 
 def can_be(config: ActorCriticConfig) -> bool:
-    """Return whether a NumPy form of a network exists: for vectors."""
-    return len(config.observation_shape) == 1
+    """Return whether a NumPy form of a network exists: of our own layers for vectors."""
+    return config.torso.custom is None and len(config.observation_shape) == 1
 
 
 def _head(weights: Mapping[str, Array], name: str) -> Linear:

@@ -35,7 +35,7 @@ class NumpyQNetwork:
         self._torso_activations = torso_activations(config.torso)
         self._num_head_layers = len(config.head.hiddens) + 1
         self._centers_bytes = config.sees_byte_vectors
-        self._layers: tuple[Linear, ...] = ()
+        self._layers: tuple[Linear, ...]  # not before ``load``: without layers, an observation would be its own output
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Copy the weights of a ``QNetwork``, by the names of its ``state_dict``."""
@@ -53,8 +53,9 @@ class NumpyQNetwork:
 
 
 def can_be(config: QNetworkConfig) -> bool:
-    """Return whether a NumPy form of a network exists: for vectors, without noise, with the mean return alone."""
-    return len(config.observation_shape) == 1 and not config.head.noisy and config.head.num_atoms == 1
+    """Return whether a NumPy form exists: of our own layers for vectors, without noise, with the mean return alone."""
+    sees_vectors = config.torso.custom is None and len(config.observation_shape) == 1
+    return sees_vectors and not config.head.noisy and config.head.num_atoms == 1
 
 
 def _dueling(advantage: Sequence[Linear], value: Sequence[Linear]) -> Iterator[Linear]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 
 from rlexp.models.network_config import QNetworkConfig
@@ -16,9 +17,11 @@ def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
     import torch
 
     from rlexp.models.q_network import QNetwork
+    from rlexp.models.weights import named_weights
 
-    with torch.device("meta"):  # without memory for them
-        return {name: tuple(parameter.shape) for name, parameter in QNetwork(config).state_dict().items()}
+    # Without memory for them; but code of the user's own may read numbers.
+    with torch.device("meta") if config.torso.custom is None else nullcontext():
+        return {name: tuple(weight.shape) for name, weight in named_weights(QNetwork(config)).items()}
 
 
 def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

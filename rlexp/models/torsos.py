@@ -12,6 +12,7 @@ from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import misfit
 from rlexp.errors import UsageError
 from rlexp.models.network_config import BYTE_CENTER, TorsoConfig
+from rlexp.models.user_torso import UserTorso
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -89,12 +90,14 @@ class ImageTorso(nn.Module):
 
 def make_torso(
     shape: tuple[int, ...], config: TorsoConfig, sees_byte_vectors: bool = False
-) -> VectorTorso | ImageTorso:
+) -> VectorTorso | ImageTorso | UserTorso:
     """Return the torso for observations of ``shape``: ``(N,)`` or, for images, ``(H, W, C)``.
 
     ``sees_byte_vectors`` is that of a network's config. Raises UsageError where the convolutions of ``config`` do not
-    fit.
+    fit, or its class of the user's own makes no torso.
     """
+    if config.custom is not None:
+        return UserTorso(config.custom)
     if len(shape) == 3:
         height, width, channels = shape
         return ImageTorso((height, width, channels), config)

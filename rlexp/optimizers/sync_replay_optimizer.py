@@ -68,8 +68,8 @@ class SyncReplayOptimizer:
         return self._learner.num_updates
 
     def start(self) -> None:
-        """Publish the first weights."""
-        self._publish_weights()
+        """Publish the first weights: nobody is due for newer ones yet, and nobody has any."""
+        self._source.publish(self._learner.num_updates, self._learner.get_weights())
 
     def step(self, should_stop: ShouldStop = never) -> None:
         """Take the samples that have arrived; learn once per complete round."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import STORAGE_PREFIX, SlotRange
 from rlexp.replay.storage import Storage
@@ -16,7 +18,8 @@ class RowRing:
     """:class:`~rlexp.replay.rows.Rows` in one storage; their keys are their insertion numbers.
 
     Row ``key`` is in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
-    follows from the slot and the number of rows added, and is not stored.
+    follows from the slot and the next row's key, and is not stored. After :meth:`clear` keys go on at
+    the next multiple of the capacity, so that no key is given twice and the first row is in slot 0 again.
     """
 
     def __init__(self, capacity: int, storage: Storage) -> None:
@@ -25,6 +28,7 @@ class RowRing:
             raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
         self.capacity = self.num_slots = capacity
         self.num_added = 0
+        self.next_key = 0
         self._storage = storage
 
     @property
@@ -65,11 +69,12 @@ class RowRing:
         for run in runs:
             self._storage.write(run.start, batch.slice(run.rows.start, run.rows.stop))
         self.num_added += count
+        self.next_key += count
         return runs
 
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``, with their KEYS ``[B]`` (int64)."""
-        newest = self.num_added - 1
+        newest = self.next_key - 1
         keys = newest - (newest - slots) % self.capacity
         return self._storage.read(slots).with_columns(**{KEYS: keys})
 
@@ -78,7 +83,7 @@ class RowRing:
 
     def locate(self, keys: Array) -> tuple[Array, Array]:
         """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""
-        held = (keys >= self.num_added - self.size) & (keys < self.num_added)
+        held = (keys >= self.next_key - self.size) & (keys < self.next_key)
         return keys % self.capacity, held
 
     def state(self) -> dict[str, Any]:
@@ -92,8 +97,17 @@ class RowRing:
             raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
         rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
         num_added = int(state["num_added"])
+        first_key = self.next_key - self.num_added
         self._storage.load(rows, min(num_added, self.capacity))
         self.num_added = num_added
+        self.next_key = first_key + num_added
+
+    def keys(self) -> Array:
+        return np.arange(self.next_key - self.size, self.next_key)
+
+    def clear(self) -> None:
+        self.next_key = -(-self.next_key // self.capacity) * self.capacity
+        self.num_added = 0
 
     def close(self) -> None:
         """Give the storage's memory back; the second call does nothing."""

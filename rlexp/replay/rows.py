@@ -1,4 +1,4 @@
-"""Rows: what a replay buffer needs of the object that keeps its rows, in its own memory or shared with the workers."""
+"""Rows: what a sampler needs of the object that keeps its rows, in its own memory or shared with the workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SlotRange(NamedTuple):
 class Rows(Protocol):
     """The newest rows, each with a key, its own for ever, and in a slot, which another row may have later.
 
-    A buffer owns them. Adding is three calls: :meth:`unpack`, :meth:`retire`, :meth:`write`.
+    A sampler owns them. Adding is three calls: :meth:`unpack`, :meth:`retire`, :meth:`write`.
     """
 
     capacity: int
@@ -82,6 +82,14 @@ class Rows(Protocol):
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned; raises CheckpointError when it does not fit."""
+        ...
+
+    def keys(self) -> Array:
+        """Return the keys ``[size]`` of the rows held, oldest first; with several writers, each one's oldest first."""
+        ...
+
+    def clear(self) -> None:
+        """Forget every row; the keys of later rows are new ones."""
         ...
 
     def close(self) -> None:

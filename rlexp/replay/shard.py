@@ -10,9 +10,9 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import rows_of, split_state
 from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
+from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rlexp.replay.storage import STORAGES
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 
@@ -58,7 +58,7 @@ class ShardStats:
 
 
 class ReplayShard:
-    """A replay buffer, the check of ``learning_starts``, counters, and a random stream of its own.
+    """A sampler, the check of ``learning_starts``, counters, and a random stream of its own.
 
     The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
     copies what it is given and returns copies, so neither side can change the other's rows. A batch
@@ -68,7 +68,7 @@ class ReplayShard:
     def __init__(self, config: ReplayConfig, seed: int, rows: Rows | None = None) -> None:
         """Start empty; the same seed and the same calls give the same batches. ``rows`` are shared with workers."""
         self._config = config
-        self._buffer = _make_buffer(config, _own_rows(config) if rows is None else rows)
+        self._sampler = _make_sampler(config, _own_rows(config) if rows is None else rows)
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._num_sampled = 0
         self._num_stale_priorities = 0
@@ -80,8 +80,8 @@ class ReplayShard:
         get the highest priority so far. Raises ValueError, with nothing added, for a TD error that
         is not finite and for columns that are not those of the first batch.
         """
-        batch, td_errors = self._buffer.rows.unpack(sent)
-        self._buffer.add(batch, None if td_errors is None else self._priorities(td_errors))
+        batch, td_errors = self._sampler.rows.unpack(sent)
+        self._sampler.add(batch, None if td_errors is None else self._priorities(td_errors))
         return len(batch)
 
     def replay(self, beta: float | None = None) -> SampleBatch | None:
@@ -89,10 +89,10 @@ class ReplayShard:
 
         ``beta`` (0 to 1) is for agents that anneal it; by default it is the config's.
         """
-        if self._buffer.rows.num_added < max(self._config.learning_starts, 1):
+        if self._sampler.rows.num_added < max(self._config.learning_starts, 1):
             return None
         beta = self._config.beta if beta is None else beta
-        batch = self._buffer.sample(self._config.train_batch_size, beta, self._rng)
+        batch = self._sampler.sample(self._config.train_batch_size, beta, self._rng)
         self._num_sampled += len(batch)
         return batch
 
@@ -101,19 +101,19 @@ class ReplayShard:
 
         Raises ValueError, with nothing changed, for a TD error that is not finite.
         """
-        dropped = self._buffer.update_priorities(keys, self._priorities(td_errors))
+        dropped = self._sampler.update_priorities(keys, self._priorities(td_errors))
         self._num_stale_priorities += dropped
         return dropped
 
     def stats(self) -> ShardStats:
         """Return what it holds and has done so far."""
         return ShardStats(
-            size=self._buffer.rows.size,
-            capacity=self._buffer.rows.capacity,
-            num_added=self._buffer.rows.num_added,
+            size=self._sampler.rows.size,
+            capacity=self._sampler.rows.capacity,
+            num_added=self._sampler.rows.num_added,
             num_sampled=self._num_sampled,
             num_stale_priorities=self._num_stale_priorities,
-            nbytes=self._buffer.nbytes,
+            nbytes=self._sampler.nbytes,
         )
 
     def state(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class ReplayShard:
         An array is a view of the shard's own memory or a :class:`~rlexp.checkpoint.state_codec.LazyArray`.
         """
         return {
-            **self._buffer.state(),
+            **self._sampler.state(),
             "prioritized": self._config.prioritized,
             "rng": self._rng.bit_generator.state,
             "num_sampled": self._num_sampled,
@@ -141,18 +141,18 @@ class ReplayShard:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned: the next batches are the same, bit for bit.
 
-        Raises CheckpointError when the state is of another kind of buffer, capacity or alpha.
+        Raises CheckpointError when the state is of another kind of replay, capacity or alpha.
         """
         if state["prioritized"] != self._config.prioritized:
             raise CheckpointError("a state of prioritized replay does not fit uniform replay, nor the reverse")
-        self._buffer.load(state)
+        self._sampler.load(state)
         self._rng.bit_generator.state = state["rng"]
         self._num_sampled = int(state["num_sampled"])
         self._num_stale_priorities = int(state["num_stale_priorities"])
 
     def close(self) -> None:
         """Give the memory of the rows back; the second call does nothing."""
-        self._buffer.rows.close()
+        self._sampler.rows.close()
 
     def _priorities(self, td_errors: Array) -> Array:
         """Return p = abs(delta) + epsilon ``[B]`` (Schaul et al. 2016, section 3.3); the buffer applies alpha."""
@@ -164,8 +164,8 @@ def split_evenly(total: int, shards: int) -> int:
     return -(-total // shards)
 
 
-def _make_buffer(config: ReplayConfig, rows: Rows) -> ReplayBuffer:
-    return PrioritizedReplayBuffer(rows, config.alpha) if config.prioritized else UniformReplayBuffer(rows)
+def _make_sampler(config: ReplayConfig, rows: Rows) -> Sampler:
+    return PrioritizedSampler(rows, config.alpha) if config.prioritized else UniformSampler(rows)
 
 
 def _own_rows(config: ReplayConfig) -> RowRing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ class Episodes:
     """Env steps ``[E]``."""
     reported: Array
     """Whether they count for the reported returns ``[E]``; episodes that explore much do not."""
+    own_metrics: Mapping[str, Array] = field(default_factory=dict)
+    """The metrics that the user's callbacks gave those that are reported, by name; values of those that have one."""
 
     @staticmethod
     def join(parts: Sequence[Episodes]) -> Episodes:
@@ -32,7 +34,14 @@ class Episodes:
             np.concatenate([part.returns for part in parts]),
             np.concatenate([part.lengths for part in parts]),
             np.concatenate([part.reported for part in parts]),
+            join_metrics([part.own_metrics for part in parts]),
         )
+
+
+def join_metrics(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the values of all parts by name, in order."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: np.concatenate([part[name] for part in parts if name in part]) for name in names}
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlexp.rollout.episodes import EpisodeCounter
+from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep
+from rlexp.rollout.episodes import EpisodeCounter, Finished
 from rlexp.sample_batch import Array
 
 ShouldStop = Callable[[], bool]
@@ -79,6 +80,8 @@ class PlayedEpisodes:
     num_env_steps: int
     """Of all envs together, those of unfinished episodes too."""
     seconds: float
+    own_metrics: Mapping[str, Array] = field(default_factory=dict)
+    """The metrics that the user's callbacks gave them, by name; values of those that have one."""
 
     @property
     def is_complete(self) -> bool:
@@ -95,56 +98,93 @@ def ignore_progress(num_ended: int, num_env_steps: int) -> None:
     """Do nothing with a report."""
 
 
+@dataclass(frozen=True)
+class EvaluationWatch:
+    """Who is told how an evaluation goes."""
+
+    report: ReportProgress = ignore_progress
+    hooks: EpisodeHooks | None = None
+    """Calls the user's hooks for the episodes that count."""
+
+
+UNWATCHED = EvaluationWatch()
+
+
 def play_episodes(
     policy: ActingPolicy,
     env: VectorEnv[Any, Any, Any],
     num_episodes: int,
     seed: int,
     limits: EvaluationLimits,
-    report: ReportProgress = ignore_progress,
+    watch: EvaluationWatch = UNWATCHED,
 ) -> PlayedEpisodes:
     """Play whole episodes, fewer than ``num_episodes`` where ``limits`` end them.
 
     Each of the M envs plays its fixed share of the episodes: taking the first ones to finish instead
     would favour the short ones.
     """
-    share = _Shares(num_episodes, env.num_envs)
+    share = _Shares(num_episodes, env.num_envs, watch.hooks)
     started = reported = now = time.monotonic()
-    obs, _ = env.reset(seed=seed)
+    obs, infos = env.reset(seed=seed)
+    share.begin(obs, infos)
     steps = 0
     while not share.is_complete and steps < limits.max_steps:
         if limits.should_stop() or (limits.timeout_s is not None and now - started >= limits.timeout_s):
             break
-        obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
+        actions = policy.compute_actions(obs)
+        obs, rewards, terminated, truncated, infos = env.step(actions)
         steps += 1
-        share.add(rewards, terminated | truncated, infos)
+        share.add(VectorStep(share.resetting, obs, actions, rewards, terminated, truncated, infos))
         now = time.monotonic()
         if now - reported >= REPORT_PERIOD_S:
             reported = now
-            report(len(share.returns), steps * env.num_envs)
+            watch.report(len(share.returns), steps * env.num_envs)
     returns, lengths = np.array(share.returns), np.array(share.lengths, np.int64)
-    return PlayedEpisodes(returns, lengths, num_episodes, steps * env.num_envs, now - started)
+    num_env_steps, seconds = steps * env.num_envs, now - started
+    return PlayedEpisodes(returns, lengths, num_episodes, num_env_steps, seconds, share.own_metrics())
 
 
 class _Shares:
-    """Counts the episodes of each env up to its share."""
+    """Counts the episodes of each env up to its share, and tells ``hooks`` of those."""
 
-    def __init__(self, num_episodes: int, num_envs: int) -> None:
+    def __init__(self, num_episodes: int, num_envs: int, hooks: EpisodeHooks | None) -> None:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self._missing = np.array([len(range(env, num_episodes, num_envs)) for env in range(num_envs)])
         self._episodes = EpisodeCounter(num_envs)
+        self._hooks = hooks
 
     @property
     def is_complete(self) -> bool:
         """Whether every env has played its share."""
         return not self._missing.any()
 
-    def add(self, rewards: Array, ended: Array, infos: Mapping[str, Any]) -> None:
-        """Count one step of every env; the arguments are those of ``EpisodeCounter.add``."""
-        finished = self._episodes.add(rewards, ended, infos)
-        if finished is None:
-            return
+    @property
+    def resetting(self) -> Array:
+        """Whether each env's next step is no env step but its reset ``[M]``."""
+        return self._episodes.resetting
+
+    def begin(self, obs: Array, infos: Mapping[str, Any]) -> None:
+        """Begin with what the reset of all envs returned."""
+        if self._hooks is not None:
+            self._hooks.playing = self._missing > 0
+            self._hooks.note_first_reset(obs, infos)
+            self._hooks.begin()
+
+    def add(self, step: VectorStep) -> None:
+        """Count one step of every env."""
+        finished = self._episodes.add(step.rewards, step.terminated | step.truncated, step.infos)
+        if finished is not None:
+            self._count(finished)
+        if self._hooks is not None:
+            self._hooks.playing = self._missing > 0
+            self._hooks.after_step(step, finished)
+
+    def own_metrics(self) -> dict[str, Array]:
+        """Return the own metrics of the episodes, by name."""
+        return {} if self._hooks is None else self._hooks.drain_metrics()
+
+    def _count(self, finished: Finished) -> None:
         counted = self._missing[finished.envs] > 0
         self.returns += finished.returns[counted].tolist()
         self.lengths += finished.lengths[counted].tolist()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from rlexp.errors import TrialError
+from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.fleet_member import (
     FAILURES_IN_A_ROW,
     FAILURES_IN_WINDOW,
@@ -107,7 +107,12 @@ class Fleet:
             member.lost = ""
 
     def failed(self, worker: Worker, error: Exception) -> None:
-        """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row."""
+        """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row.
+
+        What the user's callbacks raise is raised at once: a replacement would only fail again.
+        """
+        if isinstance(error, CallbackError) or isinstance(getattr(error, "cause", None), CallbackError):
+            raise error
         member = self._with_room[worker]
         if isinstance(error, (ActorLostError, ArgumentLostError)):
             if worker not in self._pool.cluster_state().lost:  # else remove_lost_workers handles all of its node

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlexp.n_step_returns import n_step_returns
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, SampleBatch, new
 
@@ -31,21 +32,9 @@ class NStep:
         equation 2 of Horgan et al. (2018) with the true number of steps. Each output of the policy is a column
         under its name for OBS, and under ``new(name)`` for NEW_OBS.
         """
-        shape = (num_starts, stream.valid.shape[1])
-        returns = np.zeros(shape, np.float32)
-        folded = np.zeros(shape, np.intp)
-        alive = stream.valid[:num_starts].copy()
-        bootstraps = np.ones(shape, bool)
-        for k in range(min(self.n_step, stream.num_steps)):
-            # Starts so late that the stream does not reach k steps further are no longer alive.
-            window, starts = slice(k, k + num_starts), slice(0, stream.num_steps - k)
-            discounted = np.float32(self.gamma**k) * stream.rewards[window]
-            returns[starts] += np.where(alive[starts], discounted, np.float32(0))
-            folded[starts] += alive[starts]
-            bootstraps[starts] &= ~(alive[starts] & stream.terminated[window])
-            alive[starts] &= ~(stream.terminated[window] | stream.truncated[window])
+        returns, num_folded, bootstraps = n_step_returns(stream, num_starts, self.n_step, self.gamma)
         steps, envs = np.nonzero(stream.valid[:num_starts])
-        folded = folded[steps, envs]
+        folded = num_folded[steps, envs]
         ends = steps + folded
         columns = {
             OBS: stream.obs[steps, envs],

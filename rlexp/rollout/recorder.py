@@ -14,11 +14,15 @@ from gymnasium.vector import VectorEnv
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import TrialError
 from rlexp.policy import Outputs, Policy, Weights
+from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment, SampleTime
 from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig
 from rlexp.sample_batch import Array
+
+ENV = "env"
+"""The part of a recorder's state that has the envs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +61,17 @@ class Recorder(Protocol):
         ...
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next fragment depends on but weights; None where that cannot be read."""
+        """Return all that the next fragment depends on but weights; None where that cannot be read.
+
+        Where only the states of the user's callbacks can be read, it has nothing else: no ``ENV``.
+        """
         ...
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        """Continue from what ``state`` returned, as a new recorder; False, with nothing changed, if it cannot."""
+        """Continue from what ``state`` returned, as a new recorder.
+
+        False where the envs cannot: then only the user's callbacks have continued.
+        """
         ...
 
     def stop(self) -> None:
@@ -72,8 +82,15 @@ class Recorder(Protocol):
 class FragmentRecorder:
     """A Recorder that records when ``record`` is called; owns the vector env and the policy that acts in it."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], policy: Policy, config: RolloutConfig, seed: int) -> None:
-        """Reset the envs with ``seed``."""
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        policy: Policy,
+        config: RolloutConfig,
+        seed: int,
+        hooks: EpisodeHooks | None = None,
+    ) -> None:
+        """Reset the envs with ``seed``; ``hooks`` are called for its episodes, from the first ``record`` on."""
         self._env = env
         self._policy = policy
         self._config = config
@@ -81,13 +98,18 @@ class FragmentRecorder:
         self._filter = None if config.observation_filter is None else MeanStdFilter(config.observation_filter)
         self._weights_version = 0
         self._episodes = EpisodeCounter(env.num_envs)
-        first_obs, _ = env.reset(seed=seed)
+        first_obs, infos = env.reset(seed=seed)
+        self._hooks = hooks
+        if hooks is not None:
+            hooks.note_first_reset(first_obs, infos)
         self._obs = self._seen(first_obs)
 
     def record(self, num_steps_sampled: int) -> Recording:
         started = time.perf_counter()
         acting_s = stepping_s = 0.0
-        num_envs = self._env.num_envs
+        num_envs, hooks = self._env.num_envs, self._hooks
+        if hooks is not None:
+            hooks.begin()
         fragment = self._empty_fragment()
         outputs: list[Outputs] = []
         rewards = np.empty(fragment.rewards.shape)
@@ -95,7 +117,8 @@ class FragmentRecorder:
         fragment.valid[0] = ~self._episodes.resetting
         for t in range(fragment.num_steps):
             acting_from = time.perf_counter()
-            actions, output = self._policy.act(self._obs, self._episodes.resetting, num_steps_sampled + t * num_envs)
+            resetting = self._episodes.resetting
+            actions, output = self._policy.act(self._obs, resetting, num_steps_sampled + t * num_envs)
             outputs.append(output)
             fragment.obs[t] = self._obs
             fragment.actions[t] = actions
@@ -108,6 +131,9 @@ class FragmentRecorder:
             finished = self._episodes.add(rewards[t], terminated | truncated, infos)
             if finished is not None:
                 episodes.append(Episodes(finished.returns, finished.lengths, self._reported[finished.envs]))
+            if hooks is not None:
+                step = VectorStep(resetting, next_obs, actions, rewards[t], terminated, truncated, infos)
+                hooks.after_step(step, finished)
             self._obs = self._seen(next_obs)
         fragment.obs[-1] = self._obs
         _refuse_not_finite(fragment.obs, "an observation")
@@ -122,7 +148,7 @@ class FragmentRecorder:
                 # Of small arrays, ``np.array`` makes one in a third of the time of ``np.stack``.
                 outputs={name: np.array([output[name] for output in outputs]) for name in outputs[-1]},
             ),
-            episodes=Episodes.join(episodes),
+            episodes=self._joined(episodes),
             observed=None if self._filter is None else self._filter.drain(),
             weights_version=self._weights_version,
             time=SampleTime(time.perf_counter() - started, acting_s, stepping_s),
@@ -138,10 +164,12 @@ class FragmentRecorder:
 
     def state(self) -> dict[str, Any] | None:
         snapshot = take_snapshot(self._env)
-        if snapshot is None:
-            return None
-        return {
-            "env": snapshot,
+        hooks = None if self._hooks is None else self._hooks.state()
+        if snapshot is None or (self._hooks is not None and hooks is None):
+            return None if self._hooks is None else {"hooks": self._hooks.callbacks_state()}
+        state = {} if hooks is None else {"hooks": hooks}
+        return state | {
+            ENV: snapshot,
             "obs": self._obs,
             "episodes": self._episodes.state(),
             "policy": self._policy.state(),
@@ -149,17 +177,26 @@ class FragmentRecorder:
         }
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        if not restore_snapshot(self._env, state["env"]):
+        if ENV not in state or not restore_snapshot(self._env, state[ENV]):
+            if self._hooks is not None:
+                self._hooks.load_callbacks(state.get("hooks"))
             return False
         self._obs = state["obs"]
         self._episodes.load(state["episodes"])
         self._policy.load(state["policy"])
+        if self._hooks is not None:
+            self._hooks.load(state.get("hooks"))
         if self._filter is not None:
             self._filter.load(state["filter"])
         return True
 
     def stop(self) -> None:
         self._env.close()
+
+    def _joined(self, parts: list[Episodes]) -> Episodes:
+        """Return the episodes of a fragment, with their own metrics where there are hooks."""
+        episodes = Episodes.join(parts)
+        return episodes if self._hooks is None else replace(episodes, own_metrics=self._hooks.drain_metrics())
 
     def _seen(self, obs: Array) -> Array:
         return obs if self._filter is None else self._filter(obs)

@@ -18,11 +18,12 @@ from rlexp.rollout.accumulators import (
     FragmentAccumulator,
     refuse_unended_episodes,
 )
+from rlexp.rollout.episode_hooks import EpisodeHooks, make_episode_hooks
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.recorder import FragmentRecorder, Recorder, Recording, RecordingAhead
+from rlexp.rollout.recorder import ENV, FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
 from rlexp.seeding import derive_seed
@@ -45,7 +46,7 @@ class RolloutWorker:
         self._policy_acts = not spec.rollout.sample_async
         acting_policy = self._policy if self._policy_acts else spec.make_policy()
         env_seed = derive_seed(spec.seed, "worker", spec.index, "env")
-        recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed)
+        recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed, _make_hooks(spec, env))
         self._recorder: Recorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
@@ -83,10 +84,15 @@ class RolloutWorker:
         return sent, self._info(sent, recordings, SampleTime(folding_s, folding_s=folding_s))
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next call of ``sample`` depends on but weights; None where that cannot be read."""
+        """Return all that the next call of ``sample`` depends on but weights; None where that cannot be read.
+
+        Where the envs cannot be read, it has the states of the user's callbacks alone.
+        """
         recorder = self._recorder.state()
         if recorder is None:
             return None
+        if ENV not in recorder:  # steps that wait belong to episodes that do not go on
+            return {"recorder": recorder}
         packer = None if self._packer is None else self._packer.state()
         return {"recorder": recorder, "accumulator": self._accumulator.state(), "packer": packer}
 
@@ -138,6 +144,14 @@ def _make_packer(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> FramePacker
         return None
     whole_episodes = spec.rollout.batch_mode == "complete_episodes"
     return FramePacker(env.num_envs, refuse_unended_episodes if whole_episodes else refuse_large_fragment)
+
+
+def _make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks | None:
+    if spec.callbacks is None:
+        return None
+    reported = spec.rollout.reported_envs
+    callbacks = spec.callbacks.make(f"worker {spec.index}")
+    return make_episode_hooks(callbacks, env, spec.index, None if reported is None else np.array(reported))
 
 
 def _make_accumulator(spec: WorkerSpec, num_envs: int) -> Accumulator:

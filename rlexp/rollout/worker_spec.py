@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from rlexp.policy import Policy
 from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.filters import Moments
+from rlexp.rollout.user_callbacks import CallbackClasses
 from rlexp.sample_batch import SampleBatch, WrittenRows
 
 MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
@@ -60,3 +61,5 @@ class WorkerSpec:
     rollout: RolloutConfig
     row_writer: RowWriter | None = None
     """What writes its transitions into replay; None: they are sent."""
+    callbacks: CallbackClasses | None = None
+    """The user's classes with hooks for its episodes; None: there are none."""

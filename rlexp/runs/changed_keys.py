@@ -6,19 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.command_line import shown_override
 from rlexp.errors import ResumeError
 from rlexp.runs.row_columns import flatten
 
 _WHAT_IT_RUNS_ON: Final = (
-    *(
-        "checkpoint_freq",
-        "checkpoint_at_end",
-        "checkpoint_evaluation_episodes",
-        "keep_checkpoints_num",
-        "checkpoint_score_attr",
-        "max_failures",
-    ),
-    *("reuse_actors", "storage"),
+    *("checkpoint_freq", "checkpoint_at_end", "checkpoint_evaluation_episodes"),
+    *("keep_checkpoints_num", "checkpoint_score_attr", "max_failures", "reuse_actors", "storage", "track"),
     *("config/num_workers", "config/num_cpus_per_worker", "config/num_gpus_per_worker", "config/num_gpus"),
     *("config/num_learners", "config/num_cpus_per_learner"),
     *("config/min_num_workers", "config/placement", "config/optimizer/num_cpus_per_shard"),
@@ -64,7 +58,8 @@ def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Pat
         key = text.partition("=")[0].strip().removeprefix("config.")
         for name in keys:
             if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
-                message = f"-o {text}: {name} cannot change when {where} is resumed, because its trials differ in it"
+                given = shown_override(text)
+                message = f"{given}: {name} cannot change when {where} is resumed, because its trials differ in it"
                 raise ResumeError(message, what_can_change(CHANGEABLE))
 
 

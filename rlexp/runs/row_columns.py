@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rlexp.config.keys.metric_names import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
+from rlexp.json_file import plain
 
 ITERATION: Final = "training_iteration"
 
@@ -39,3 +40,13 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a row that are there, by their flat names; a list gives one name for each item."""
+    for name, value in flatten(row).items():
+        value = plain(value)
+        items = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for index, item in items:
+            if isinstance(item, int | float) and not isinstance(item, bool):
+                yield (name if index is None else f"{name}/{index}"), float(item)

@@ -22,6 +22,7 @@ from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text, sync
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.last_row import earlier_rewards, is_row, last_row, rows_at
+from rlexp.runs.recording import NoTrackers, RunTrackers, TrialTracker
 from rlexp.runs.row_columns import ITERATION
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
@@ -71,6 +72,8 @@ class RunDirectory:
         self.record = record
         self.copies = CheckpointCopies(folder_of(record))
         """Of the checkpoints of trials that have a storage."""
+        self.trackers: RunTrackers = NoTrackers()
+        """Of the rows of trials whose experiment has ``track``; started and closed by the command."""
         self._lock = lock
         self._written_s = -math.inf
         self._due_s = math.inf
@@ -182,6 +185,10 @@ class RunDirectory:
         """Return where the trial's files belong."""
         return self.path / derived_name(trial.name)
 
+    def trackers_of(self, trial: Trial) -> Sequence[TrialTracker]:
+        """Return what records the rows of a trial beside its files."""
+        return self.trackers.of(trial, self.trial_directory(trial), self.record)
+
     def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Record a result row."""
         self.record.trial(trial.name).add_result(row)
@@ -273,8 +280,7 @@ def _read_missed(folder: Path, record: TrialRecord) -> None:
     missed = [path for path in list_checkpoints(folder) if iteration_of(path) >= record.iterations]
     if row[ITERATION] > record.iterations:
         record.add_result(row)
-        rewards = dict(earlier_rewards(folder))
-        record.best_episode_reward_mean = max(rewards.values(), default=None)
+        record.best_episode_reward_mean = max((reward for _, reward in earlier_rewards(folder)), default=None)
     rows = rows_at(folder, {iteration_of(path) for path in missed})
     for path in reversed(missed):
         record.add_checkpoint(path, rows.get(iteration_of(path), {}))

@@ -58,6 +58,12 @@ class ChildProcess:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
+    def send(self, message: Message) -> None:
+        """Write it a further line; waits while it does not read. Raises OSError or ValueError where it has ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
     def message(self, timeout_s: float) -> Message | None:
         """Return its next message, or None where it has ended; raises TimeoutError where none comes in time."""
         deadline_s = time.monotonic() + timeout_s
@@ -137,9 +143,12 @@ class OutputTail:
             self._kept = (self._kept + data)[-OUTPUT_BYTES:]
 
 
-def answer(serve: Callable[[Message, Send], None]) -> None:
-    """Run the process's own side: pass the request to ``serve``, and its messages to the command."""
-    if sys.platform == "linux":
+def answer(serve: Callable[[Message, Send], None], *, ends_with_command: bool = True) -> None:
+    """Run the process's own side: pass the request to ``serve``, and its messages to the command.
+
+    ``ends_with_command``: it is killed where the command is; others end by themselves once stdin has ended.
+    """
+    if ends_with_command and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.agents.board.trusted_code import TrustedCode
+from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
+from rlexp.config.space.grid import TRACK
 from rlexp.errors import ConfigError, TrialError, UsageError
 from rlexp.runs.secrets import masked
 from rlexp.transport.board import Task
@@ -37,8 +39,8 @@ class SubmittedTask:
 
     @property
     def resolved(self) -> str:
-        """The experiment with every key and its seed, as it is on the board."""
-        return self.task.file
+        """The experiment with every key and its seed, as its run keeps it: with the trackers of this user only."""
+        return resolved_yaml(self.plan)
 
 
 def task_of(plan: Plan) -> SubmittedTask:
@@ -54,14 +56,26 @@ def task_of(plan: Plan) -> SubmittedTask:
         raise UsageError(message, f"let the env read it from the environment of its machine, or {_WITHOUT}")
     name, config = trial.experiment.name, trial.experiment.config
     assert config.board_keys is not None  # joinable_trial has refused the others
-    task = Task(new_task_id(name), name, config.board_keys.actors, file=resolved_yaml(plan))
+    task = Task(new_task_id(name), name, config.board_keys.actors, file=resolved_yaml(_without_trackers(plan)))
     return SubmittedTask(task, plan, trial, plan.sources[0].read_text(encoding="utf-8"))
+
+
+def _without_trackers(plan: Plan) -> Plan:
+    """Return the plan as it passes a board: trackers are those of the user who submits, and of nobody who reads it."""
+    experiments = tuple(
+        replace(each, resolved={key: value for key, value in each.resolved.items() if key != TRACK})
+        for each in plan.experiments
+    )
+    untracked = {"track": TrackConfig()}
+    trials = tuple(replace(trial, experiment=trial.experiment.model_copy(update=untracked)) for trial in plan.trials)
+    return replace(plan, experiments=experiments, trials=trials, tracker_places=())
 
 
 def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
     """Return what the text of a task makes; raises UsageError where nobody has submitted it, or it names foreign code.
 
-    The results of a run are evaluated on this machine later, in the env that its file names.
+    The text is whatever the board says, and the run that is made for it may be evaluated and resumed on this machine
+    later: in the env that it names, and with the places that it names.
     """
     if not task.file:
         raise UsageError(f"task {task.id} was not submitted: it is trained by rlexp run --board", "see its results")
@@ -69,7 +83,7 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
         path = Path(folder) / "task.yaml"
         path.write_text(task.file, encoding="utf-8")
         try:
-            plan = load_plan([path], options=LoadOptions(module_folders=()))
+            plan = _without_trackers(load_plan([path], options=LoadOptions(module_folders=(), packaged_agents=False)))
         except ConfigError as error:
             raise TrialError(
                 f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it"
@@ -77,6 +91,9 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
     trial = joinable_trial(plan.trials, _WITHOUT)
     experiment = trial.experiment
     arguments = {**experiment.config.env_config, **experiment.config.evaluation_config.env_config}
+    for key in _ON_THIS_MACHINE:
+        if getattr(experiment, key) is not None:
+            raise UsageError(f"task {task.id} has the key {key}, which rlexp submit refuses", "ask who put it there")
     obstacle = trusted.obstacle(experiment.env, arguments, plan.modules.imports, experiment.config.user_parts())
     if obstacle is not None:
         raise UsageError(f"task {task.id} {obstacle.message}", obstacle.hint)

@@ -17,6 +17,7 @@ from rlexp.submission.experiment_task import SubmittedTask, described, task_of, 
 from rlexp.submission.submission import Submission, SubmissionDisplay, TaskPlace
 from rlexp.submission.task_run import RunPlace, TaskRun, run_of_task
 from rlexp.submission.task_watch import TaskWatch, put
+from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.credentials import ActorKeys
@@ -76,7 +77,10 @@ class Submitter:
                 put(board, submitted.task)
                 self._display.on_submitted(submitted.task.id)
                 return Submitted(submitted.task.id)
-            with TaskRun.create(submitted, options.place, self._display) as run:
+            with (
+                Trackers.started((submitted.trial,), options.place.out, self._display) as trackers,
+                TaskRun.create(submitted, options.place, self._display, trackers) as run,
+            ):
                 try:
                     put(board, submitted.task)
                 except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from rlexp.display import Display
 from rlexp.errors import ResumeError, UsageError
 from rlexp.runs.last_row import last_row
 from rlexp.runs.recorders import TrialRecorder
+from rlexp.runs.recording import RunTrackers
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.runs.run_record import RUN_FILE, RecordedError, Status, read_run_record
 from rlexp.submission.experiment_task import SubmittedTask
@@ -46,7 +47,11 @@ class TaskRun:
         self._submitted, self._trial, self._display = submitted, submitted.trial, display
         self._folder = directory.trial_directory(self._trial)
         self._recorder = TrialRecorder(
-            self._folder, trial_parameters(self._trial), (), self._trial.experiment.config.AGENT_COLUMNS
+            self._folder,
+            trial_parameters(self._trial),
+            (),
+            self._trial.experiment.config.AGENT_COLUMNS,
+            directory.trackers_of(self._trial),
         )
         self.last_row = last_row(self._folder)
         """The newest one that is recorded."""
@@ -55,10 +60,13 @@ class TaskRun:
         directory.trial_status(self._trial, Status.RUNNING)
 
     @classmethod
-    def create(cls, submitted: SubmittedTask, place: RunPlace, display: Display) -> TaskRun:
-        """Make the directory; raises as ``RunDirectory.create`` does."""
+    def create(
+        cls, submitted: SubmittedTask, place: RunPlace, display: Display, trackers: RunTrackers | None = None
+    ) -> TaskRun:
+        """Make the directory; raises as ``RunDirectory.create`` does. ``trackers`` are of the user of this command."""
         usual_name = submitted.trial.experiment.name
         directory = RunDirectory.create(place.out, usual_name, place.name, place.command, overwrite=place.overwrite)
+        directory.trackers = trackers or directory.trackers
         try:
             directory.write_experiments([submitted.source], submitted.resolved)
             directory.start([submitted.trial], submitted.plan.modules)
@@ -109,6 +117,7 @@ class TaskRun:
         self.last_row = row
         self.directory.trial_result(self._trial, row)
         self._display.on_result(self._trial, row)
+        self._note_all(self.directory.trackers.drain_notes())
 
     def hold(self, row: dict[str, Any]) -> None:
         """Record a row with the next one, or at the end: an evaluation that has not ended may belong to it."""
@@ -135,9 +144,10 @@ class TaskRun:
         reason = problem or summary.reason or None
         failed = status is Status.ERROR
         error = RecordedError(reason or "the trainer gives no reason") if failed else None
-        self._recorder.end(status is Status.TERMINATED, None)
+        self._recorder.end(status, None)
         self.directory.trial_status(self._trial, status, error, None if failed else reason)
         self.directory.finish(status)
+        self._note_all(self.directory.trackers.finish())
         self._display.on_trial_end(self._trial, status, reason)
         self._display.finish(self.directory.record)
 
@@ -162,6 +172,10 @@ class TaskRun:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _note_all(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self._display.on_note(None, text)
 
     def _record_held(self) -> None:
         row, self._held = self._held, None

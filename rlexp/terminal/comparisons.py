@@ -24,10 +24,10 @@ from rlexp.number_format import (
     one_line,
     score,
 )
-from rlexp.results.axis import unit_of
-from rlexp.results.comparison import ComparedGroup, ComparedTrial, Comparison
-from rlexp.results.report import write_picture, write_report
-from rlexp.results.unscored import UnscoredGroup
+from rlexp.run_results.axis import unit_of
+from rlexp.run_results.comparison import ComparedGroup, ComparedTrial, Comparison
+from rlexp.run_results.report import write_picture, write_report
+from rlexp.run_results.unscored import UnscoredGroup
 from rlexp.terminal.importances import importance_as_json, importance_lines
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot

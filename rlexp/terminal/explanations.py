@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import AGENTS, agents_of_packages, experiment_class, find_agent
+from rlexp.config.keys.env_packages import provided_names
+from rlexp.config.keys.key_table import key_table
 from rlexp.config.reference.explain import (
     KeyReference,
     NamedValue,
@@ -41,6 +43,9 @@ def print_explanation(name: str | None) -> None:
     old = None if parts else find_old_key(name)
     if old is not None:
         parts = [_old(old)]
+    packaged = None if parts else find_agent(name)
+    if packaged is not None:
+        parts = [_packaged(packaged)]
     if not parts:
         raise UsageError(f"unknown name {name}", _hint(name))
     print("\n\n".join("\n".join(part) for part in parts))
@@ -67,8 +72,24 @@ def _explained(key: KeyReference) -> Iterator[str]:
     else:
         yield from _labelled("value", key.expects)
         yield from _labelled("default", _defaults(key))
+    installed = agents_of_packages() if key.path == ("run",) else ()
+    if installed:
+        yield from _labelled("others", ", ".join(installed))
+    if key.path == ("env",) and provided_names():
+        yield from _labelled("others", f"{', '.join(provided_names())}, of installed packages")
     if key.spellings:
         yield from _labelled("also", ", ".join(spelling for spelling in key.spellings))
+
+
+def _packaged(run: str) -> Iterator[str]:
+    """Yield a line for each key of an agent that a package brings, with its default."""
+    experiment_class(run)  # raises UsageError where that cannot be used
+    keys = [key for key in key_table(run).values() if not key.is_group]
+    width = max(len(".".join(key.path)) for key in keys)
+    for key in keys:
+        name = f"{'.'.join(key.path):{width}} "
+        yield from _wrapped("required" if key.required else shown_default(key.default), name, " " * len(name))
+    yield f"\nDefaults of {run}. rlexp explain KEY explains a key that {', '.join(AGENTS)} have as well."
 
 
 def _keys_of(group: KeyReference) -> Iterator[str]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rlexp.number_format import MISSING, bar, decimal, distinct_cuts, first_of, middle_cut, one_line, value_words
-from rlexp.results.importance import METHOD, Importance, KeyImportance
-from rlexp.results.sweep_results import SweepResults
+from rlexp.run_results.importance import METHOD, Importance, KeyImportance
+from rlexp.run_results.sweep_results import SweepResults
 from rlexp.terminal.lines import BOLD, aligned, painted
 
 _BAR: Final = 10

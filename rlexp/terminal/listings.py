@@ -11,7 +11,7 @@ from typing import Any, Final
 from rlexp.json_file import to_json
 from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score, size
-from rlexp.results.run_listing import DAMAGED, KILLED, Found
+from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
 from rlexp.runs.run_record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
 

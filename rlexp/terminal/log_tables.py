@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Final, TextIO
 
 from rlexp.number_format import MISSING
-from rlexp.results.event_files import AtStep, Figures, Run, RunContents, Summary
+from rlexp.run_results.event_files import AtStep, Figures, Run, RunContents, Summary
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlexp.errors import UsageError
 from rlexp.json_file import to_json
-from rlexp.results.event_files import (
+from rlexp.run_results.event_files import (
     AtStep,
     Figures,
     Follower,

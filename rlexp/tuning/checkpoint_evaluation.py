@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.errors import RlexpError
 from rlexp.number_format import score
-from rlexp.tuning.stop_condition import Reached
+from rlexp.tuning.stop_condition import Reached, reached
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
@@ -49,7 +49,13 @@ class CheckpointEvaluation:
         self._cost_s = 0.0
         """Of the last evaluation, or of what it might have taken if it was cut off."""
 
-    def confirms(self, reached: Reached, row: dict[str, Any]) -> bool:
+    def end_reason(self, stop: Mapping[str, float], row: dict[str, Any]) -> str | None:
+        """Return which value of ``stop`` ends the trial; a reward of training only where the weights have it too."""
+        found = reached(stop, row)
+        ends = found is not None and (not found.needs_evaluation or self.confirms(found, row))
+        return str(found) if ends else None
+
+    def confirms(self, goal: Reached, row: dict[str, Any]) -> bool:
         """Return whether the weights reach a goal too that the training reward in ``row`` has reached.
 
         False as well where it is too soon to play again. The figures of the evaluation are added to ``row``.
@@ -60,13 +66,13 @@ class CheckpointEvaluation:
             return False
         figures = self._play(self._agent.config.evaluation_timeout_s)
         if figures is None:
-            return self._counts_alone(reached)
+            return self._counts_alone(goal)
         row["evaluation"] = figures
-        played = figures[reached.metric.removesuffix("_all")]
-        if played >= reached.goal:
+        played = figures[goal.metric.removesuffix("_all")]
+        if played >= goal.goal:
             return True
         self._agent.add_event(
-            f"{reached}, but {self._num_episodes} episodes of an evaluation had {score(played)}: training continues"
+            f"{goal}, but {self._num_episodes} episodes of an evaluation had {score(played)}: training continues"
         )
         return False
 
@@ -83,12 +89,12 @@ class CheckpointEvaluation:
         """Let the learner go on."""
         self._held.close()
 
-    def _counts_alone(self, reached: Reached) -> bool:
+    def _counts_alone(self, goal: Reached) -> bool:
         """Return whether a reward counts whose evaluation had no end: not if it was cut off to stop the trial."""
         if self._should_stop():
             return False
         if self._num_episodes:
-            self._agent.add_event(f"{reached}; its evaluation was not over in time, so the reward alone counts")
+            self._agent.add_event(f"{goal}; its evaluation was not over in time, so the reward alone counts")
         return True
 
     @property

@@ -1,4 +1,4 @@
-"""The process that makes envs before a run does: ``python -m rlexp.tuning.preflight_process FD``.
+"""The process that makes envs and own networks before a run does: ``python -m rlexp.tuning.preflight_process FD``.
 
 Reads a request (JSON) from the first line of stdin, and writes messages to the descriptor FD: a line of JSON each, of
 the kinds ``stage`` (what begins now), ``report``, ``error`` and ``done``. When stdin ends, the command has ended: then
@@ -17,9 +17,10 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.capabilities import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
     Env,
@@ -34,6 +35,7 @@ from rlexp.envs import (
     make_filmed_env,
     observation_bytes,
     observation_shape,
+    spaces_of,
 )
 from rlexp.errors import ResourceError, RlexpError
 from rlexp.machine import Machine
@@ -50,7 +52,7 @@ def try_experiments(request: Message, send: Send) -> None:
     machine = Machine(**request["machine"])
     sizes: list[tuple[EnvConfig, int]] = []
     for data in request["experiments"]:
-        experiment = AGENTS[data["run"]].model_validate(data)
+        experiment = experiment_class(data["run"]).model_validate(data)
         env_config = env_config_of(experiment.env, experiment.config, modules)
 
         def begin(stage: str, experiment: Experiment = experiment) -> None:
@@ -63,6 +65,9 @@ def try_experiments(request: Message, send: Send) -> None:
             if request["copies_trials"]:
                 report = replace(report, notices=(*report.notices, *_replay_notices(experiment, env_config, size)))
             send("report", **asdict(report))
+        if experiment.config.model.custom_model is not None:
+            begin(f"making the network of {CUSTOM_MODEL}")
+            try_network(experiment, env_config)
         if experiment.config.replay is not None:
             begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
             check_replay_fits(experiment, env_config, size, machine)
@@ -91,6 +96,13 @@ def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str]
     return report, size
 
 
+def try_network(experiment: Experiment, env_config: EnvConfig) -> None:
+    """Make what acts, with the torso of the user's own; raises UsageError where that is none."""
+    from rlexp.agents.registry import policies_of  # and torch with the network: most experiments need neither here
+
+    policies_of(experiment).make_policy(experiment.config, *spaces_of(env_config), env_config.modules)
+
+
 def _replay_notices(experiment: Experiment, env_config: EnvConfig, size: int) -> Iterator[str]:
     """Yield that checkpoints leave replay out, which trials of a population copy; ``size``: bytes of an observation."""
     replay = experiment.config.replay
@@ -116,7 +128,8 @@ def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
     height, width = seen.shape[:2]
     if model.dim is not None and given.shape[:2] != (height, width) and not is_atari(experiment.env):
         yield f"images of {given.shape[0]}x{given.shape[1]} pixels are scaled to {height}x{width} (config.model.dim)"
-    if model.dim is None and model.conv_filters is None and max(height, width) > LARGE_IMAGE:
+    is_default = model.dim is None and model.conv_filters is None and model.custom_model is None
+    if is_default and max(height, width) > LARGE_IMAGE:
         yield f"images of {height}x{width} pixels make a large network: set config.model.dim or conv_filters"
 
 

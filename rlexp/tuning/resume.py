@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlexp.agents.restored_state import refuse_unloadable
 from rlexp.checkpoint import newest_manifest
+from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.variants.sweep import Sweep
@@ -36,6 +37,7 @@ from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
+from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
 from rlexp.tuning.board_task import checked_board, record_task, refuse_board_of_sweeps, task_failure_reported
 from rlexp.tuning.handed_task import ended_with_parent
@@ -79,7 +81,12 @@ def resume_run(
     options = replace(_options(path, debug, joining), board=board)
     board = checked_board(trials, board, display)
     cluster = cluster_for(plan, trials, display, options)
-    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+    with (
+        StopRequest(display.on_stop_request) as request,
+        Trackers.started(trials, options.out, display) as trackers,
+        RunDirectory.open(path) as directory,
+    ):
+        directory.trackers = trackers
         if overrides:
             directory.write_resolved(resolved_yaml(plan))
         _fetch_missing(directory, trials, display)
@@ -164,7 +171,12 @@ def resume_sweep(
     require_searcher(sweep, Path(heading.folder))
     options = _options(path, debug, joining)
     cluster = cluster_for(plan, plan.everything, display, options)
-    with StopRequest(display.on_stop_request) as request, RunDirectory.open(path) as directory:
+    with (
+        StopRequest(display.on_stop_request) as request,
+        Trackers.started(plan.everything, options.out, display) as trackers,
+        RunDirectory.open(path) as directory,
+    ):
+        directory.trackers = trackers
         _fetch_missing(directory, plan.everything, display)
         past = restored(sweep, path)
         confirming = restored_confirmation(past.state, path)
@@ -259,5 +271,7 @@ def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
         key = text.partition("=")[0].strip().removeprefix("config.")
         for axis in heading.axes:
             if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}."):
-                message = f"-o {text}: {axis} cannot change when a sweep is resumed, because it is searched"
+                message = (
+                    f"{shown_override(text)}: {axis} cannot change when a sweep is resumed, because it is searched"
+                )
                 raise ResumeError(message, "rlexp sweep starts a new sweep with another space")

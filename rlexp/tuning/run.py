@@ -24,6 +24,7 @@ from rlexp.search.trial_source import FixedTrials, TrialSource
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
+from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
 from rlexp.tuning.board_task import checked_board, record_task, task_failure_reported
 from rlexp.tuning.handed_task import ended_with_parent
@@ -60,8 +61,10 @@ def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
     name = usual_name(plan)
     with (
         StopRequest(display.on_stop_request) as request,
+        Trackers.started(plan.trials, options.out, display) as trackers,
         RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
     ):
+        directory.trackers = trackers
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
         record_task(directory, plan.trials, board)

@@ -20,6 +20,7 @@ from rlexp.search.journal import Heading, Journal, read_heading, study_member
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
+from rlexp.trackers import Trackers
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.run import RunOptions, cluster_for, run_in_session
 from rlexp.tuning.stop_request import StopRequest
@@ -36,9 +37,11 @@ def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures:
     name = usual_name(plan)
     with (
         StopRequest(display.on_stop_request) as request,
+        Trackers.started(plan.everything, options.out, display) as trackers,
         RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
         begun_journal(plan, directory, allow_failures) as journal,
     ):
+        directory.trackers = trackers
         state = SearchState(sweep, make_searcher(sweep, study_member(directory.path)))
         display.follow(state.standings)
         session = make_session(cluster, plan, options)

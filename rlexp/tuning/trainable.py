@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from rlexp.agents.registry import agent_class
+from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
 from rlexp.runs.files import TrialFiles
@@ -30,8 +31,9 @@ from rlexp.tuning.board_task import board_link
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
-from rlexp.tuning.stop_condition import iteration_bounds, reached, writes_checkpoint
+from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
 from rlexp.tuning.task_reports import TaskReports, save_into
+from rlexp.tuning.unreported_metrics import unreported_metrics
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
@@ -120,7 +122,7 @@ class ExperimentTrainable(tune.Trainable):
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
             stopped, over_time = self._files.stop_requested(), self._is_over_time()
             ended = self._end_reason(over_time)
-            reason = ended or self._reached(row)
+            reason = ended or self._evaluation.end_reason(self._experiment.stop, row)
             done = stopped or reason is not None
             moves = self._files.move_requested()
             now = datetime.now().astimezone()
@@ -130,6 +132,7 @@ class ExperimentTrainable(tune.Trainable):
                 "timestamp": int(now.timestamp()),
                 "trial_name": self._assignment.trial.name,
             }
+            self._events += unreported_metrics(self._experiment, row, self._last_row)
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
             checkpoint = self._save_when_due(row, done, stopped or ended or moves, milestone)
@@ -239,12 +242,6 @@ class ExperimentTrainable(tune.Trainable):
             reports.save_when_due(save)
         self._events += reports.drain_events()
 
-    def _reached(self, row: dict[str, Any]) -> str | None:
-        """Return which value of ``stop`` ends the trial; a reward of training only where its weights have it too."""
-        found = reached(self._experiment.stop, row)
-        ends = found is not None and (not found.needs_evaluation or self._evaluation.confirms(found, row))
-        return str(found) if ends else None
-
     def _end_reason(self, over_time: bool) -> str | None:
         """Return why the trial is over whatever its ``stop`` says; None where nothing of that kind has happened."""
         if self._reports is not None and self._reports.is_cancelled:
@@ -263,6 +260,7 @@ class ExperimentTrainable(tune.Trainable):
         if not cut_short:
             self._evaluation.add_figures(row)
         path = self._agent.save(checkpoint_directory(self._files.folder, iteration), self._metadata(row))
+        announce_checkpoint(self._agent.callbacks, path, row)
         kept = self._files.put_checkpoint(path)
         if experiment.config.monitor:
             pictures, fps = self._agent.film()

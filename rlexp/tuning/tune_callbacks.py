@@ -107,7 +107,8 @@ class TrialEvents(tune.Callback):
         if self._cluster is not None:
             self._cluster.look(alive)
         self._directory.write_when_due()
-        for text in [*self._source.drain_notes(), *self._directory.copies.drain_notes()]:
+        directory = self._directory
+        for text in [*self._source.drain_notes(), *directory.copies.drain_notes(), *directory.trackers.drain_notes()]:
             self._display.on_note(None, text)
         self._display.tick()
 
@@ -238,7 +239,7 @@ class TrialEvents(tune.Callback):
         ending = self._source.on_end(trial, finished, error)
         recorder = self._recorders.pop(trial.name, None)
         if recorder is not None:
-            recorder.end(ending.status is not Status.ERROR, ending.score)
+            recorder.end(ending.status, ending.score)
             recorder.close()
         self._watch.end(trial)
         if self._cluster is not None:
@@ -254,6 +255,7 @@ class TrialEvents(tune.Callback):
                 self._source.hyperparameters(trial),
                 self._source.hparams_metrics,
                 trial.experiment.config.AGENT_COLUMNS,
+                self._directory.trackers_of(trial),
             )
         return self._recorders[trial.name]
 

@@ -70,7 +70,7 @@ def run_trials(
             if not directory.is_lost:
                 status = events.conclude()  # of trials that Tune left as they were, while their recorders are open
                 stop_file.unlink(missing_ok=True)
-    for text in directory.copies.finish():
+    for text in [*directory.copies.finish(), *directory.trackers.finish()]:
         display.on_note(None, text)
     return status
 

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import UsageError
@@ -39,17 +39,28 @@ def find_class(what: str, name: str, base: type[Class], base_name: str) -> type[
     derived from ``base``, which the user knows as ``base_name``: what a file gives as arguments is for such classes
     only, and ``os:system`` would run it.
     """
-    module_name, _, class_name = name.partition(":")
+    return derived(what, name, find_object(what, name), base, base_name)
+
+
+def find_object(what: str, name: str) -> Any:
+    """Return what is called ``package.module:name``; its module is imported. Raises UsageError where there is none."""
+    module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         message = f"{what} {name}: module {module_name} cannot be imported: {error}"
         raise UsageError(message, WHERE_MODULES_ARE) from error
-    found = getattr(module, class_name, None)
+    found = getattr(module, attribute, None)
     if found is None:
-        close = difflib.get_close_matches(class_name, dir(module), n=1)
+        close = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"did you mean {close[0]}?" if close else None
-        raise UsageError(f"{what} {name}: module {module_name} has no {class_name}", hint)
+        raise UsageError(f"{what} {name}: module {module_name} has no {attribute}", hint)
+    return found
+
+
+def derived(what: str, name: str, found: Any, base: type[Class], base_name: str) -> type[Class]:
+    """Return ``found``, which ``name`` names, if it is a class derived from ``base``; raises UsageError if not."""
     if not isinstance(found, type) or not issubclass(found, base):
+        class_name = name.partition(":")[2]
         raise UsageError(f"{what} {name}: {class_name} is not a {base_name}", f"it must derive from {base_name}")
     return found

@@ -27,7 +27,7 @@ from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import OBS
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning.resume import resume_run
-from tests.envs import ENDLESS_ENV, PIXEL_ENV
+from tests.envs import COUNTING_ENV, ENDLESS_ENV, PIXEL_ENV
 from tests.sent_rows import whole
 
 REPOSITORY = Path(__file__).parents[2]
@@ -148,6 +148,32 @@ def test_the_horizon_cuts_episodes() -> None:
 @pytest.mark.key("env_config")
 def test_the_env_config_reaches_the_env() -> None:
     assert observed(PIXEL_ENV, env_config={"size": 16}, preprocessor_pref=None) == (16, 16, 3)
+
+
+@pytest.mark.key("env_wrappers")
+def test_wrappers_change_what_is_trained_and_evaluated() -> None:
+    wrappers = ["tests.wrappers:InTwoParts", {"tests.wrappers:Paid": {"reward": 3.0}}]
+    config = {"env_wrappers": wrappers, "evaluation_interval": 1, "evaluation_num_episodes": 1, "horizon": 5}
+    agent = make_agent(
+        COUNTING_ENV, **DQNConfig.model_validate(config).model_dump(exclude={"model"}, exclude_unset=True)
+    )
+    row = agent.train()
+    assert agent.network_config().observation_shape == (2,)
+    assert row["episode_reward_mean"] == pytest.approx(3.0 * row["episode_len_mean"])
+    assert row["evaluation"]["episode_reward_mean"] == pytest.approx(3.0 * row["evaluation"]["episode_len_mean"])
+    agent.stop()
+
+
+@pytest.mark.key("model.custom_preprocessor")
+def test_custom_preprocessor_decides_what_the_network_sees() -> None:
+    model = ModelConfig.model_validate({"custom_preprocessor": {"tests.wrappers:Only": {"factor": 0.5}}})
+    agent = make_agent(COUNTING_ENV, {"custom_preprocessor": model.custom_preprocessor})
+    assert agent.network_config().observation_shape == (1,)
+    (sample,) = agent.source.poll(0)
+    seen = whole(agent.pool.get(sample.batch, 1.0))[OBS]
+    assert set(seen[:, 0] * 2) <= {float(step) for step in range(13)}
+    assert (seen % 1 == 0.5).any(), "half of an odd step's number"
+    agent.stop()
 
 
 REGISTERS = """

@@ -13,7 +13,7 @@ import pytest
 
 from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn import players
-from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
@@ -249,10 +249,10 @@ def test_evaluations_see_what_training_saw(synchronize: bool, tmp_path: Path, mo
     experiment = {"name": "e", "run": "DQN", "env": COUNTING_ENV, "config": agent.config.model_dump(mode="json")}
     path = agent.save(tmp_path / "checkpoint_000001", {"experiment": experiment})
     policies = [WatchingPolicy(), WatchingPolicy()]
-    monkeypatch.setattr(DQNAgent, "make_policy", lambda *args, **kwargs: policies[0])
+    monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args, **kwargs: policies[0])
     agent.evaluate(2)
     agent.stop()
-    monkeypatch.setattr(DQNAgent, "make_policy", lambda *args, **kwargs: policies[1])
+    monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args, **kwargs: policies[1])
     evaluate_checkpoint(path, EvaluationRequest(2))
     kept = read_checkpoint(path).arrays["filters"]
     counts = kept["count"][:, None]

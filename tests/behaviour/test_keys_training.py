@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
-from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.config.load import load_plan
 from rlexp.errors import ConfigError
 from rlexp.policy import LearnResult
@@ -159,7 +159,7 @@ def test_evaluations_explore_as_they_are_told(
     evaluation: dict[str, Any], epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make_dqn(IDENTITY_ENV, exploration_final_eps=0.4, evaluation_config=evaluation)
-    monkeypatch.setattr(DQNAgent, "make_policy", lambda *args: RightPolicy())
+    monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args: RightPolicy())
     returns = agent.evaluate(800).returns
     agent.stop()
     # A random action is right in one case of four.

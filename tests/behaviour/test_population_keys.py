@@ -107,7 +107,7 @@ OF_ENVS_AND_PROCESSES = {
         "num_gpus",
     ),
     *("num_cpus_for_driver", "env_config", "preprocessor_pref", "replay_storage", "discretize_actions", "monitor"),
-    *("v_min", "v_max", "board"),
+    *("v_min", "v_max", "board", "env_wrappers", "callbacks"),
 }
 """Keys that are not tried here."""
 EMPTYING = {"buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay"}

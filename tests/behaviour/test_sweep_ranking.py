@@ -23,12 +23,12 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard_lines
 from rlexp.display.summary import summary_lines
-from rlexp.results.axis import Axis
-from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.run_results.axis import Axis
+from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status, read_run_record
+from rlexp.runs.run_record import read_run_record
 from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search
@@ -59,7 +59,7 @@ class RecordedWorld(World):
         self._directory.trial_result(trial, row)
 
     def _close(self, trial: Trial, ending: Ending) -> None:
-        self.recorders[trial.name].end(ending.status is not Status.ERROR, ending.score)
+        self.recorders[trial.name].end(ending.status, ending.score)
         self.recorders[trial.name].close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.results.run_folders import MadeTrial, make_run
+from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 TIMEOUT_S = 60.0
 EXPERIMENT = "a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 100}, config: {num_workers: 0}}\n"

@@ -17,7 +17,7 @@ import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
 from tests.cli.forked_commands import rlexp, rlexp_in_new_process
-from tests.unit.results.event_writing import frames, histogram, scalar, start, write
+from tests.unit.run_results.event_writing import frames, histogram, scalar, start, write
 
 COMMAND = [sys.executable, "-m", "rlexp", "logs"]
 

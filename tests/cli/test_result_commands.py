@@ -16,7 +16,7 @@ import pytest
 from rlexp.runs.recorders import TensorBoardRecorder
 from tests.cli import forked_commands
 from tests.cli.forked_commands import rlexp_in_new_process
-from tests.unit.results.run_folders import MadeTrial, make_run, row
+from tests.unit.run_results.run_folders import MadeTrial, make_run, row
 
 
 def rlexp(*arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +110,7 @@ def test_letters_outside_the_encoding_are_replaced(run: Path) -> None:
 def test_only_what_a_command_needs_is_imported(run: Path) -> None:
     program = (
         "import sys, rlexp.cli\n"
-        "assert 'rlexp.results.comparison' not in sys.modules\n"
+        "assert 'rlexp.run_results.comparison' not in sys.modules\n"
         "try:\n    rlexp.cli.main()\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'matplotlib', 'jinja2'} & set(sys.modules)\n"

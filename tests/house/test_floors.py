@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
     "__init__": 13,
+    "api": 12,
     "cli": 12,
     "commands": 11,
     "terminal": 10,
@@ -19,7 +20,8 @@ FLOORS = {
     "joined_actors": 7,
     "optimizers": 7,
     "display": 6,
-    "results": 6,
+    "run_results": 6,
+    "trackers": 7,
     "rollout": 6,
     "sessions": 5,
     "search": 5,
@@ -36,12 +38,14 @@ FLOORS = {
     "user_code": 1,
     "config": 0,
     "sample_batch": 0,
+    "n_step_returns": 0,
     "schedules": 0,
     "seeding": 0,
     "json_file": 0,
     "number_format": 0,
     "line_width": 0,
     "errors": 0,
+    "callbacks": 0,
 }
 FLOORS_OF_CONFIG = {
     "load": 11,
@@ -61,18 +65,18 @@ FLOORS_OF_CONFIG = {
     "yaml": 0,
 }
 """The same within ``config``: a file's way from text to trials goes up."""
-GROUND = {"sample_batch", "schedules", "seeding", "json_file", "number_format", "errors"}
+GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "json_file", "number_format", "errors"}
 """What every room may use, also its neighbours on the ground floor."""
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.
 STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "sessions"}, {"rollout", "search"}]
-STRANGERS += [{"joined_actors", room} for room in ("replay", "runs", "sessions", "search", "display", "results")]
+STRANGERS += [{"joined_actors", room} for room in ("replay", "runs", "sessions", "search", "display", "run_results")]
 
 LIBRARIES = {
     "ray.tune": {"tuning"},
     "ray": {"tuning", "sessions", "task_pool"},
     "torch": {"models", "agents"},
-    "gymnasium": {"envs", "models", "rollout", "agents"},
+    "gymnasium": {"envs", "models", "rollout", "agents", "callbacks"},
     "typer": {"cli", "commands"},
     "yaml": {"config"},
     "redis": {"transport"},
@@ -82,6 +86,11 @@ LIBRARIES = {
     "pika": {"transport"},
     "paho": {"transport"},
     "lz4": {"replay", "transport"},
+    "mlflow": {"trackers"},
+    "wandb": {"trackers"},
+    "onnx": {"agents"},
+    "onnxruntime": {"agents"},
+    "onnxscript": {"agents"},
 }
 KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
 CLIENT_FILES = {
@@ -91,6 +100,8 @@ CLIENT_FILES = {
     "google": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
     "grpc": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
     "cryptography": {"transport/signatures.py"},
+    "mlflow": {"trackers/mlflow_client.py"},
+    "wandb": {"trackers/wandb_client.py"},
 }
 
 

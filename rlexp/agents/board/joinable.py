@@ -7,9 +7,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import UsageError
 
+NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"
+"""Why an agent of another package has no board."""
 _LONGEST_NAME: Final = 50
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -24,6 +27,8 @@ def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
         raise UsageError(message, f"choose one of the variants with -o KEY=VALUE; or {without}")
     experiment = trials[0].experiment
     reason = experiment.config.board_obstacle
+    if experiment.run not in AGENTS:
+        reason = NOT_OURS
     if reason is not None:
         raise UsageError(f"actors cannot join {experiment.run} over a board: {reason}", without)
     return trials[0]

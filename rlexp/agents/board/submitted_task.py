@@ -48,7 +48,10 @@ class TrainerLimits:
 
 
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
-    """Return why the task may not be trained here; None where it may. Nothing of it is imported or made."""
+    """Return why the task may not be trained here; None where it may.
+
+    Nothing that it names is imported or made.
+    """
     if not task.file:
         return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
     try:
@@ -66,7 +69,9 @@ def _plan_of(text: str, trusted: TrustedCode) -> Plan:
     with tempfile.TemporaryDirectory(prefix="rlexp-task-") as folder:
         file = Path(folder, FILE_NAME)
         file.write_text(text, encoding="utf-8")
-        return load_plan([file], options=LoadOptions(trusted.modules.imports, module_folders=trusted.modules.folders))
+        modules = trusted.modules
+        options = LoadOptions(modules.imports, module_folders=modules.folders, packaged_agents=False)
+        return load_plan([file], options=options)
 
 
 def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:

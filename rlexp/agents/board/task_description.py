@@ -21,9 +21,10 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import EnvConfig, env_config_of, spaces_of
 from rlexp.envs.fingerprint import env_fingerprint
-from rlexp.errors import TrialError
+from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.joined_actor import ActorSettings
 from rlexp.joined_actors.weights_message import Shapes
+from rlexp.models import QNetworkConfig
 from rlexp.models.parameter_shapes import parameter_shapes
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
@@ -128,8 +129,8 @@ class SeatSpecs:
                 "install the same versions of the env and of Gymnasium at both ends",
             )
         self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + config.board.actors)
-        network = q_network_config(config, *spaces)
-        self.weights_shapes = parameter_shapes(network)
+        network = q_network_config(config, *spaces, modules)
+        self.weights_shapes = _shapes_of(network)
         """Of the weights that its players act with."""
         self._players = DQNPlayers(config, network, config.board.actors)
 
@@ -167,6 +168,17 @@ def actor_settings(config: DQNConfig, keys: ActorKeys, shapes: Shapes | None = N
         max_weights_bytes=int(board.max_weights_mb * 1e6),
         weights_shapes=shapes,
     )
+
+
+def _shapes_of(network: QNetworkConfig) -> Shapes:
+    """Return the shapes of a network's weights; raises TrialError where this machine cannot make it."""
+    try:
+        return parameter_shapes(network)
+    except UsageError as error:  # a torso of the user's own is missing here, or another one
+        raise TrialError(error.message, error.hint) from error
+    except ModuleNotFoundError as error:
+        message = f"its network is not made of fully connected layers alone, and needs {error.name}"
+        raise TrialError(f"{message}, which is not installed here", f"pip install {error.name}") from error
 
 
 def _config_class(experiment: Any) -> type[CommonConfig]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlexp.config.keys.env_ids import brought_by
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, modules_of
 
 
@@ -20,11 +21,16 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class TrustedCode:
-    """What was allowed with ``--allow-env`` and ``--import``."""
+    """What was allowed with ``--allow-env``, ``--import`` and ``--allow-class``."""
 
     envs: frozenset[str] = frozenset()
     modules: UserModules = NO_MODULES
     """The modules that may be imported, and where they may lie."""
+    classes: frozenset[str] = frozenset()
+    """The classes (``module:Class``) that may be named in ``config``, with any arguments.
+
+    Not all of a module's: it may have imported some that write files or start programs with what they are given.
+    """
 
     def obstacle(
         self, env: str, env_config: Mapping[str, Any], imports: Sequence[str], parts: Iterable[UserPart]
@@ -37,12 +43,15 @@ class TrustedCode:
         if strange:
             return Obstacle(f"imports the module {strange[0]}", f"--import {strange[0]} allows it")
         for part in parts:
-            if part.module not in self.modules.imports:
-                return Obstacle(f"names {part.name}, a class of its own", f"--import {part.module} allows it")
+            if part.name not in self.classes:
+                return Obstacle(f"names {part.name}, a class of its own", f"--allow-class {part.name} allows it")
         if env in self.envs:
             return None
         if modules_of(env):
             return Obstacle(f"plays {env}, a class of its own", f"--allow-env {env} allows it")
+        provider = brought_by(env)
+        if provider is not None:
+            return Obstacle(f"plays {env} of the package {provider.package}", f"--allow-env {env} allows it")
         if env_config:
             return Obstacle(f"gives {env} an env_config of its own", f"--allow-env {env} allows it")
         return None

@@ -42,7 +42,8 @@ class WeightsPlayer:
         self._observation_space, action_space = spaces_of(self._env_config)
         assert isinstance(action_space, gym.spaces.Discrete)
         self._num_actions = int(action_space.n)
-        self._policy = DQNPolicy(q_network_config(config, self._observation_space, action_space))
+        network = q_network_config(config, self._observation_space, action_space, modules)
+        self._policy = DQNPolicy(network)
 
     def play(self, newer: Newer, num_episodes: int, should_stop: ShouldStop) -> PlayedEpisodes:
         """Return whole episodes as ``evaluation_config`` has them: fewer where ``should_stop`` or TIMEOUT_S end them.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import gymnasium as gym
 import numpy as np
 import torch
 
-from rlexp.agents.dqn.exploration import EpsilonGreedyPolicy, EpsilonSchedule
+from rlexp.agents.dqn.exploration import EpsilonSchedule
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
-from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
@@ -27,9 +25,8 @@ from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
-from rlexp.policy import Learner, Policy
+from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
-from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
@@ -43,24 +40,9 @@ DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
 class DQNAgent(OffPolicyAgent[DQNConfigT]):
     """DQN (Mnih et al. 2015) with one replay shard in the learner's process."""
 
+    POLICIES = DQNPolicies
     target_counts_trained = False
     """Whether the target network is copied by trained steps, or by sampled ones."""
-
-    @classmethod
-    def make_policy(cls, config: DQNConfigT, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        return DQNPolicy(q_network_config(config, observation_space, action_space))
-
-    @classmethod
-    def exploring_player(
-        cls, config: DQNConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        assert isinstance(action_space, gym.spaces.Discrete)
-        epsilons = np.full(num_envs, config.evaluation_epsilon)
-        return EpsilonGreedyPolicy(policy, epsilons, int(action_space.n), seed)
-
-    @classmethod
-    def evaluation_exploration(cls, config: DQNConfigT) -> Mapping[str, float]:
-        return {"epsilon": config.evaluation_epsilon}
 
     def make_learner(self) -> Learner:
         config = self.config
@@ -94,7 +76,8 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     def network_config(self) -> QNetworkConfig:
         """Return the shape of the Q-network for this env."""
-        return q_network_config(self.config, self.observation_space, self.action_space)
+        spaces = self.observation_space, self.action_space
+        return q_network_config(self.config, *spaces, self.env_config.modules)
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return the ε of the envs of worker ``worker_index``."""

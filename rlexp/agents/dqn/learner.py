@@ -19,6 +19,7 @@ from rlexp.agents.torch.staging import LateNumbers
 from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
+from rlexp.models.weights import load_weights
 from rlexp.policy import LearnResult, Weights
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
@@ -81,8 +82,9 @@ class DQNLearner:
             torch.manual_seed(seed)
             self._network = QNetwork(network).to(device)
         self._target = QNetwork(network).to(device).requires_grad_(False)
+        self._target.torso.eval()
         self._parameters, self._target_parameters = FlatParameters(self._network), FlatParameters(self._target)
-        self._target_parameters.values.copy_(self._parameters.values)
+        self._target_parameters.copy_from(self._parameters)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
         self._noisy_networks = (self._network, self._target) if network.head.noisy else ()
         self._autograd = AutogradGradient(
@@ -134,8 +136,8 @@ class DQNLearner:
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._network.load_state_dict(_tensors(state, "network."))
-        self._target.load_state_dict(_tensors(state, "target."))
+        load_weights(self._network, _tensors(state, "network."))
+        load_weights(self._target, _tensors(state, "target."))
         self._adam.load_state_dict(_tensors(state, "adam."))
         self._noise.set_state(torch.tensor(state["noise_rng"]))
         counters = state["counters"].tolist()
@@ -162,7 +164,7 @@ class DQNLearner:
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled
         if now - self._target_updated_at >= self._config.target_network_update_freq:
-            self._target_parameters.values.copy_(self._parameters.values)
+            self._target_parameters.copy_from(self._parameters)
             self._target_updated_at = now
             self.num_target_updates += 1
 

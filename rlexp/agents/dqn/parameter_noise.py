@@ -54,6 +54,8 @@ class ParameterNoise:
         weights, perturbed = self._unperturbed.parameters(), self.network.parameters()
         for weight, noise, copy in zip(weights, self._noise, perturbed, strict=True):
             torch.add(weight, noise, alpha=self.stddev, out=copy)
+        for buffer, own in zip(self._unperturbed.buffers(), self.network.buffers(), strict=True):
+            own.copy_(buffer)
 
     def record(self, obs: Array, values: Tensor) -> None:
         """Remember a step that was acted on: observations ``[B, ...]`` and the copy's values ``[B, A]`` of them."""

@@ -20,6 +20,7 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.dqn.rungs import rungs, rungs_of_envs
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import is_byte_vector
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.rollout.n_step import NStep
@@ -127,9 +128,12 @@ class DQNPlayers:
 
 
 def q_network_config(
-    config: DQNConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+    config: DQNConfig,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    modules: UserModules = NO_MODULES,
 ) -> QNetworkConfig:
-    """Return the shape of the Q-network for an env's (checked) spaces."""
+    """Return the shape of the Q-network for an env's (checked) spaces; ``modules`` may be imported for it."""
     assert observation_space.shape is not None
     assert isinstance(action_space, gym.spaces.Discrete)
     head = HeadConfig(
@@ -144,7 +148,7 @@ def q_network_config(
     return QNetworkConfig(
         observation_shape=observation_space.shape,
         num_actions=int(action_space.n),
-        torso=torso_config_of(config),
+        torso=torso_config_of(config, observation_space, modules),
         head=head,
         sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
     )

@@ -39,11 +39,15 @@ class DQNPolicy:
         self.postprocess_reads_obs = worker_side_prioritization and not self._returns_outputs
 
     def compute_actions(self, obs: Array) -> Array:
+        actions: Array = self.action_values(obs).argmax(axis=1)
+        return actions
+
+    def action_values(self, obs: Array) -> Array:
+        """Return the values ``[B, A]`` that greedy actions have for ``obs [B, ...]``; raises NotFiniteError."""
         values = self._network.values(self._network.outputs(obs))
         if not np.isfinite(values).all():
             raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        actions: Array = values.argmax(axis=1)
-        return actions
+        return values
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         if self._explorer is None:

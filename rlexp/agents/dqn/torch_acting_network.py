@@ -15,6 +15,7 @@ from rlexp.agents.dqn.parameter_noise import ParameterNoise
 from rlexp.agents.torch.staging import as_tensor
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
+from rlexp.models.weights import load_arrays
 from rlexp.policy import Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch
 
@@ -27,12 +28,13 @@ class TorchActingNetwork:
         if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
             torch.set_num_threads(num_threads)
         self._network = QNetwork(config).train(exploration is not None)
+        self._network.torso.eval()  # noise in layers explores; what drops out or normalises batches does not
         self._layer_noise = _layer_noise(config, exploration)
         self._parameter_noise = _parameter_noise(self._network, exploration)
         self.is_perturbed = self._parameter_noise is not None
 
     def load(self, weights: Weights) -> None:
-        self._network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+        load_arrays(self._network, weights)
         if self._parameter_noise is not None:
             self._parameter_noise.perturb()
 

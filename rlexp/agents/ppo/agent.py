@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
-import gymnasium as gym
 import torch
 
 from rlexp.agents.agent import Agent
@@ -14,18 +12,17 @@ from rlexp.agents.ppo.advantages import Advantages
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.ppo.learner_group import LearnerGroup
 from rlexp.agents.ppo.learner_process import LearnerSpec
-from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
+from rlexp.agents.ppo.policies import PPOPolicies, actor_critic_config
+from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.envs import is_byte_vector
-from rlexp.models import ActorCriticConfig, torso_config_of
-from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
+from rlexp.models import ActorCriticConfig
+from rlexp.models.action_distributions import actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner, Policy
-from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.policy import Learner
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
@@ -40,20 +37,9 @@ TARGETS_FAR_ABOVE_CLIP = 10.0
 class PPOAgent(Agent[PPOConfig]):
     """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
 
+    POLICIES = PPOPolicies
     optimizer: SyncSamplesOptimizer
     _has_noticed_targets = False
-
-    @classmethod
-    def make_policy(cls, config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        actions = actions_of(action_space)
-        return PPOPolicy(actor_critic_config(config, observation_space, actions), actions)
-
-    @classmethod
-    def exploring_player(
-        cls, config: PPOConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        assert isinstance(policy, PPOPolicy)
-        return StochasticPlayer(policy, seed)
 
     def make_learner(self) -> Learner:
         config, network, actions = self.config, self.network_config(), actions_of(self.action_space)
@@ -107,7 +93,8 @@ class PPOAgent(Agent[PPOConfig]):
 
     def network_config(self) -> ActorCriticConfig:
         """Return the shape of the network for this env."""
-        return actor_critic_config(self.config, self.observation_space, actions_of(self.action_space))
+        actions = actions_of(self.action_space)
+        return actor_critic_config(self.config, self.observation_space, actions, self.env_config.modules)
 
     def stats(self) -> Figures:
         """Return no figures of its own; note where ``vf_clip_param`` is far below what the value function learns."""
@@ -120,20 +107,6 @@ class PPOAgent(Agent[PPOConfig]):
                 " raise vf_clip_param or scale the rewards"
             )
         return {}
-
-
-def actor_critic_config(config: PPOConfig, observation_space: gym.Space[Any], actions: Actions) -> ActorCriticConfig:
-    """Return the shape of the network for an env's (checked) spaces."""
-    assert observation_space.shape is not None
-    is_free = config.model.free_log_std and isinstance(actions, GaussianActions)
-    return ActorCriticConfig(
-        observation_shape=observation_space.shape,
-        num_inputs=actions.num_inputs,
-        num_free_log_std=actions.num_inputs // 2 if is_free else 0,
-        torso=torso_config_of(config),
-        shares_torso=config.model.vf_share_layers,
-        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
-    )
 
 
 def learner_config(config: PPOConfig, device: str) -> PPOLearnerConfig:

@@ -21,6 +21,7 @@ from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import Actions
 from rlexp.models.actor_critic import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
+from rlexp.models.weights import load_weights
 from rlexp.policy import InterruptedLearningError, LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
@@ -171,7 +172,7 @@ class PPOLearner:
         return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._module.load_state_dict(_tensors(state, "network."))
+        load_weights(self._module, _tensors(state, "network."))
         self._adam.load_state_dict(_tensors(state, "adam."))
         self._order.set_state(torch.tensor(state["minibatch_rng"]))
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()

@@ -46,11 +46,11 @@ class PPOPolicy:
         self._rng = None if seed is None else np.random.default_rng(seed)
 
     def compute_actions(self, obs: Array) -> Array:
-        return self._actions.most_likely(self._finite_inputs(obs))
+        return self._actions.most_likely(self.finite_outputs(obs)[DIST_INPUTS])
 
     def drawn_actions(self, obs: Array, rng: np.random.Generator) -> Array:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, drawn with ``rng``."""
-        return self._actions.draw(self._finite_inputs(obs), rng)
+        return self._actions.draw(self.finite_outputs(obs)[DIST_INPUTS], rng)
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         inputs, values = self._network.outputs(obs)
@@ -62,6 +62,13 @@ class PPOPolicy:
     def outputs(self, obs: Array) -> Outputs:
         inputs, values = self._network.outputs(obs)
         return {DIST_INPUTS: inputs, VF_PREDS: values}
+
+    def finite_outputs(self, obs: Array) -> Outputs:
+        """Return the ``outputs``; raises NotFiniteError, as a NaN among them would be an action like any other."""
+        outputs = self.outputs(obs)
+        if not np.isfinite(outputs[DIST_INPUTS]).all():
+            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+        return outputs
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Add LOGP: of all rows at once, which takes less time than at each step."""
@@ -76,13 +83,6 @@ class PPOPolicy:
     def load(self, state: Mapping[str, Any]) -> None:
         if self._rng is not None:
             self._rng.bit_generator.state = state["rng"]
-
-    def _finite_inputs(self, obs: Array) -> Array:
-        """Return the inputs of the distributions, of which a NaN would be an action like any other."""
-        inputs, _ = self._network.outputs(obs)
-        if not np.isfinite(inputs).all():
-            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        return inputs
 
 
 class StochasticPlayer:

@@ -7,6 +7,7 @@ import torch
 from rlexp.agents.torch.staging import as_tensor
 from rlexp.models import ActorCriticConfig
 from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.weights import load_arrays
 from rlexp.policy import Weights
 from rlexp.sample_batch import Array
 
@@ -21,7 +22,7 @@ class TorchActingActorCritic:
         self._network = ActorCritic(config).eval()
 
     def load(self, weights: Weights) -> None:
-        self._network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+        load_arrays(self._network, weights)
 
     @torch.inference_mode()
     def outputs(self, obs: Array) -> tuple[Array, Array]:

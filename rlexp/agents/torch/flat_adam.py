@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlexp.models.weights import named_weights
 from rlexp.sample_batch import Array
 
 BETA1, BETA2 = 0.9, 0.999
@@ -30,6 +31,8 @@ class FlatParameters:
     def __init__(self, network: nn.Module) -> None:
         """Move the parameters of ``network`` here; each keeps its layout, such as channels last."""
         self.names, self._parameters = zip(*network.named_parameters(), strict=True)
+        self._network = network
+        self._has_buffers = bool(self._buffers())
         self.values = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
         for parameter, view in zip(self._parameters, self.views(self.values), strict=True):
             parameter.data = view.copy_(parameter.detach())
@@ -50,9 +53,28 @@ class FlatParameters:
         return gradient
 
     def arrays(self) -> dict[str, Array]:
-        """Return a copy of every parameter by its name, as all updates begun leave it."""
+        """Return a copy of every parameter by its name, as all updates begun leave it, and of ``named_weights`` beside.
+
+        These are the buffers of torsos of the user's own.
+        """
         views = self.views(_host_copy(self.values))
-        return {name: np.ascontiguousarray(view.numpy()) for name, view in zip(self.names, views, strict=True)}
+        arrays = {name: np.ascontiguousarray(view.numpy()) for name, view in zip(self.names, views, strict=True)}
+        if self._has_buffers:
+            arrays |= {name: buffer.cpu().numpy().copy() for name, buffer in self._buffers().items()}
+        return arrays
+
+    def copy_from(self, other: FlatParameters) -> None:
+        """Copy the weights of a network that is made alike."""
+        self.values.copy_(other.values)
+        if self._has_buffers:
+            theirs = other._buffers()
+            for name, buffer in self._buffers().items():
+                buffer.copy_(theirs[name])
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Return the weights that are no parameters: no step of Adam changes them, but forward passes may."""
+        weights = named_weights(self._network).items()
+        return {name: weight.detach() for name, weight in weights if not isinstance(weight, nn.Parameter)}
 
 
 class FlatAdam:

@@ -130,9 +130,10 @@ class ApexConfig(DQNConfig):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Shared memory, which ends at this machine."""
-        shares_memory = self.replay_storage == "shared_memory"
-        return "replay_storage is shared_memory, which joined actors cannot write into" if shares_memory else None
+        """Shared memory, which ends at this machine; or what keeps them from DQN."""
+        if self.replay_storage == "shared_memory":
+            return "replay_storage is shared_memory, which joined actors cannot write into"
+        return super().board_obstacle
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's, then those that a kind of ``replay_storage`` has no use for."""
@@ -195,5 +196,6 @@ class ApexExperiment(Experiment):
     """An experiment with Ape-X."""
 
     AGENT: ClassVar[str] = "rlexp.agents.apex.agent:ApexAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
     run: Literal["APEX"]
     config: ApexConfig = ApexConfig()

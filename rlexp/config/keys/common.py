@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final, Literal
 
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.capabilities import (
@@ -17,7 +17,16 @@ from rlexp.config.keys.capabilities import (
 )
 from rlexp.config.keys.common_keys import CommonKeys
 from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.model import CUSTOM_MODEL, LAYER_KEYS
 from rlexp.config.keys.user_modules import UserPart
+
+_UNSAVED_STATISTICS: Final[Mapping[str, str]] = {
+    "NormalizeObservation": "The mean and variance that it finds are in no checkpoint: each worker, evaluation and"
+    " exported policy begins with others. observation_filter: MeanStdFilter shares and saves them",
+    "NormalizeReward": "episode_reward_mean and evaluations then report its scaled rewards, each worker's by another"
+    " scale that no checkpoint has. clip_rewards limits only the rewards that are learned from",
+}
+"""What Gymnasium's wrappers with statistics of their own lead to, and what to use instead."""
 
 
 class CommonConfig(CommonKeys):
@@ -49,11 +58,16 @@ class CommonConfig(CommonKeys):
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = ()
     """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *("env_config", "model", "observation_filter", "preprocessor_pref", "optimizer"),
+        *("env_config", "env_wrappers", "model", "observation_filter", "preprocessor_pref", "optimizer"),
         *("num_workers", "min_num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
         *("num_gpus_per_worker", "custom_resources_per_worker", "placement"),
     )
     """Keys that pbt cannot change: a trial that copies another one keeps its own network and processes."""
+
+    @property
+    def effective_preprocessor_pref(self) -> Literal["deepmind", "rllib"] | None:
+        """``preprocessor_pref``, or None where a class of the user's own takes its place, as in RLlib."""
+        return None if self.model.custom_preprocessor is not None else self.preprocessor_pref
 
     @property
     def board_keys(self) -> BoardConfig | None:
@@ -127,7 +141,23 @@ class CommonConfig(CommonKeys):
 
     def user_parts(self) -> Iterator[UserPart]:
         """Yield the classes of the user's own that the keys name; a subclass adds to its parent's."""
-        yield from ()
+        if self.model.custom_model is not None:
+            yield self.model.custom_model.as_part(CUSTOM_MODEL, "torch.nn.Module")
+        for index, wrapper in enumerate(self.env_wrappers):
+            yield wrapper.as_part(f"config.env_wrappers.{index}", "gymnasium.Wrapper")
+        if self.model.custom_preprocessor is not None:
+            yield self.model.custom_preprocessor.as_part("config.model.custom_preprocessor", "rlexp.envs.Preprocessor")
+        yield from self.callback_parts
+
+    @property
+    def callback_parts(self) -> tuple[UserPart, ...]:
+        """The classes of ``callbacks``."""
+        parts = enumerate(self.callbacks)
+        several = len(self.callbacks) > 1
+        return tuple(
+            each.as_part(f"config.callbacks.{index}" if several else "config.callbacks", "rlexp.callbacks.Callbacks")
+            for index, each in parts
+        )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.
@@ -136,6 +166,11 @@ class CommonConfig(CommonKeys):
         """
         if self.lr_schedule is not None:
             yield "lr", "lr_schedule is given"
+        if self.model.custom_model is not None:
+            yield from ((f"model.{key}", "custom_model has layers of its own") for key in LAYER_KEYS)
+        if self.model.custom_preprocessor is not None:
+            for key in ("preprocessor_pref", "model.dim", "model.grayscale", "model.framestack", "model.zero_mean"):
+                yield key, "model.custom_preprocessor is given"
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a number of workers to wait for that no trial has."""
@@ -152,8 +187,11 @@ class CommonConfig(CommonKeys):
             yield Conflict(("min_num_workers", "num_workers"), message, "lower min_num_workers or raise num_workers")
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield what a user may not have meant."""
-        yield from ()
+        """Yield what a user may not have meant; a subclass adds to its parent's."""
+        for name in dict.fromkeys(wrapper.name for wrapper in self.env_wrappers):
+            module, _, kind = name.partition(":")
+            if module.partition(".")[0] == "gymnasium" and kind in _UNSAVED_STATISTICS:
+                yield Caution("env_wrappers", f"names {kind}. {_UNSAVED_STATISTICS[kind]}")
 
     def with_at_most(self, cpus: int) -> dict[str, int]:
         """Return the keys, apart from workers, that use more processes than ``cpus``, with values that do not."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     ClipRewards,
     Count,
     CountOrZero,
+    Expects,
     Fraction,
     FragmentLength,
     FreeForm,
@@ -20,8 +21,19 @@ from rlexp.config.keys.fields import (
     Schedule,
 )
 from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.user_class import UserClass, UserClasses
 
 LARGEST_SEED = 2**32 - 1
+
+
+def _as_list(value: Any) -> Any:
+    """Return a list of one class, which a file may give without the list."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str | dict | UserClass) else value
+
+
+Classes = Annotated[UserClasses, BeforeValidator(_as_list), Expects(f"{UserClass.EXPECTED}, or a list of them")]
 
 
 class EvaluationConfig(KeyGroup):
@@ -116,11 +128,20 @@ class CommonKeys(KeyGroup):
     env_config: FreeForm = Field(default_factory=dict)
     """Keyword arguments for making the environment."""
 
+    env_wrappers: Annotated[UserClasses, RLEXP_ONLY] = ()
+    """Wrappers around each environment, the innermost first: ``package.module:Class``, or ``{package.module:Class:
+    {argument: value}}``. Classes derive from ``gymnasium.Wrapper``; Gymnasium's own are in ``gymnasium.wrappers``.
+
+    They wrap the env as it is made, behind its limit of steps and before its images and actions are prepared. An Atari
+    game with ``preprocessor_pref: deepmind`` is wrapped as prepared: a step is four frames, an episode is a life.
+    """
+
     preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
     """Preprocessing of Atari games. ``deepmind``: grey 84x84 frames, no-op starts, the maximum of two frames, one life
     per episode (Mnih et al. 2015). ``rllib``: scaled and centred frames, nothing else. Null: none.
 
-    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null.
+    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null. A
+    ``model.custom_preprocessor`` takes the place of all this.
     """
 
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
@@ -190,6 +211,14 @@ class CommonKeys(KeyGroup):
 
     evaluation_config: EvaluationConfig = EvaluationConfig()
     """What is different in evaluation episodes."""
+
+    callbacks: Classes = ()
+    """Classes of your own with hooks that are called at the start, step and end of episodes, and after iterations and
+    checkpoints: ``package.module:Class``, or ``{package.module:Class: {argument: value}}``, or a list of these.
+
+    Each derives from ``rlexp.callbacks.Callbacks``. Their own metrics are in the results as
+    ``custom_metrics/NAME_mean``, ``_min`` and ``_max``; ``stop`` and others can name them.
+    """
 
     monitor: bool = False
     """Record videos of evaluation episodes in the folder of the trial."""

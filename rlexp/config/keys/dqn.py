@@ -116,8 +116,8 @@ class DQNConfig(DQNKeys):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Nothing: replay takes what any weights have played."""
-        return None
+        """Callbacks, whose metrics no message carries: replay takes what any weights have played."""
+        return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     @property
     def playable_actions(self) -> PlayableActions:
@@ -140,7 +140,8 @@ class DQNConfig(DQNKeys):
         yield from _keys_without_effect(self)
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield that beta decreases: the importance-sampling weights then correct less and less."""
+        """Yield the parent's, then that beta decreases: importance-sampling weights then correct less and less."""
+        yield from super().cautions()
         first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
         if self.prioritized_replay and last < first:
             message = f"decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
@@ -208,5 +209,6 @@ class DQNExperiment(Experiment):
     """An experiment with DQN."""
 
     AGENT: ClassVar[str] = "rlexp.agents.dqn.agent:DQNAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
     run: Literal["DQN"]
     config: DQNConfig = DQNConfig()

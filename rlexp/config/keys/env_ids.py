@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
+
+from rlexp.config.keys.entry_points import PackageEntry
+from rlexp.config.keys.env_packages import provided_names, provider_of
 
 _GYMNASIUM_IDS = """
 Acrobot-v1 Ant-v4 Ant-v5 BipedalWalker-v3 BipedalWalkerHardcore-v3 Blackjack-v1 CarRacing-v3 CartPole-v0
@@ -79,6 +82,18 @@ _ALE = re.compile(r"ALE/(?P<game>\w+?)(?P<ram>-ram)?-v5")
 _ATARI = re.compile(r"(?P<game>\w+?)(?P<ram>-ram)?(?P<speed>NoFrameskip|Deterministic)?-v(?P<version>[04])")
 _TASK = re.compile(r"(?P<task>\w+)-v[123]")
 _DOTTED_CLASS = re.compile(r"(?P<module>[a-z_]\w*(\.\w+)*)\.(?P<cls>[A-Z]\w*)", re.ASCII)
+_MINIGRID = re.compile(r"(MiniGrid|BabyAI)-\w[\w-]*-v[0-9]+", re.ASCII)
+ENVPOOL: Final = "envpool:"
+"""Begins the names of EnvPool's tasks: ``envpool:Pong-v5``."""
+_PETTINGZOO = re.compile(r"pettingzoo[.:/].*")
+_PETTINGZOO_ID = re.compile(r"(\w+/)?[a-z][a-z0-9_]*_v[0-9]+", re.ASCII)
+"""The form of PettingZoo's names: ``pistonball_v6``. Gymnasium's have a hyphen."""
+OF_PETTINGZOO: Final = "is an environment of PettingZoo, for several agents, but rlexp trains one agent"
+ONE_AGENT: Final = (
+    "let a class of your own, derived from gymnasium.Env, play the other agents, or show all as the envs of a "
+    "gymnasium.vector.VectorEnv (SuperSuit makes one), and name it: env: package.module:Class"
+)
+"""What to do with an env of several agents."""
 _INSIDE_RLLIB = re.compile(r"ray\.(rllib|tune)\.")
 
 _VERSION = re.compile(r"-v[0-9]+$")
@@ -133,11 +148,34 @@ def has_images(env: str) -> bool:
 
 
 def is_known(env: str) -> bool:
-    """Return whether an id can be made without importing anything else: Gymnasium's own, an Atari game or a class."""
+    """Return whether an env can be made without ``--import``: Gymnasium's own, a package's, or a class."""
+    return _needs_no_entry_point(env) or provider_of(env) is not None
+
+
+def brought_by(env: str) -> PackageEntry | None:
+    """Return the entry point of an installed package that a current id is of; None for ids that are known without."""
+    return None if _needs_no_entry_point(env) else provider_of(env)
+
+
+def _needs_no_entry_point(env: str) -> bool:
+    return env in GYMNASIUM_IDS or ":" in env or is_of_ale(env) or is_minigrid(env)
+
+
+def is_of_ale(env: str) -> bool:
+    """Return whether the Arcade Learning Environment has a current id, with frames or the memory to see."""
     found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
-    if found and found["game"] in ATARI_GAMES:
-        return "Deterministic" not in env and env not in LATER_VERSIONS  # Blackjack is a game of both
-    return env in GYMNASIUM_IDS or ":" in env
+    is_game = bool(found and found["game"] in ATARI_GAMES) and "Deterministic" not in env
+    return is_game and env not in LATER_VERSIONS and env not in GYMNASIUM_IDS  # Blackjack is a game of both
+
+
+def is_minigrid(env: str) -> bool:
+    """Return whether an id is one of the package MiniGrid."""
+    return _MINIGRID.fullmatch(env) is not None
+
+
+def several_agents(env: str) -> str | None:
+    """Return why an env of PettingZoo's package is refused; None for others."""
+    return OF_PETTINGZOO if _PETTINGZOO.fullmatch(env) else None
 
 
 @dataclass(frozen=True)
@@ -159,7 +197,14 @@ def package_of(env: str) -> Package | None:
         return Package("Box2D", "rlexp[box2d]")
     if task in MUJOCO_TASKS:
         return Package("mujoco", "rlexp[mujoco]")
-    return Package("jax", "gymnasium[jax]") if env.startswith(("phys2d/", "tabular/")) else None
+    if env.startswith(ENVPOOL):
+        return Package("envpool", "rlexp[envpool]")
+    if is_minigrid(env):
+        return Package("minigrid", "rlexp[minigrid]")
+    if env.startswith(("phys2d/", "tabular/")):
+        return Package("jax", "gymnasium[jax]")
+    provider = brought_by(env)
+    return None if provider is None else Package(provider.module.partition(".")[0], provider.package)
 
 
 def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
@@ -173,8 +218,14 @@ def why_unknown(env: str) -> tuple[str, str]:
     """Return what is wrong with an id that is not known, and what to do."""
     if _INSIDE_RLLIB.match(env):
         return "is a class of RLlib, which rlexp does not have", "copy it to a module of your own: package.module:Class"
+    if _PETTINGZOO.fullmatch(env) or _PETTINGZOO_ID.fullmatch(env):
+        return OF_PETTINGZOO, ONE_AGENT
     close = _closest(env[:_LONGEST_COMPARED])
-    remedy = "write package.module:Class, or --import MODULE if a module registers it"
+    remedy = (
+        "write package.module:Class, --import MODULE if a module registers it, or install the package that brings it"
+    )
+    if provided_names():
+        remedy += f" (installed ones bring {', '.join(provided_names())})"
     hint = f"did you mean {close}? Otherwise, {remedy}" if close else f"for an env of your own, {remedy}"
     return "is not a Gymnasium environment", hint
 

@@ -15,9 +15,16 @@ from pydantic_core import PydanticCustomError
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import ENV_ID, is_atari
 from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
-from rlexp.config.keys.metric_names import AGENT_METRICS, EVALUATION_METRICS, KNOWN_METRICS, is_reward
+from rlexp.config.keys.metric_names import (
+    AGENT_METRICS,
+    EVALUATION_METRICS,
+    is_known,
+    is_own_metric,
+    may_be_negative,
+)
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
+from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.user_modules import modules_of
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
@@ -41,7 +48,7 @@ def _env_name(env: str) -> str:
 
 
 def _known_score(score: str) -> str:
-    if score.removeprefix("min-") not in KNOWN_METRICS:
+    if not is_known(score.removeprefix("min-")):
         raise PydanticCustomError(RULE, "must be a metric of the results, with min- in front if less is better")
     return score
 
@@ -61,7 +68,7 @@ def _stop_in_range(stop: dict[str, float]) -> dict[str, float]:
     conflicts = tuple(
         Conflict((metric,), f"{metric} must be a number > 0, got {number:g}", "only rewards can be 0 or negative")
         for metric, number in stop.items()
-        if number <= 0 and not is_reward(metric)
+        if number <= 0 and not may_be_negative(metric)
     )
     if conflicts:
         raise PydanticCustomError(CONFLICT, "numbers out of range", {"conflicts": conflicts})
@@ -77,6 +84,8 @@ class Experiment(KeyGroup):
 
     AGENT: ClassVar[str]
     """The module and class that train it, imported when it is run."""
+    POLICIES: ClassVar[str] = ""
+    """The same of what plays its checkpoints, where that needs less than the agent."""
 
     name: Annotated[str, AfterValidator(_folder_name)]
     """The name of the experiment: the key above it in its file, and its folder among the results."""
@@ -85,7 +94,8 @@ class Experiment(KeyGroup):
     """The agent, in any case."""
 
     env: Annotated[str, AfterValidator(_env_name)]
-    """The environment: a Gymnasium id, or ``package.module:Class``."""
+    """The environment: a Gymnasium id, ``package.module:Class`` (an env or a vector env), an id that an installed
+    package brings by an entry point of the group ``rlexp.envs``, or ``envpool:TASK``."""
 
     stop: Annotated[dict[Annotated[str, AfterValidator(known_metric)], Number], AfterValidator(_stop_in_range)] = Field(
         default_factory=dict
@@ -144,6 +154,10 @@ class Experiment(KeyGroup):
     search: Annotated[SearchConfig, RLEXP_ONLY] = SearchConfig()
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
 
+    track: Annotated[TrackConfig, RLEXP_ONLY] = TrackConfig()
+    """Which trackers record the trials beside the files of the run: ``wandb``, ``mlflow``, a list of both, or a mapping
+    with their options. ``--track`` on the command line wins."""
+
     config: CommonConfig
     """The keys of the agent."""
 
@@ -175,12 +189,23 @@ class Experiment(KeyGroup):
         yield from super().conflicts()
         absent = set(AGENT_METRICS).difference(self.config.AGENT_COLUMNS)
         yield from self._never_reported(absent, f"{self.run} has no such metric", "name another metric")
+        own = {metric for metric in self._named_metrics if is_own_metric(metric)}
+        if not self.config.callbacks:
+            hint = "set config.callbacks to a class that reports it"
+            yield from self._never_reported(own, "there are no callbacks", hint)
         if not self.config.evaluation_interval:
+            of_evaluations = {metric for metric in own if metric.startswith("evaluation/") and self.config.callbacks}
             hint = "set config.evaluation_interval to the iterations between two evaluations"
-            yield from self._never_reported(set(EVALUATION_METRICS), "there are no evaluations", hint)
+            absent = of_evaluations.union(EVALUATION_METRICS)
+            yield from self._never_reported(absent, "there are no evaluations", hint)
         yield from self.config.env_conflicts(self.env)
         yield from self._unfit_filters()
         yield from self._useless_intervals()
+
+    @property
+    def _named_metrics(self) -> tuple[str, ...]:
+        """The metrics that its keys name."""
+        return (*self.stop, self.checkpoint_score_attr.removeprefix("min-"), self.search.metric)
 
     def _useless_intervals(self) -> Iterator[Conflict]:
         """Yield that the scheduler cannot know when to compare trials, or would never do so."""
@@ -202,7 +227,8 @@ class Experiment(KeyGroup):
     def _unfit_filters(self) -> Iterator[Conflict]:
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""
         config, model = self.config, self.config.model
-        scaled = config.preprocessor_pref is not None and is_atari(self.env)
+        is_scaled_only = config.effective_preprocessor_pref is not None and not config.env_wrappers
+        scaled = is_scaled_only and is_atari(self.env) and model.custom_model is None
         found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
         if found is not None:
             message, hint = found

@@ -47,7 +47,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and isfinite(value) and value.is_integer() else value
 
 
-def _plain_data(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
     """Refuse NaN and infinity at any depth of free-form data: they could not be written to JSON."""
     for leaf in _leaves(value):
         if isinstance(leaf, float) and not isfinite(leaf):
@@ -76,7 +76,7 @@ PositiveOrZero = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 LayerSizes = Annotated[tuple[Count, ...], Field(strict=False)]
-FreeForm = Annotated[dict[str, Any], AfterValidator(_plain_data)]
+FreeForm = Annotated[dict[str, Any], AfterValidator(plain_data)]
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import AGENTS, experiment_class
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import LARGEST_COUNT, RLEXP_ONLY, Expects, KeyGroup
+from rlexp.config.keys.user_class import UserClass
 
 KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""
 
 _WORDS: Mapping[Any, str] = MappingProxyType(
     {bool: "true or false", int: "a whole number", float: "a number", str: "a string", NoneType: "null"}
+    | {UserClass: UserClass.EXPECTED}
 )
 MAPPING = "a mapping"
 """What a key expects that has other keys below it, its own or the user's."""
@@ -69,7 +71,7 @@ def key_path(dotted: str) -> KeyName:
 @cache
 def key_table(run: str) -> Mapping[KeyName, Key]:
     """Return the keys of the agent ``run`` by their path, those of the experiment included, in the models' order."""
-    return MappingProxyType({key.path: key for key in _keys(AGENTS[run], ())})
+    return MappingProxyType({key.path: key for key in _keys(experiment_class(run), ())})
 
 
 @cache
@@ -81,7 +83,7 @@ def flat_keys_of_optimizer(run: str) -> frozenset[str]:
 @cache
 def nested_keys_of_config(run: str) -> frozenset[str]:
     """Return the flat keys of ``config`` that may be below ``optimizer`` as well."""
-    config = AGENTS[run].model_fields["config"].annotation
+    config = experiment_class(run).model_fields["config"].annotation
     assert isinstance(config, type)
     assert issubclass(config, CommonConfig)
     return frozenset(config.SHARED_WITH_OPTIMIZER)

@@ -5,7 +5,9 @@ Names are RLlib's; ``info/`` has what the optimizer counts.
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
+from typing import Final
 
 EPISODE_METRICS = (
     "episode_reward_mean",
@@ -55,6 +57,13 @@ GROWING_METRICS = frozenset(
 KNOWN_METRICS = STOP_METRICS + EVALUATION_METRICS
 """What ``stop`` and ``checkpoint_score_attr`` can name."""
 
+OWN_METRICS: Final = "custom_metrics"
+"""The group of a row that has the metrics of the user's callbacks, as RLlib called it."""
+OWN_METRIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+"""What an own metric can be called; that of an episode has ``_mean``, ``_min`` and ``_max`` behind it in a row."""
+OWN_METRIC_PATTERN: Final = rf"(evaluation/)?{OWN_METRICS}/[A-Za-z0-9_-]+"
+"""The metrics of callbacks, by their names in a row."""
+
 _RENAMED = MappingProxyType(
     {
         "num_episodes": "episodes_this_iter",
@@ -87,6 +96,16 @@ def current_metric(name: str) -> str:
     return current if current in KNOWN_METRICS else name
 
 
-def is_reward(metric: str) -> bool:
-    """Return whether a metric is a reward, which can be 0 or negative; others count steps, episodes or seconds."""
-    return "reward" in metric
+def is_own_metric(metric: str) -> bool:
+    """Return whether a metric is one of the user's callbacks, if there are any."""
+    return re.fullmatch(OWN_METRIC_PATTERN, metric) is not None
+
+
+def is_known(metric: str) -> bool:
+    """Return whether results may have a metric."""
+    return metric in KNOWN_METRICS or is_own_metric(metric)
+
+
+def may_be_negative(metric: str) -> bool:
+    """Return whether a metric is a reward or the user's own; others count steps, episodes or seconds."""
+    return "reward" in metric or is_own_metric(metric)

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from rlexp.config.keys.fields import ConvFilter, ConvFilters, Count, KeyGroup, LayerSizes
+from rlexp.config.keys.user_class import UserClass
 
 ATARI_DIM = 84
 """Side in pixels of scaled Atari frames, as in Mnih et al. 2015."""
 
 Activation = Literal["tanh", "relu", "elu", "swish", "linear"]
 
+CUSTOM_MODEL: Final = "config.model.custom_model"
+"""The key of a network of the user's own, as messages name it."""
+LAYER_KEYS: Final = (
+    *("fcnet_hiddens", "fcnet_activation", "conv_filters", "conv_activation"),
+    *("post_fcnet_hiddens", "post_fcnet_activation", "zero_mean"),
+)
+"""The keys that describe the layers which a ``custom_model`` replaces."""
+
 
 class ModelConfig(KeyGroup):
     """The network between the observation and the heads of an agent."""
+
+    custom_model: UserClass | None = None
+    """A class of your own in place of the layers before the heads: ``package.module:Class``, with keyword arguments
+    ``{package.module:Class: {argument: value}}``.
+
+    It is a ``torch.nn.Module`` that takes the observation space and the arguments, has ``num_features``, and maps
+    observations [B, ...] to features [B, num_features]. Images are bytes, other observations float32.
+    """
 
     fcnet_hiddens: LayerSizes = (256, 256)
     """Sizes of the fully connected layers for vector observations. ``[]``: none. Images use ``conv_filters``."""
@@ -52,6 +69,11 @@ class ModelConfig(KeyGroup):
 
     zero_mean: bool = True
     """With ``preprocessor_pref: rllib``: scale pixels to -1 to 1. False: 0 to 1."""
+
+    custom_preprocessor: UserClass | None = None
+    """A class that turns observations into what the network sees: ``package.module:Class``, or ``{package.module:Class:
+    {argument: value}}``, derived from ``rlexp.envs.Preprocessor``. It gets observations as the env gives them: it takes
+    the place of ``preprocessor_pref``. Null: none."""
 
     @property
     def atari_dim(self) -> int:

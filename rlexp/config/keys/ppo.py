@@ -133,5 +133,6 @@ class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
     AGENT: ClassVar[str] = "rlexp.agents.ppo.agent:PPOAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.ppo.policies:PPOPolicies"
     run: Literal["PPO"]
     config: PPOConfig = PPOConfig()

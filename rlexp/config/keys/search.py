@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
-from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.keys.metric_names import is_known
 from rlexp.config.keys.optuna import OptunaConfig
 from rlexp.config.keys.trial_schedulers import (
     AshaConfig,
@@ -23,7 +23,7 @@ from rlexp.config.keys.trial_schedulers import (
 
 def known_metric(metric: str) -> str:
     """Return a metric if results report it."""
-    if metric not in KNOWN_METRICS:
+    if not is_known(metric):
         raise PydanticCustomError(RULE, "is not a metric of the results")
     return metric
 

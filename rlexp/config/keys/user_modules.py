@@ -28,6 +28,8 @@ class UserPart:
     """``package.module:Class``."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments that the file gives it."""
+    base: str = ""
+    """What it must derive from, as its user knows it: ``gymnasium.Wrapper``; empty: not said."""
 
     @property
     def module(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import AGENTS, agents_of_packages
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.metric_names import KNOWN_METRICS
 from rlexp.config.space.samplers import GRID, SAMPLERS
@@ -138,13 +138,14 @@ def for_unknown_metric(metric: str) -> str:
 
 def for_unknown_agent(run: str) -> str:
     """Return what to do about an agent that does not exist."""
-    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(AGENTS))
-    return f"did you mean {nearest}?" if nearest else f"use {agents()}"
+    known = {name.upper(): name for name in (*AGENTS, *agents_of_packages())}
+    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(known))
+    return f"did you mean {known[nearest]}?" if nearest else f"use {agents()}"
 
 
 def agents() -> str:
     """Return the agents that there are, for a sentence."""
-    *others, last = AGENTS
+    *others, last = (*AGENTS, *agents_of_packages())
     return f"{', '.join(others)} or {last}"
 
 

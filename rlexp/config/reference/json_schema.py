@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
-from rlexp.config.keys.metric_names import KNOWN_METRICS, is_reward
+from rlexp.config.keys.metric_names import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
+from rlexp.config.keys.tracking import TRACKERS
+from rlexp.config.reference.shared_definitions import Schema, with_shared_definitions
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, renamed_keys
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
-
-Schema = dict[str, Any]
 
 _LEFT_OUT = ("title", "description", "default")
 """Of pydantic's schema: the table of keys has the descriptions, also of keys whose default an agent changes."""
@@ -36,8 +34,12 @@ def experiment_schema() -> Schema:
         "type": "object",
         "minProperties": 1,
         "additionalProperties": experiment,
-        "definitions": {run: _Agent(run).schema() for run in AGENTS} | {"searched": _searched()},
+        "definitions": _definitions() | {"searched": _searched()},
     }
+
+
+def _definitions() -> dict[str, Schema]:
+    return with_shared_definitions({run: _Agent(run).schema() for run in AGENTS})
 
 
 def _any_case(name: str) -> str:
@@ -79,6 +81,7 @@ class _Agent:
         group = self._group(self._model, ())
         group["type"] = "object"
         group["properties"] |= {"run": {"type": "string", "description": "The agent."}, "stop": self._stop()}
+        group["properties"]["track"] = self._track(group["properties"]["track"])
         return group
 
     def _group(self, group: Schema, path: KeyName) -> Schema:
@@ -106,11 +109,18 @@ class _Agent:
         """Return the schema of ``stop``: the metrics, also in RLlib's spelling; only rewards can be 0 or negative."""
         number: Schema = {"type": "number"}
         count = {**number, "exclusiveMinimum": 0}
-        metrics = {name: _or_searched(number if is_reward(name) else count) for name in KNOWN_METRICS}
+        metrics = {name: _or_searched(number if may_be_negative(name) else count) for name in KNOWN_METRICS}
+        own = {f"^{OWN_METRIC_PATTERN}$": _or_searched(number)}
         older: Schema = {"sampler_results/": {}, "env_runners": {}, "^(num|agent)_": {}, "^eval/": {}}
         mapping = {"type": ["object", "null"], "additionalProperties": False, "properties": metrics}
         meaning = key_table(self._run)["stop",].meaning
-        return {"description": meaning, **_or_searched(mapping | {"patternProperties": older})}
+        return {"description": meaning, **_or_searched(mapping | {"patternProperties": own | older})}
+
+    def _track(self, mapping: Schema) -> Schema:
+        """Return the schema of ``track``: a tracker, a list of them, or the ``mapping`` that these are short for."""
+        name: Schema = {"enum": list(TRACKERS)}
+        meaning = mapping.pop("description")
+        return {"description": meaning, "anyOf": [name, {"type": "array", "items": name}, mapping]}
 
     def _elsewhere(self, path: KeyName) -> dict[str, Schema]:
         """Return the keys of other mappings that may be in this one."""

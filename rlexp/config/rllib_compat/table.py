@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.agents import AGENTS, built_in_base
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 
 _TABLE = Path(__file__).with_name("table.toml")
@@ -43,9 +43,9 @@ def renamed_keys(run: str) -> Mapping[KeyName, KeyName]:
 @cache
 def absent_keys(run: str) -> tuple[Absent, ...]:
     """Return the keys that RLlib or Tune had and the agent does not have, those in a mapping before the mapping."""
-    found = []
+    found, agent = [], built_in_base(run)
     for group in (*_table()["no_effect"], *_table()["unsupported"]):
-        if run in group.get("agents", AGENTS):
+        if "agents" not in group or agent in group["agents"]:
             is_feature = "feature" in group
             reason = group["feature"] if is_feature else group["reason"]
             welcome = tuple(group.get("off" if is_feature else "silent", ()))

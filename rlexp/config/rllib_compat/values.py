@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlexp.config.keys.agents import built_in_base
 from rlexp.config.keys.env_ids import current_env
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metric_names import current_metric
-from rlexp.config.rllib_compat.groups import (
-    epsilon,
-    exploration_type,
-    optimizer_class,
-    replay_buffer_type,
-    trial_resources,
-    worker_resources,
-)
+from rlexp.config.rllib_compat.custom_models import custom_model
+from rlexp.config.rllib_compat.exploration import epsilon, exploration_type
+from rlexp.config.rllib_compat.groups import optimizer_class, replay_buffer_type, trial_resources, worker_resources
 from rlexp.config.rllib_compat.learners import learner_gpu, learner_per_gpu, sizes_for_each
 from rlexp.config.rllib_compat.literals import read_literal
 from rlexp.config.translation import Translation, node_of
 from rlexp.config.yaml.nodes import dotted, shown, written, written_keys
 
 _DEFAULT_IF_AUTO = ("evaluation_num_episodes", "train_batch_size", "num_cpus_per_learner")
+_DEFAULT_CALLBACKS = "DefaultCallbacks"
+_NO_CALLBACKS: tuple[object, ...] = (
+    *(None, False, {}, [], f"<{_DEFAULT_CALLBACKS}>"),
+    *(f"ray.rllib.{package}.callbacks.{_DEFAULT_CALLBACKS}" for package in ("agents", "algorithms")),
+)
+_CALLBACKS_HINT = "write a class that derives from rlexp.callbacks.Callbacks: callbacks: package.module:Class"
 _ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
 
 
@@ -130,14 +132,14 @@ def _frames(translation: Translation) -> None:
 
 def _shared_layers(translation: Translation) -> None:
     """PPO's own ``vf_share_layers`` had precedence over the model's."""
-    node = translation.take("config.vf_share_layers") if translation.run == "PPO" else None
+    node = translation.take("config.vf_share_layers") if built_in_base(translation.run) == "PPO" else None
     if node is not None and node.value is not None:
         translation.put("config.model.vf_share_layers", node, node)
         translation.notice(node, "config.vf_share_layers is config.model.vf_share_layers now")
 
 
 def _kl_loss(translation: Translation) -> None:
-    node = translation.take("config.use_kl_loss") if translation.run == "PPO" else None
+    node = translation.take("config.use_kl_loss") if built_in_base(translation.run) == "PPO" else None
     if node is not None and node.value is False:
         translation.put("config.kl_coeff", 0, node)
         translation.notice(node, "config.use_kl_loss: false is kl_coeff: 0")
@@ -145,7 +147,7 @@ def _kl_loss(translation: Translation) -> None:
 
 def _whole_episodes(translation: Translation) -> None:
     """Returns need whole episodes: up to 0.5.3 they were RLlib's default, and later it refused anything else."""
-    node = translation.find("config.use_gae") if translation.run == "PPO" else None
+    node = translation.find("config.use_gae") if built_in_base(translation.run) == "PPO" else None
     if node is None or node.value is not False:
         return
     if translation.put_unless_given("config.batch_mode", "complete_episodes", node):
@@ -169,6 +171,25 @@ def _env(translation: Translation) -> None:
     translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now")
 
 
+def _callbacks(translation: Translation) -> None:
+    """RLlib's default does nothing; functions by the names of hooks, its first form, are methods of a class here."""
+    node = translation.find("config.callbacks")
+    if node is None:
+        return
+    value = node.plain()
+    functions = value if isinstance(value, dict) else {}
+    if value in _NO_CALLBACKS or (functions and all(function is None for function in functions.values())):
+        translation.take("config.callbacks")
+    elif any(isinstance(name, str) and name.startswith("on_") for name in functions):
+        translation.take("config.callbacks")
+        message = "config.callbacks: rlexp does not call functions by the names of hooks, as the first RLlib did"
+        translation.problem(node, message, _CALLBACKS_HINT)
+    elif isinstance(value, str) and value.startswith("<"):
+        translation.take("config.callbacks")
+        message = f"config.callbacks: {shown(value)} is a class of RLlib"
+        translation.problem(node, message, _CALLBACKS_HINT)
+
+
 _STEPS: tuple[Callable[[Translation], None], ...] = (
     _literals,
     sizes_for_each,
@@ -184,9 +205,11 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _words,
     _videos,
     _automatic,
+    custom_model,
     _frames,
     _shared_layers,
     _kl_loss,
     _whole_episodes,
+    _callbacks,
     _env,
 )

@@ -27,8 +27,10 @@ MAX_CHECKED_ENDS = 32
 
 SEARCH = "search"
 """The section that makes an experiment a sweep."""
+TRACK = "track"
+"""The section of trackers, which are the same for all trials."""
 
-_NEVER_VARIED = ("num_samples", SEARCH)
+_NEVER_VARIED = ("num_samples", SEARCH, TRACK)
 
 
 @dataclass(frozen=True)

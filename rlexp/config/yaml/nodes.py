@@ -20,15 +20,19 @@ _LONGEST_SHOWN = 60
 
 @dataclass(frozen=True)
 class Place:
-    """Where something was written: a file with line and column, or an option of the command line."""
+    """Where something was written: a file with line and column, an option of the command line, or a key of a dict."""
 
     source: str
     """The file as its user named it, or the option: ``-o lr=1e-3``."""
     line: int = 0
     """From 1; 0 where the source has no lines."""
     column: int = 0
+    subscript: str = ""
+    """In the dict of a program, how to reach it: ``experiments["a"]["config"]``; its line is its number in the dict."""
 
     def __str__(self) -> str:
+        if self.subscript:
+            return self.subscript
         return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
 
 

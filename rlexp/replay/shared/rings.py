@@ -74,6 +74,12 @@ class RingMemory:
         """The first TD errors, read once: apart from the columns, and never touched where there are none."""
         self.storage = ArrayStorage(sizes.num_slots, segment.array)
 
+    def close(self) -> None:
+        """Give the memory back, counters too: each mapping keeps a descriptor open; a second call does nothing."""
+        self.storage.close()
+        self.td_errors = np.empty(0, np.float32)
+        self.written = self.released = np.empty(0, np.int64)
+
 
 def fence() -> None:
     """Let everything that this thread read and wrote before be done before anything that it reads or writes after.

@@ -158,8 +158,19 @@ class SharedRows:
             self._deal(SampleBatch(columns))
         self._num_added_before = num_added - count
 
+    def keys(self) -> Array:
+        held = zip(self._first.tolist(), self._end.tolist(), strict=True)
+        numbers = [np.arange(first, end) * self._num_rings + ring for ring, (first, end) in enumerate(held)]
+        keys: Array = np.sort(np.concatenate(numbers))
+        return keys
+
+    def clear(self) -> None:
+        self._first[:] = self._end
+        fence()
+        self._memory.released[:] = self._end
+
     def close(self) -> None:
-        self._memory.storage.close()
+        self._memory.close()
         self._segment.close()
 
     def _held(self, column: Array, start: int, stop: int) -> Array:

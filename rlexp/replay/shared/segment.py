@@ -39,7 +39,7 @@ class SegmentHandle:
                 return Segment(os.open(path, os.O_RDWR | os.O_CLOEXEC), self.name)
         raise ResourceError(
             f"this process cannot reach the memory of the learner's process (pid {self.pid}): "
-            "replay_storage shared_memory needs every worker on the learner's machine",
+            "shared replay needs every process that adds rows on the learner's machine",
             HINT,
         )
 
@@ -64,9 +64,7 @@ class Segment:
     def create() -> Segment:
         """Return a new segment without any array; raises ResourceError where the system has none."""
         if not hasattr(os, "memfd_create"):
-            raise ResourceError(
-                "this system has no anonymous shared memory: replay_storage shared_memory is for Linux", HINT
-            )
+            raise ResourceError("this system has no anonymous shared memory: shared replay is for Linux", HINT)
         name = f"rlexp-{secrets.token_hex(16)}"
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)

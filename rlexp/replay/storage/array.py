@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.sample_batch import Array, SampleBatch
+from rlexp.sample_batch import Array, FrameRows, SampleBatch
 
 MIN_FRAMED_BYTES = 1 << 20
 """Smaller arrays are plain ones: what the C library keeps free of that size is as quick."""
@@ -49,8 +49,9 @@ class ArrayStorage:
         """Every column in its whole length ``[capacity, ...]``; none before the first write."""
         return self._columns
 
-    def write(self, start: int, batch: SampleBatch) -> None:
+    def write(self, start: int, batch: SampleBatch | FrameRows, /) -> None:
         """Copy ``batch [B]`` into slots ``start`` to ``start + B - 1``; ValueError when its columns are others."""
+        assert not isinstance(batch, FrameRows)
         self.check(batch)
         if not self._columns:
             self._allocate(batch)

@@ -10,7 +10,7 @@ import numpy as np
 from rlexp.checkpoint.state_codec import AnyArray, LazyArray, rows_of
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.array import ArrayStorage, LentArrays, check_lengths
-from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PackedFrames, PlainFrames
+from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PlainFrames
 from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
 from rlexp.sample_batch import (
     FRAME_IDS,
@@ -43,7 +43,7 @@ class FrameStorage:
 
     def __init__(self, capacity: int, compress: bool) -> None:
         """Hold ``capacity`` rows, with their frames compressed or not; no memory is taken yet."""
-        self._make_memory: MakeMemory = PackedFrames if compress else PlainFrames
+        self._make_memory = _packed_frames() if compress else PlainFrames
         self._plain = ArrayStorage(capacity)
         self._written: Array = np.zeros(capacity, bool)
         self._next_number = NO_FRAME - 1  # of frames that bring none: no sender's are below 0
@@ -152,6 +152,13 @@ class FrameStorage:
         self._form = frames[:0].copy()
         self._pool = FramePool(self._make_memory(frames.shape[1:], frames.dtype))
         return self._pool
+
+
+def _packed_frames() -> MakeMemory:
+    """Return what makes compressed memory; imported here, so that all other replay needs NumPy only."""
+    from rlexp.replay.storage.packed_frames import PackedFrames
+
+    return PackedFrames
 
 
 def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:

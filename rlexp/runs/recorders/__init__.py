@@ -2,6 +2,6 @@
 
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
-from rlexp.runs.recorders.trial_recorder import Recorder, TrialRecorder
+from rlexp.runs.recorders.trial_recorder import TrialRecorder
 
-__all__ = ["CsvRecorder", "JsonRecorder", "Recorder", "TensorBoardRecorder", "TrialRecorder"]
+__all__ = ["CsvRecorder", "JsonRecorder", "TensorBoardRecorder", "TrialRecorder"]

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from rlexp.json_file import plain, to_json
-from rlexp.runs.row_columns import flatten
+from rlexp.runs.row_columns import flatten, scalars
 
 EVENT_FILE_PREFIX: Final = "events.out.tfevents."
 TAG_PREFIX: Final = "ray/tune/"
@@ -87,7 +87,7 @@ class TensorBoardRecorder:
         if begin < self._step:
             restart = Event(wall_time=time.time(), step=begin + 1, session_log=SessionLog(status=SessionLog.START))
             self._write(restart)
-        values = [Summary.Value(tag=TAG_PREFIX + name, simple_value=value) for name, value in _scalars(row)]
+        values = [Summary.Value(tag=TAG_PREFIX + name, simple_value=value) for name, value in scalars(row)]
         self._step = row["timesteps_total"]
         event = Event(wall_time=time.time(), step=row["timesteps_total"], summary=Summary(value=values))
         self._write(event)
@@ -138,15 +138,6 @@ def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float
         for name, value in flat.items()
         if value is not None
     }
-
-
-def _scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in flatten(row).items():
-        value = plain(value)
-        items = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for index, item in items:
-            if isinstance(item, int | float) and not isinstance(item, bool):
-                yield (name if index is None else f"{name}/{index}"), float(item)
 
 
 def session_end(succeeded: bool) -> Summary:

@@ -1,25 +1,17 @@
-"""The protocol of a recorder, which keeps the result rows of one trial, and all of a trial's behind one name."""
+"""All recorders of a trial behind one name: its files, and the trackers that its experiment asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
+from rlexp.runs.recording import Recorder, TrialTracker
 from rlexp.runs.row_columns import ITERATION
-
-
-class Recorder(Protocol):
-    """Keeps rows where another program can read each one as soon as ``record`` has returned."""
-
-    def record(self, row: Mapping[str, Any]) -> None:
-        """Write one result row: flat but for the dict ``info``; a None or NaN is a value that is not there yet."""
-
-    def close(self) -> None:
-        """Finish the file; a second call does nothing."""
+from rlexp.runs.run_record import Status
 
 
 class TrialRecorder:
@@ -31,15 +23,18 @@ class TrialRecorder:
         hyperparameters: Mapping[str, Any],
         metrics: Sequence[str] = (),
         agent_columns: Sequence[str] = (),
+        trackers: Sequence[TrialTracker] = (),
     ) -> None:
         """Open the files, or append to those of a trial that is resumed.
 
-        See :class:`TensorBoardRecorder` and :class:`CsvRecorder` for the arguments.
+        See :class:`TensorBoardRecorder` and :class:`CsvRecorder` for the arguments; ``trackers`` get every row too.
         """
         self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
         self._json = JsonRecorder(trial_directory)
         # result.json last: a row that a kill kept from it is recorded again, and the others take back what they have.
-        self._recorders: list[Recorder] = [CsvRecorder(trial_directory, agent_columns), self._tensorboard, self._json]
+        files: list[Recorder] = [CsvRecorder(trial_directory, agent_columns), self._tensorboard, self._json]
+        self._trackers = trackers
+        self._recorders = [*files, *trackers]
 
     def record_missing(self, row: Mapping[str, Any]) -> None:
         """Hand on the row of a checkpoint that a kill kept from being recorded; not one that has been."""
@@ -51,9 +46,11 @@ class TrialRecorder:
         for recorder in self._recorders:
             recorder.record(row)
 
-    def end(self, succeeded: bool, score: float | None) -> None:
+    def end(self, status: Status, score: float | None) -> None:
         """Say how the trial ended, and what a sweep ranks it by, if one does."""
-        self._tensorboard.end(succeeded, score)
+        self._tensorboard.end(status is not Status.ERROR, score)
+        for tracker in self._trackers:
+            tracker.end(status, score)
 
     def close(self) -> None:
         """Close every recorder, also when one of them fails; a second call does nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -182,12 +183,16 @@ class TestTrustedCode:
         trusted = TrustedCode(frozenset({"mine:Env"}), UserModules(("mine",)))
         assert trusted.obstacle("mine:Env", {"size": 3}, ("mine",), ()) is None
 
-    def test_a_part_of_the_users_own_needs_its_module_to_be_allowed(self) -> None:
-        part = UserPart("config.model.custom_model", "mine:Torso")
-        obstacle = TrustedCode().obstacle("CartPole-v1", {}, (), [part])
+    @pytest.mark.parametrize("trusted", [TrustedCode(), TrustedCode(modules=UserModules(("gymnasium.wrappers",)))])
+    def test_a_class_in_the_config_has_to_be_allowed_itself(self, trusted: TrustedCode) -> None:
+        name = "gymnasium.wrappers:RecordVideo"
+        part = UserPart("config.env_wrappers.0", name, {"video_folder": "/home/victim/.ssh"})
+        obstacle = trusted.obstacle("CartPole-v1", {}, (), [part])
         assert obstacle is not None
-        assert (obstacle.message, obstacle.hint) == ("names mine:Torso, a class of its own", "--import mine allows it")
-        assert TrustedCode(modules=UserModules(("mine",))).obstacle("CartPole-v1", {}, (), [part]) is None
+        assert obstacle.message == f"names {name}, a class of its own"
+        assert obstacle.hint == f"--allow-class {name} allows it"
+        allowed = replace(trusted, classes=frozenset({name}))
+        assert allowed.obstacle("CartPole-v1", {}, (), [part]) is None
 
 
 def test_trainers_take_submitted_tasks_without_a_trainer() -> None:

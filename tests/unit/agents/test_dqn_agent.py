@@ -15,6 +15,7 @@ import torch
 
 from rlexp.agents import stall_watch
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
@@ -178,7 +179,7 @@ def test_a_checkpoint_goes_on_with_weights_counters_and_iterations(tmp_path: Pat
 def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
     agent = make_agent()
     space = gym.spaces.Box(0.0, 1.0, (4,), np.float32)
-    policy = DQNAgent.make_policy(agent.config, space, gym.spaces.Discrete(4))
+    policy = DQNPolicies.make_policy(agent.config, space, gym.spaces.Discrete(4))
     with agent.optimizer.paused() as learner:
         policy.set_weights(learner.get_weights())
     assert policy.compute_actions(np.eye(4, dtype=np.float32)).shape == (4,)

@@ -84,7 +84,7 @@ def held(agent: DQNAgent[Any]) -> list[dict[str, Any]]:
     shards = [shard.handle for shard in optimizer._shards] if is_apex else [optimizer._shard]
     held = []
     for shard, state in zip(shards, map(in_memory, optimizer.replay_states()), strict=True):
-        rows = shard._buffer.rows
+        rows = shard._sampler.rows
         told = {name: value for name, value in state.items() if not name.startswith("storage.")}
         held.append(told | dict(rows.read(np.arange(rows.size)).columns))
     return held

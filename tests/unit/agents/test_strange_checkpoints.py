@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlexp import load_policy
 from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
 from rlexp.checkpoint import read_checkpoint
 from rlexp.checkpoint.array_file import read_arrays, write_arrays
@@ -54,6 +56,25 @@ def test_a_strangers_may_not(
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(ResumeError, match="belongs to another user"):
         evaluate_checkpoint(path, EvaluationRequest(1))
+
+
+def test_a_strangers_folders_are_not_searched_for_what_the_callers_module_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs, ran = tmp_path / "mine", tmp_path / "theirs", tmp_path / "ran"
+    for folder in (mine, theirs):
+        folder.mkdir()
+    own = "try:\n    import optional_module_of_mine\nexcept ImportError:\n    pass\n"
+    (mine / "module_of_mine.py").write_text(own, encoding="utf-8")
+    (theirs / "optional_module_of_mine.py").write_text(f"open({str(ran)!r}, 'w').close()\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(mine), *sys.path])
+    path = saved(tmp_path, "CartPole-v1", module_folders=[str(theirs)])
+    path.chmod(0o777)
+    with pytest.raises(ResumeError, match="may be written by every user"):
+        load_policy(path, imports=["module_of_mine"])
+    assert str(theirs) not in sys.path
+    assert not ran.exists()
+    assert load_policy(path).metadata.env == "CartPole-v1", "nothing is imported for it"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """The JSON Schema of experiment files says what `rlexp check` says, as far as a schema can."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from rlexp.config.keys.agents import AGENTS
 from rlexp.config.load import converted_file
+from rlexp.config.reference import json_schema
 from rlexp.config.reference.json_schema import experiment_schema
+from rlexp.config.reference.shared_definitions import with_shared_definitions
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Place
 
@@ -83,6 +87,54 @@ def test_schema_refuses(validator: Any, run: str, config: str, beside: str) -> N
 
 
 def test_schema_describes_keys() -> None:
-    config = experiment_schema()["definitions"]["APEX"]["properties"]["config"]["anyOf"][0]["properties"]
+    config = expanded(experiment_schema(), "APEX")["properties"]["config"]["anyOf"][0]["properties"]
     assert config["n_step"]["description"].startswith("Number of rewards added up in one transition")
     assert config["num_env_runners"]["description"] == "Now config.num_workers."
+
+
+def expanded(schema: Any, name: str) -> Any:
+    """Return a definition with all that it refers to in place of the references."""
+
+    def inlined(node: Any) -> Any:
+        if isinstance(node, list):
+            return [inlined(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            assert list(node) == ["$ref"], "editors ignore what is beside a reference"
+            return inlined(schema["definitions"][node["$ref"].removeprefix("#/definitions/")])
+        return {word: inlined(value) for word, value in node.items()}
+
+    return inlined(schema["definitions"][name])
+
+
+@pytest.mark.parametrize("run", AGENTS)
+def test_sharing_definitions_changes_no_agent(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = expanded(experiment_schema(), run)
+    monkeypatch.setattr(json_schema, "with_shared_definitions", dict)
+    assert shared == expanded(experiment_schema(), run)
+
+
+def test_schema_is_small_enough_for_editors() -> None:
+    printed = json.dumps(experiment_schema(), indent=1)
+    assert len(printed) < 300_000
+    assert printed.count('"Learning rate of Adam') <= 2
+
+
+def test_definitions_share_groups_and_keys_below_different_groups() -> None:
+    def agent(lr: str, model: str) -> Any:
+        keys = {"lr": {"description": lr * 100}, "gamma": {"description": "g" * 100}, "short": {"type": "number"}}
+        group = {"type": "object", "properties": keys}
+        config = {"description": "c", "anyOf": [group, {"$ref": "#/definitions/searched"}]}
+        return {"properties": {"config": config, "model": {"properties": {"a": {"description": model * 100}}}}}
+
+    definitions = with_shared_definitions({"X": agent("x", "m"), "Y": agent("y", "m"), "Z": agent("z", "n")})
+    assert set(definitions) == {"X", "Y", "Z", "config.gamma", "model"}
+    keys = definitions["Y"]["properties"]["config"]["anyOf"][0]["properties"]
+    assert keys == {
+        "lr": {"description": "y" * 100},
+        "gamma": {"$ref": "#/definitions/config.gamma"},
+        "short": {"type": "number"},
+    }
+    assert definitions["X"]["properties"]["model"] == {"$ref": "#/definitions/model"}
+    assert definitions["Z"]["properties"]["model"]["properties"]["a"] == {"description": "n" * 100}

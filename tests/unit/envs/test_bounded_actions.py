@@ -161,7 +161,8 @@ class NativeEcho(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> Any:
         self.got = actions
-        return np.zeros((self.num_envs, 2), np.float32), *np.zeros((3, self.num_envs)), {}
+        flags = np.zeros((2, self.num_envs), bool)
+        return np.zeros((self.num_envs, 2), np.float32), np.zeros(self.num_envs), *flags, {}
 
 
 def test_actions_of_native_vector_envs_are_bounded() -> None:

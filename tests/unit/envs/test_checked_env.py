@@ -12,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from rlexp.envs import EnvConfig, check_first_steps, make_env, make_vector_env
+from rlexp.envs.checked_env import CheckedEnv
 from rlexp.errors import EnvError, UsageError
 from tests.envs import CountingEnv
 
@@ -202,8 +203,30 @@ def test_reset_of_older_gym_is_told_its_arguments() -> None:
 def test_missing_part_of_an_observation_is_named() -> None:
     vector = make_vector_env(EnvConfig("tests.unit.envs.test_checked_env:PartsEnv", {}, None), 1)
     vector.reset(seed=0)
-    with pytest.raises(EnvError, match="step returned an observation of type dict"):
+    with pytest.raises(EnvError, match="step returned an observation without 'b', which is in its observation_space"):
         vector.step(np.zeros(1, np.int64))
+
+
+def test_wrong_part_of_an_observation_is_named() -> None:
+    class Wrong(PartsEnv):
+        def _observation(self) -> Any:
+            return {"a": 0.5, "b": 1}
+
+    with pytest.raises(EnvError, match=r"an observation\['a'\] of .*, but its observation_space\['a'\] has the shape"):
+        CheckedEnv(Wrong(), "x").reset(seed=0)
+
+
+def test_reset_that_does_not_repeat_by_its_seed_is_doubtful() -> None:
+    class Forgets(CountingEnv):
+        num_resets = 0
+
+        def reset(self, **arguments: Any) -> Any:
+            self.num_resets += 1
+            obs, info = super().reset(**arguments)
+            return obs + self.num_resets, info
+
+    (doubt,) = check_first_steps("x", CheckedEnv(Forgets(), "x"))
+    assert "reset returns another observation for the same seed" in doubt
 
 
 def test_error_of_an_env_survives_a_pickle_as_between_processes() -> None:

@@ -80,7 +80,8 @@ def test_a_misspelled_id_gets_a_suggestion() -> None:
 
 
 def test_unknown_id_has_hint() -> None:
-    assert refused(config("Qwxyz-v0")).hint == "write a Gymnasium id or package.module:Class"
+    hint = refused(config("Qwxyz-v0")).hint
+    assert hint == "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
 def test_a_misspelled_class_gets_a_suggestion() -> None:

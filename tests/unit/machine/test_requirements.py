@@ -82,6 +82,32 @@ def test_missing_env_is_an_error_with_place(folder: Path, env: str, message: str
     assert problems(folder, env) == [("/maze.yaml:3:8", f"env {env}: {message.format(folder=folder)}")]
 
 
+def test_missing_wrappers_and_preprocessors_are_errors_with_their_places(folder: Path) -> None:
+    wrappers = ["my_maze:Maze", "my_maze:Wall", {"no_such:W": {"x": 1}}, "my_maze:make"]
+    config = {"env_wrappers": wrappers, "model": {"custom_preprocessor": "my_maze:Plain"}}
+    found = problems(folder, "CartPole-v1", config=config)
+    lines = (folder / "maze.yaml").read_text(encoding="utf-8").splitlines()
+    row, line = next((row, line) for row, line in enumerate(lines, 1) if "my_maze:Wall" in line)
+    last, below = next((row, line) for row, line in enumerate(lines, 1) if "my_maze:Plain" in line)
+    no_wrapper = f"make ({folder}/my_maze.py:9) is not a gymnasium.Wrapper"
+    no_preprocessor = f"Plain ({folder}/my_maze.py:4) is not a rlexp.envs.Preprocessor"
+    assert [message for _, message in found] == [
+        "config.env_wrappers.1 my_maze:Wall: module my_maze has no Wall",
+        "config.env_wrappers.2 no_such:W: module no_such does not exist",
+        f"config.env_wrappers.3 my_maze:make: {no_wrapper}",
+        f"config.model.custom_preprocessor my_maze:Plain: {no_preprocessor}",
+    ]
+    columns = [line.index(text) + 1 for text in ("'my_maze:Wall", "{'no_such:W", "'my_maze:make")]
+    places = [f"/maze.yaml:{row}:{column}" for column in columns]
+    assert [place for place, _ in found] == [*places, f"/maze.yaml:{last}:{below.index('my_maze:Plain') + 1}"]
+
+
+def test_env_of_pettingzoo_is_refused_with_the_reason(folder: Path) -> None:
+    ((place, message),) = problems(folder, "pettingzoo.butterfly.pistonball_v6:parallel_env")
+    assert place == "/maze.yaml:3:8"
+    assert "is an environment of PettingZoo, for several agents" in message
+
+
 def test_module_with_a_syntax_error_names_the_line(folder: Path) -> None:
     ((place, message),) = problems(folder, "broken:Maze")
     assert place == "/maze.yaml:3:8"
@@ -102,6 +128,9 @@ def test_imported_module_that_does_not_exist_is_named(folder: Path) -> None:
         ("ALE/Pong-v5", "ale_py"),
         ("PongNoFrameskip-v4", "ale_py"),
         ("phys2d/CartPole-v1", "jax"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("BabyAI-GoToObj-v0", "minigrid"),
+        ("envpool:Pong-v5", "envpool"),
     ],
 )
 def test_package_that_an_id_needs_is_named(

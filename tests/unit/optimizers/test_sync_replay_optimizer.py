@@ -59,14 +59,16 @@ def make_worker(env: str, network: QNetworkConfig, index: int, seed: int) -> Rol
     return RolloutWorker(replace(spec, index=index, seed=seed))
 
 
-def make_optimizer(env: str, seed: int, num_workers: int = 0, learning_starts: int = 40) -> SyncReplayOptimizer:
+def make_optimizer(
+    env: str, seed: int, num_workers: int = 0, learning_starts: int = 40, max_weight_sync_delay: int = 1
+) -> SyncReplayOptimizer:
     network = make_network(4, 4) if env == IDENTITY_ENV else make_network(3, 1000)
     pool = InlineTaskPool()
     workers = [make_worker(env, network, index, seed) for index in range(max(num_workers, 1))]
     source: SampleSource = LocalWorkers(pool, workers)
     if num_workers:
         actors: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", worker) for index, worker in enumerate(workers)]
-        source = RemoteWorkers(pool, fleet_of(pool, actors), queue_depth=1, max_weight_sync_delay=1)
+        source = RemoteWorkers(pool, fleet_of(pool, actors), 1, max_weight_sync_delay)
     shard = make_shard(learning_starts, BATCH_SIZE, capacity=1000)
     learner = make_learner(network, seed)
     optimizer = SyncReplayOptimizer(pool, source, shard, learner, len(workers), CONSTANT_BETA, Pacing(None, BATCH_SIZE))
@@ -85,6 +87,14 @@ def test_trained_per_sampled_is_exact_once_learning_has_started(num_workers: int
     sampled, trained = optimizer.counters.num_steps_sampled - sampled, optimizer.counters.num_steps_trained - trained
     assert sampled == 25 * FRAGMENT_LENGTH * NUM_ENVS * max(num_workers, 1)
     assert trained / sampled == BATCH_SIZE / (FRAGMENT_LENGTH * NUM_ENVS * max(num_workers, 1))
+
+
+def test_workers_have_weights_before_their_first_step() -> None:
+    optimizer = make_optimizer(ENDLESS_ENV, seed=0, num_workers=2, max_weight_sync_delay=1_000_000)
+    for _ in range(3):
+        optimizer.step()
+    assert optimizer.drain_events() == []  # a network without weights raises, and its worker is replaced
+    assert optimizer.stats()["num_weight_syncs"] == 2
 
 
 def test_nothing_is_learned_before_learning_starts() -> None:

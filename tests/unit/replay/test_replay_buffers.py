@@ -1,179 +1,270 @@
-"""What both buffers must do: keep the newest rows, and hand out copies under their own keys."""
+"""The buffers of the replay library against a model of a few lines, and what they say to wrong calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.errors import CheckpointError
-from rlexp.replay.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformReplayBuffer
-from rlexp.replay.ring import RowRing
-from rlexp.replay.storage.frames import FrameStorage
-from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, OBS, REWARDS, SampleBatch
-from tests.replay_states import in_memory
+from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer
+from tests.unit.replay.numbered_rows import COLUMNS, check_rows, rows
 
-MakeBuffer = Callable[[int], ReplayBuffer]
+AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
+MakeBuffer = Callable[..., AnyBuffer]
 
-
-def numbered_rows(first: int, count: int) -> SampleBatch:
-    """Rows that say in every column which one they are, in memory as read-only as an object store's."""
-    numbers = np.arange(first, first + count)
-    batch = SampleBatch({OBS: np.stack([numbers, -numbers], axis=1).astype(np.float32), ACTIONS: numbers})
-    for column in batch.columns.values():
-        column.flags.writeable = False
-    return batch
-
-
-def uniform(capacity: int) -> ReplayBuffer:
-    return UniformReplayBuffer(RowRing(capacity, FrameStorage(capacity, compress=False)))
-
-
-def prioritized(capacity: int) -> ReplayBuffer:
-    return PrioritizedReplayBuffer(RowRing(capacity, FrameStorage(capacity, compress=False)), 0.6)
-
-
-both = pytest.mark.parametrize("make_buffer", [uniform, prioritized])
+both = pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
 
 
 @both
-@given(capacity=st.sampled_from([1, 2, 3, 7, 600]), counts=st.lists(st.integers(0, 20), min_size=1, max_size=8))
-def test_buffer_holds_newest_rows_by_key(make_buffer: MakeBuffer, capacity: int, counts: list[int]) -> None:
-    buffer, added = make_buffer(capacity), 0
+@given(capacity=st.integers(1, 12), counts=st.lists(st.integers(0, 15), min_size=1, max_size=8))
+def test_buffer_holds_newest_rows(make: MakeBuffer, capacity: int, counts: list[int]) -> None:
+    buffer, added = make(capacity, COLUMNS, seed=0), 0
     for count in counts:
-        buffer.add(numbered_rows(added, count), None)
+        keys = buffer.add(**rows(added, count))
+        assert keys.tolist() == list(range(added, added + count))
         added += count
-    held = range(max(added - capacity, 0), added)
-    assert (buffer.rows.num_added, buffer.rows.size) == (added, len(held))
-    if not held:
-        with pytest.raises(ValueError, match="nothing"):
-            buffer.sample(1, 1.0, np.random.default_rng(0))
-        return
-    batch = buffer.sample(40 * len(held), 0.5, np.random.default_rng(0))
-    assert set(batch[KEYS].tolist()) <= set(held)
-    assert len(set(batch[KEYS].tolist())) >= len(held) - 3  # each is missed with probability e^-40
-    assert batch[KEYS].dtype == np.int64
-    np.testing.assert_array_equal(batch[ACTIONS], batch[KEYS])
-    np.testing.assert_array_equal(batch[OBS], np.stack([batch[KEYS], -batch[KEYS]], axis=1))
-    np.testing.assert_array_equal(batch[IMPORTANCE_WEIGHTS], np.ones(len(batch), np.float32))
+    held = list(range(max(added - capacity, 0), added))
+    assert (len(buffer), buffer.get_stored_size(), buffer.get_buffer_size()) == (len(held), len(held), capacity)
+    everything = buffer.get_all_transitions()
+    assert everything.keys() == COLUMNS.keys()
+    assert everything["number"].tolist() == held
+    check_rows(everything)
+    assert sorted(buffer.get_all_transitions(shuffle=True)["number"].tolist()) == held
+    if held:
+        batch = buffer.sample(60 * len(held))
+        check_rows(batch)
+        np.testing.assert_array_equal(batch["keys"], batch["number"])
+        assert len(set(batch["keys"].tolist())) >= len(held) - 3  # each is missed with probability e^-60
+        np.testing.assert_array_equal(batch["weights"], np.ones(len(batch["keys"]), np.float32))
 
 
 @both
-def test_buffer_keeps_last_rows_of_a_large_batch(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer(5)
-    buffer.add(numbered_rows(0, 3), None)
-    buffer.add(numbered_rows(3, 14), np.arange(14.0) + 1)
-    batch = buffer.sample(500, 0.0, np.random.default_rng(0))
-    assert set(batch[KEYS].tolist()) == {12, 13, 14, 15, 16}
-    np.testing.assert_array_equal(batch[ACTIONS], batch[KEYS])
+def test_buffer_adds_single_transitions_of_plain_numbers(make: MakeBuffer) -> None:
+    buffer = make(3, {"obs": ((2,), np.float32), "action": ((), np.uint8), "done": ((), bool)})
+    keys = [buffer.add(obs=[number, 0.5], action=number, done=number > 1).tolist() for number in range(4)]
+    assert keys == [[0], [1], [2], [3]]
+    assert {name: column.tolist() for name, column in buffer.get_all_transitions().items()} == {
+        "obs": [[1, 0.5], [2, 0.5], [3, 0.5]],
+        "action": [1, 2, 3],
+        "done": [False, True, True],
+    }
 
 
 @both
-def test_buffer_sample_returns_copies(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer(4)
-    buffer.add(numbered_rows(0, 4), None)
-    batch = buffer.sample(100, 1.0, np.random.default_rng(0))
-    for column in batch.columns.values():
-        column[...] = 77
-    again = buffer.sample(100, 1.0, np.random.default_rng(0))
-    np.testing.assert_array_equal(again[ACTIONS], again[KEYS])
-    assert again[ACTIONS].max() == 3
+def test_buffer_copies_what_it_gets_and_returns(make: MakeBuffer) -> None:
+    buffer, numbers = make(4, {"number": ((), np.int64)}), np.arange(4)
+    buffer.add(number=numbers)
+    numbers[:] = 77
+    for taken in (buffer.sample(50)["number"], buffer.get_all_transitions()["number"]):
+        assert taken.max() < 4
+        taken[:] = 88
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1, 2, 3]
 
 
 @both
-def test_buffer_add_copies_rows(make_buffer: MakeBuffer) -> None:
-    buffer, actions = make_buffer(4), np.arange(4)
-    buffer.add(SampleBatch({ACTIONS: actions}), None)
-    actions[...] = 77
-    batch = buffer.sample(50, 1.0, np.random.default_rng(0))
-    np.testing.assert_array_equal(batch[ACTIONS], batch[KEYS])
-
-
-@both
-def test_buffer_draws_are_seeded(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer(1000)
-    buffer.add(numbered_rows(0, 1000), np.arange(1000.0))
-    first, same, other = (buffer.sample(64, 1.0, np.random.default_rng(seed))[KEYS] for seed in (1, 1, 2))
-    assert (first == same).all()
-    assert (first != other).any()
+def test_buffer_shuffles_all_transitions(make: MakeBuffer) -> None:
+    buffer = make(50, COLUMNS, seed=1)
+    buffer.add(**rows(0, 50))
+    shuffled = buffer.get_all_transitions(shuffle=True)
+    check_rows(shuffled)
+    assert shuffled["number"].tolist() != list(range(50))
 
 
 @both
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("changed", "message"),
     [
-        (SampleBatch({OBS: np.zeros((1, 2), np.float32)}), "columns"),
-        (SampleBatch({OBS: np.zeros((1, 3), np.float32), ACTIONS: np.zeros(1, np.int64)}), r"obs.*\[3\].*\[2\]"),
-        (SampleBatch({OBS: np.zeros((1, 2)), ACTIONS: np.zeros(1, np.int64)}), "float64.*float32"),
+        ({"obs": None}, "missing: obs"),
+        ({"extra": [1]}, r"unknown: extra"),
+        ({"obs": [[1.0, 2.0, 3.0]]}, r"column obs: .*shape \[1, 3\].*\[2\].*\[B, 2\]"),
+        ({"obs": 1.0}, r"column obs: .*shape \[\]"),
+        ({"obs": [[1.0, 2.0]] * 2}, "different lengths"),
+        ({"action": [128]}, "column action: 128 does not fit int8"),
+        ({"action": [1.0]}, "column action: float64 does not become int8"),
+        ({"done": [[1]]}, "column done: int64 does not become bool"),
+        ({"obs": [[1e60, 0.0]]}, r"column obs: 1e\+60 does not fit float32"),
+        ({"obs": [[None, 0.0]]}, "column obs: object"),
+        ({"picture": np.full((1, 3, 40), -1)}, "column picture: -1 does not fit uint8"),
     ],
 )
-def test_buffer_refuses_other_columns(make_buffer: MakeBuffer, other: SampleBatch, message: str) -> None:
-    buffer = make_buffer(4)
-    buffer.add(numbered_rows(0, 3), None)
+def test_buffer_refuses_rows_of_other_columns(make: MakeBuffer, changed: dict[str, Any], message: str) -> None:
+    buffer = make(4, COLUMNS)
+    buffer.add(**rows(0, 2))
+    given = {name: column for name, column in {**rows(2, 1), **changed}.items() if column is not None}
     with pytest.raises(ValueError, match=message):
-        buffer.add(other, None)
-    assert buffer.rows.num_added == 3
-    assert set(buffer.sample(100, 1.0, np.random.default_rng(0))[KEYS].tolist()) == {0, 1, 2}
+        buffer.add(**given)
+    assert buffer.get_all_transitions()["number"].tolist() == [0, 1]
 
 
 @both
-def test_buffer_loaded_state_draws_the_same(make_buffer: MakeBuffer) -> None:
-    original, copy = make_buffer(50), make_buffer(50)
-    original.add(numbered_rows(0, 73), np.linspace(0, 5, 73))
-    copy.add(numbered_rows(0, 20), None)
-    state = in_memory(original.state())
-    original.add(numbered_rows(73, 10), None)  # must not reach the state taken before
-    copy.load(state)
-    copy.add(numbered_rows(73, 10), None)
-    drawn = [buffer.sample(300, 0.4, np.random.default_rng(3)) for buffer in (original, copy)]
-    for name in drawn[0]:
-        np.testing.assert_array_equal(drawn[0][name], drawn[1][name])
+def test_buffer_keeps_values_that_are_not_finite(make: MakeBuffer) -> None:
+    buffer = make(4, {"obs": ((), np.float32)})
+    buffer.add(obs=[np.nan, np.inf, 0.1])
+    np.testing.assert_array_equal(buffer.get_all_transitions()["obs"], np.array([np.nan, np.inf, 0.1], np.float32))
 
 
 @both
-def test_buffer_loads_empty_state(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer(3)
-    buffer.add(numbered_rows(0, 2), None)
-    buffer.load(in_memory(make_buffer(3).state()))
-    assert buffer.rows.size == 0
-    buffer.add(SampleBatch({REWARDS: np.zeros(1)}), None)  # columns are open again
-    assert buffer.rows.size == 1
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "at least one column"),
+        ({"keys": ((), np.int64)}, "'keys'"),
+        ({"priorities": ((), np.int64)}, "'priorities'"),
+        ({"a b": ((), np.int64)}, "identifiers"),
+        ({"obs": ((0,), np.int64)}, "column obs: every size"),
+        ({"obs": ((), object)}, "column obs: a dtype.*object"),
+        ({"obs": ((), "U5")}, "column obs: a dtype"),
+    ],
+)
+def test_buffer_refuses_impossible_columns(make: MakeBuffer, columns: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(4, columns)
 
 
 @both
-def test_buffer_refuses_state_of_other_capacity(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer(3)
-    buffer.add(numbered_rows(0, 2), None)
-    with pytest.raises(CheckpointError, match="capacity 3 does not fit into 4"):
-        make_buffer(4).load(in_memory(buffer.state()))
-    with pytest.raises(CheckpointError, match="should hold 3 rows"):
-        make_buffer(3).load({**in_memory(buffer.state()), "num_added": 3})
-
-
-@both
-def test_buffer_nbytes_and_close(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer(1000)
-    before = buffer.nbytes
-    buffer.add(numbered_rows(0, 1), None)
-    assert buffer.nbytes - before == 1000 * 16  # two float32 and an int64 a row
-    buffer.rows.close()
-    buffer.rows.close()
-    assert buffer.nbytes == before
-
-
-@both
-def test_buffer_refuses_capacity_zero(make_buffer: MakeBuffer) -> None:
+def test_buffer_refuses_impossible_sizes(make: MakeBuffer) -> None:
     with pytest.raises(ValueError, match="at least one row"):
-        make_buffer(0)
+        make(0, COLUMNS)
+    buffer = make(2, COLUMNS)
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(1)
+    buffer.add(**rows(0, 1))
+    with pytest.raises(ValueError, match="at least one row, not 0"):
+        buffer.sample(0)
 
 
-def test_uniform_draws_equally_often() -> None:
-    buffer = uniform(100)
-    buffer.add(numbered_rows(0, 130), np.full(130, np.nan))
-    assert buffer.update_priorities(np.array([0, 129, 10**9]), np.array([np.nan, 1.0, 1.0])) == 0
-    counts = np.bincount(buffer.sample(100_000, 1.0, np.random.default_rng(0))[KEYS] - 30, minlength=100)
-    chi_square = float(((counts - 1000) ** 2 / 1000).sum())
-    assert 60 < chi_square < 150  # 99 degrees of freedom
+@given(
+    alpha=st.sampled_from([0.0, 0.5, 1.0]),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["add", "add_without", "update", "clear"]), st.integers(0, 6)),
+        min_size=1,
+        max_size=12,
+    ),
+)
+def test_prioritized_weights_are_those_of_a_model(alpha: float, steps: list[tuple[str, int]]) -> None:
+    """Weights are (min p / p)^(alpha beta), of the priorities that a dict of all rows held has."""
+    eps, rng, given_keys = 0.25, np.random.default_rng(0), [0]
+    buffer = PrioritizedReplayBuffer(5, {"number": ((), np.int64)}, alpha=alpha, eps=eps, seed=0)
+    model: dict[int, float] = {}
+    highest = 1.0
+    for step, count in steps:
+        priorities = rng.integers(0, 9, count) / 2.0
+        if step == "clear":
+            buffer.clear()
+            model, highest = {}, 1.0
+            assert len(buffer) == 0
+        elif step == "update":
+            keys = rng.choice(given_keys, count, replace=True)
+            dropped = buffer.update_priorities(keys, priorities)
+            assert dropped == sum(key not in model for key in keys.tolist())
+            for key, priority in zip(keys.tolist(), priorities.tolist(), strict=True):
+                if key in model:
+                    model[key] = priority + eps
+                    highest = max(highest, priority + eps)
+        else:
+            has_priorities = step == "add"
+            keys = buffer.add(number=np.zeros(count, np.int64), priorities=priorities if has_priorities else None)
+            new = priorities + eps if has_priorities else np.full(count, highest)
+            model |= dict(zip(keys.tolist(), new.tolist(), strict=True))
+            model = dict(list(model.items())[-5:])
+            highest = max([highest, *new.tolist()])
+            given_keys += keys.tolist()
+        if model:
+            batch = buffer.sample(64, beta=0.5)
+            expected = [(min(model.values()) / model[key]) ** (alpha / 2) for key in batch["keys"].tolist()]
+            np.testing.assert_allclose(batch["weights"], expected, rtol=1e-6)
+
+
+def test_prioritized_draws_by_priority() -> None:
+    buffer = PrioritizedReplayBuffer(4, COLUMNS, alpha=1.0, eps=1.0, seed=0)
+    buffer.add(**rows(0, 4), priorities=[0, 1, 2, 4])
+    counts = np.bincount(buffer.sample(110_000)["keys"], minlength=4)
+    np.testing.assert_allclose(counts, [10_000, 20_000, 30_000, 50_000], rtol=0.05)
+    assert buffer.update_priorities(np.array([0, 3]), [4, 0]) == 0
+    counts = np.bincount(buffer.sample(110_000)["keys"], minlength=4)
+    np.testing.assert_allclose(counts, [50_000, 20_000, 30_000, 10_000], rtol=0.05)
+
+
+def test_prioritized_drops_and_counts_stale_priorities() -> None:
+    buffer = PrioritizedReplayBuffer(3, COLUMNS, alpha=1.0, eps=0.0, seed=0)
+    buffer.add(**rows(0, 3))
+    old = buffer.sample(3)["keys"]
+    buffer.add(**rows(3, 3), priorities=[1, 1, 1])
+    assert buffer.update_priorities(old, [1000.0] * 3) == 3
+    buffer.clear()
+    buffer.add(**rows(6, 3), priorities=[1, 1, 1])
+    assert buffer.update_priorities(np.arange(6), [1000.0] * 6) == 6
+    assert buffer.num_stale_priorities == 9
+    assert set(buffer.sample(100, beta=1.0)["weights"].tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -1e-7])
+def test_prioritized_refuses_bad_priorities(bad: float) -> None:
+    buffer = PrioritizedReplayBuffer(3, COLUMNS, seed=0)
+    buffer.add(**rows(0, 1), priorities=2.0)
+    with pytest.raises(ValueError, match="priority of row 1 is"):
+        buffer.add(**rows(1, 2), priorities=[1.0, bad])
+    with pytest.raises(ValueError, match="finite and not negative"):
+        buffer.update_priorities([0], [bad])
+    with pytest.raises(ValueError, match=r"shape \[3\] for 2 rows"):
+        buffer.add(**rows(1, 2), priorities=[1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="whole numbers"):
+        buffer.update_priorities([0.5], [1.0])
+    assert buffer.sample(1)["keys"].tolist() == [0]
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"alpha": 1.5}, "alpha is 1.5"), ({"eps": -1.0}, "eps is -1")])
+def test_prioritized_refuses_bad_exponents(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrioritizedReplayBuffer(3, COLUMNS, **wrong)  # type: ignore[arg-type]
+
+
+STEP = {"obs": ((), np.int64), "rewards": ((), np.float32), "terminated": ((), bool), "new_obs": ((), np.int64)}
+
+
+def test_buffer_stores_n_step_transitions_of_episodes() -> None:
+    buffer = ReplayBuffer(10, STEP, n_step=NStepConfig(2, gamma=0.5))
+    for number, terminated in enumerate([False, True, False, False]):
+        buffer.add(obs=number, rewards=2.0**number, terminated=terminated, new_obs=number + 1)
+    assert len(buffer) == 3
+    assert buffer.on_episode_end().tolist() == [3]
+    assert buffer.on_episode_end().tolist() == []
+    assert {name: column.tolist() for name, column in buffer.get_all_transitions().items()} == {
+        "obs": [0, 1, 2, 3],
+        "rewards": [2.0, 2.0, 8.0, 8.0],
+        "discounts": [0.0, 0.0, 0.25, 0.5],
+        "new_obs": [2, 2, 4, 4],
+    }
+    with pytest.raises(ValueError, match="NStepFold"):
+        PrioritizedReplayBuffer(3, STEP, n_step=NStepConfig(2, 0.5)).add(
+            obs=0, rewards=1.0, terminated=False, new_obs=1, priorities=1.0
+        )
+
+
+def clear(buffer: AnyBuffer, folder: Path) -> None:
+    buffer.clear()
+
+
+def save_and_load(buffer: AnyBuffer, folder: Path) -> None:
+    buffer.save(folder / "replay.npz")
+    buffer.load(folder / "replay.npz")
+
+
+@both
+@pytest.mark.parametrize("replace_rows", [clear, save_and_load])
+def test_no_transition_begins_before_the_rows_were_replaced(
+    make: MakeBuffer, replace_rows: Callable[[AnyBuffer, Path], None], tmp_path: Path
+) -> None:
+    buffer = make(10, STEP, n_step=NStepConfig(3, gamma=0.5))
+    for number in (100, 101):
+        buffer.add(obs=number, rewards=1.0, terminated=False, new_obs=number + 1)
+    replace_rows(buffer, tmp_path)
+    for number in (0, 1, 2):
+        buffer.add(obs=number, rewards=1.0, terminated=False, new_obs=number + 1)
+    rows = buffer.get_all_transitions()
+    assert (rows["obs"].tolist(), rows["new_obs"].tolist(), rows["rewards"].tolist()) == ([0], [3], [1.75])

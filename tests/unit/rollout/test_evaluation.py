@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.rollout import evaluation
-from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, play_episodes
+from rlexp.rollout.evaluation import EvaluationLimits, EvaluationWatch, PlayedEpisodes, play_episodes
 from rlexp.sample_batch import Array
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, UNEVEN_ENV, CountingEnv, IdentityEnv, UnevenEnv
@@ -83,7 +83,7 @@ def test_evaluation_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(evaluation, "REPORT_PERIOD_S", 0.0)
     vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 2)
     seen: list[tuple[int, int]] = []
-    play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS, lambda *progress: seen.append(progress))
+    play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS, EvaluationWatch(lambda *progress: seen.append(progress)))
     assert seen == [(0, 2), (0, 4), (2, 6)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.errors import TrialError
+from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet, FleetLimits
@@ -199,6 +199,23 @@ def test_an_env_that_always_raises_ends_the_trial_with_its_own_error() -> None:
     with pytest.raises(ValueError, match="this env fails"):
         bench.poll_often(100, 5.0)
     assert bench.source.num_worker_restarts == FAILURES_IN_A_ROW - 1
+
+
+class CarriedError(Exception):
+    """An error of a worker as Ray carries it: with what was raised as its cause."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("carried")
+        self.cause = cause
+
+
+@pytest.mark.parametrize("carry", [lambda error: error, CarriedError], ids=["itself", "carried"])
+def test_what_callbacks_raise_ends_the_trial_at_once(carry: Callable[[Exception], Exception]) -> None:
+    bench = Bench()
+    bench.workers[0].fate = error = carry(CallbackError("callbacks mine:Mine: KeyError"))
+    with pytest.raises(type(error)):
+        bench.poll_often(100, 5.0)
+    assert bench.source.num_worker_restarts == 0
 
 
 def test_an_env_that_raises_now_and_then_does_not() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.results.run_listing import found_at
+from rlexp.run_results.run_listing import found_at
 from rlexp.runs.directories import remove_remains
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_lock import RunLock

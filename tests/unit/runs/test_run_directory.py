@@ -18,7 +18,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
 from rlexp.display import choose_display
 from rlexp.errors import ResumeError, UsageError
-from rlexp.results.run_listing import found_at
+from rlexp.run_results.run_listing import found_at
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.run_record import RecordedError, Status, read_run_record

@@ -72,6 +72,16 @@ def test_foreign_code_of_a_task_is_refused_unless_it_is_allowed(tmp_path: Path, 
     assert task_on_board(task, TrustedCode(frozenset({env}))).trial.experiment.env == env
 
 
+@pytest.mark.parametrize("line", ["restore: /home/anna/checkpoint_000001", "storage: s3://bucket/of-a-stranger"])
+def test_places_of_a_strangers_text_are_refused(tmp_path: Path, line: str) -> None:
+    task = submitted_task(tmp_path).task
+    task = replace(
+        task, file=f"{task.file}  {line}\n".replace("  restore: null\n", "").replace("  storage: null\n", "")
+    )
+    with pytest.raises(UsageError, match=f"has the key {line.partition(':')[0]}"):
+        task_on_board(task, NOBODY)
+
+
 def test_task_that_was_not_submitted_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     task = submitted_task(tmp_path).task
     with pytest.raises(UsageError, match="was not submitted"):

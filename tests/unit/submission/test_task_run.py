@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rlexp.checkpoint import verify_checkpoint
 from rlexp.display import QuietDisplay
@@ -73,7 +74,9 @@ def test_run_is_recorded_like_one_of_this_machine(submitted: SubmittedTask, tmp_
     assert len((path / trial.directory / "progress.csv").read_text().splitlines()) == 3
     assert list((path / trial.directory).glob("events.out.tfevents.*"))
     assert find_checkpoint(path).name == "checkpoint_000007"
-    assert (path / "resolved.yaml").read_text() == submitted.task.file
+    kept, sent = (yaml.safe_load(text) for text in ((path / "resolved.yaml").read_text(), submitted.task.file))
+    assert set(kept["cartpole"]) - set(sent["cartpole"]) == {"track"}
+    assert {key: kept["cartpole"][key] for key in sent["cartpole"]} == sent["cartpole"]
     assert display.ends == [(Status.TERMINATED, None)]
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.results.axis import Axis
-from rlexp.results.comparison import Comparison, compare_groups
+from rlexp.run_results.axis import Axis
+from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.run_record import Status
 from rlexp.terminal.comparisons import print_comparison
-from tests.unit.results.run_folders import MadeTrial, make_run
+from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 
 def rising(last: float) -> list[float | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.results.run_listing import DAMAGED, Found
+from rlexp.run_results.run_listing import DAMAGED, Found
 from rlexp.runs.run_record import Status
 from rlexp.terminal.listings import print_address, print_found
 

@@ -220,3 +220,17 @@ def test_replay_is_named_and_measured_only_where_there_is_one(tmp_path: Path, mo
     monkeypatch.setattr(preflight.PreflightProcess, "messages", watched)
     tried(tmp_path, {"env": COUNTING_ENV}, {"run": "PPO", "env": "CartPole-v1"})
     assert [name for name, of_it in stages.items() if any("replay" in stage for stage in of_it)] == ["e0"]
+
+
+@pytest.mark.parametrize(("how", "message"), [("raises", "shapes do not fit"), ("nan", "returns NaN")])
+def test_torso_of_the_users_own_is_tried_in_every_variant(tmp_path: Path, how: str, message: str) -> None:
+    file = tmp_path / "own.yaml"
+    good, bad = ({"tests.user_torsos:Bad": {"how": each}} for each in ("good", how))
+    model = {"custom_model": {"grid_search": [good, bad]}}
+    entry = {"run": "PPO", "env": COUNTING_ENV, "stop": {"timesteps_total": 5}, "config": {"model": model}}
+    file.write_text(to_yaml({"e": entry}), encoding="utf-8")
+    plan = load_plan([file])
+    assert len(plan.trials) == 2
+    with pytest.raises(ConfigError, match=message):
+        try_envs(plan.trials, plan.modules, ROOMY, plan.env_places)
+    assert try_envs(plan.trials[:1], plan.modules, ROOMY, plan.env_places)

@@ -1,0 +1,169 @@
+"""The graph of an exported policy: from observations to the actions that the env takes, as evaluations play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlexp.agents.export.exportable import Exportable, torch_dtype
+from rlexp.agents.loaded_checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
+from rlexp.agents.registry import policies_of
+from rlexp.envs import ActionBounds, EnvConfig, action_grid, is_continuous
+from rlexp.rollout.filters import LARGEST_DEVIATION, SMALLEST_SCALE, Moments
+from rlexp.sample_batch import Array
+
+
+class _Standardised(nn.Module):
+    """The observation filter of evaluations, ``Moments.standardise``; in float64 as there."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, moments: Moments) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(moments.mean))
+        self.register_buffer("scale", torch.tensor(moments.deviation + SMALLEST_SCALE))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        standardised = (obs.to(torch.float64) - self.mean) / self.scale
+        return standardised.clamp(-LARGEST_DEVIATION, LARGEST_DEVIATION).to(torch.float32)
+
+
+class _GridPoints(nn.Module):
+    """The env's action of each number."""
+
+    grid: Tensor
+
+    def __init__(self, grid: Array) -> None:
+        super().__init__()
+        self.register_buffer("grid", torch.tensor(grid))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.grid[numbers]
+
+
+class _WithinBounds(nn.Module):
+    """Continuous actions within the bounds of the env, ``ActionBounds.bounded``; in float64 as there."""
+
+    low: Tensor
+    high: Tensor
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, bounds: ActionBounds) -> None:
+        super().__init__()
+        for name in ("low", "high", "scale", "shift"):
+            self.register_buffer(name, torch.tensor(getattr(bounds, name)))
+        self._dtype = torch_dtype(bounds.dtype)
+
+    def forward(self, actions: Tensor) -> Tensor:
+        moved = actions.to(torch.float64) * self.scale + self.shift
+        return torch.minimum(torch.maximum(moved, self.low), self.high).to(self._dtype)
+
+
+@dataclass(frozen=True)
+class EnvActions:
+    """What an env takes for the actions that a policy chooses; None twice: the same."""
+
+    grid: Array | None = None
+    """The env's action ``[A, *shape]`` of each number."""
+    bounds: ActionBounds | None = None
+
+    @staticmethod
+    def of(config: EnvConfig, restored: RestoredPolicy) -> EnvActions:
+        """Return what the env of ``config`` takes."""
+        if config.discretize_actions is not None:
+            return EnvActions(grid=action_grid(config))
+        space = restored.action_space
+        if config.continuous_actions is None or not is_continuous(space):
+            return EnvActions()
+        return EnvActions(bounds=ActionBounds.of(space, config.continuous_actions))
+
+    def taken(self, actions: Array) -> Array:
+        """Return what the env takes ``[B, ...]`` for ``actions [B, ...]``."""
+        if self.grid is not None:
+            points: Array = self.grid[actions]
+            return points
+        return actions if self.bounds is None else self.bounds.bounded(actions)
+
+    def as_module(self) -> nn.Module:
+        """Return ``taken`` as torch computes it."""
+        if self.grid is not None:
+            return _GridPoints(self.grid)
+        return nn.Identity() if self.bounds is None else _WithinBounds(self.bounds)
+
+
+class PolicyGraph(nn.Module):
+    """Maps observations ``[B, ...]`` to the env's actions ``[B, ...]`` and the outputs that they are chosen by."""
+
+    def __init__(self, network: nn.Module, moments: Moments | None, env_actions: EnvActions) -> None:
+        super().__init__()
+        # Before anything was seen, a filter leaves observations as they are.
+        self.standardised = _Standardised(moments) if moments is not None and moments.count else nn.Identity()
+        self.network = network
+        self.env_actions = env_actions.as_module()
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
+        """Return the actions, and then the outputs."""
+        actions, *outputs = self.network(self.standardised(obs))
+        return self.env_actions(actions), *outputs
+
+
+@dataclass(frozen=True)
+class GreedyPolicy:
+    """A checkpoint's policy as it is to be exported, and as evaluations play it."""
+
+    restored: RestoredPolicy
+    exportable: Exportable
+    env_actions: EnvActions
+
+    @staticmethod
+    def of(loaded: LoadedCheckpoint) -> GreedyPolicy:
+        """Return the policy of a checkpoint; raises CheckpointError, and UsageError where it cannot be exported."""
+        restored, experiment = loaded.policy(), loaded.experiment
+        exportable = policies_of(experiment).exportable(
+            experiment.config,
+            restored.policy,
+            loaded.checkpoint.arrays[WEIGHTS],
+            restored.observation_space,
+            restored.action_space,
+            loaded.env_config.modules,
+        )
+        return GreedyPolicy(restored, exportable, EnvActions.of(loaded.env_config, restored))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of what the graph returns."""
+        return ("actions", *self.exportable.output_names)
+
+    @property
+    def chooses_numbers(self) -> bool:
+        """Whether actions are chosen among a finite number of them."""
+        return not is_continuous(self.restored.action_space)
+
+    def graph(self) -> PolicyGraph:
+        """Return it as one module of torch."""
+        moments = self.restored.filters.of_evaluations()
+        return PolicyGraph(self.exportable.network, moments, self.env_actions).eval()
+
+    def example(self, num_rows: int) -> Array:
+        """Return observations ``[num_rows, ...]`` of zeros, of the type that the env gives."""
+        space = self.restored.observation_space
+        return np.zeros((num_rows, *(space.shape or ())), space.dtype)
+
+    def played_actions(self, obs: Array) -> Array:
+        """Return what the env gets ``[B, ...]`` in evaluations that see ``obs [B, ...]``."""
+        player = self.restored.filters.applied_to(self.restored.policy)
+        return self.env_actions.taken(player.compute_actions(obs))
+
+    def outputs(self, obs: Array) -> tuple[Array, ...]:
+        """Return the outputs that exported actions are chosen by."""
+        moments = self.restored.filters.of_evaluations()
+        return self.exportable.outputs(obs if moments is None else moments.standardise(obs))
+
+    def actions_by(self, outputs: Array) -> Array:
+        """Return what the env gets ``[B, ...]`` where these are the first of the outputs."""
+        return self.env_actions.taken(self.exportable.choose(outputs))

@@ -1,0 +1,61 @@
+"""The policy of PPO as an export has it: the most likely action, what its distribution is made of, and the value."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlexp.agents.export.exportable import Exportable, torch_dtype
+from rlexp.agents.ppo.advantages import DIST_INPUTS, VF_PREDS
+from rlexp.agents.ppo.policy import PPOPolicy
+from rlexp.models import ActorCriticConfig
+from rlexp.models.action_distributions import Actions, CategoricalActions
+from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.weights import load_arrays
+from rlexp.policy import Weights
+from rlexp.sample_batch import Array
+
+
+class GreedyActorCritic(nn.Module):
+    """Maps what the policy sees ``[B, ...]`` to actions ``[B, *shape]``, inputs ``[B, K]`` and values ``[B]``.
+
+    The inputs are those of the distributions, whose most likely actions are taken: of a normal one, the mean.
+    """
+
+    def __init__(self, network: ActorCritic, actions: Actions) -> None:
+        super().__init__()
+        self.network = network
+        self._actions = actions
+        self._dtype = torch_dtype(np.dtype(actions.dtype))
+
+    def forward(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return actions, inputs and values."""
+        inputs, values = self.network(seen)
+        chosen = self._most_likely(inputs).reshape(inputs.shape[0], *self._actions.shape)
+        return chosen.to(self._dtype), inputs, values
+
+    def _most_likely(self, inputs: Tensor) -> Tensor:
+        """Return the numbers of the actions ``[B, D]``."""
+        if not isinstance(self._actions, CategoricalActions):
+            return inputs[:, : self._actions.num_inputs // 2]
+        bounds = pairwise(accumulate(self._actions.sizes, initial=0))
+        best = [inputs[:, start:stop].argmax(dim=1) for start, stop in bounds]
+        return torch.stack(best, dim=1) + torch.tensor(self._actions.first)
+
+
+def exportable_actor_critic(
+    config: ActorCriticConfig, actions: Actions, policy: PPOPolicy, weights: Weights
+) -> Exportable:
+    """Return what ``policy`` with ``weights`` is exported as."""
+    network = ActorCritic(config)
+    load_arrays(network, weights)
+
+    def outputs(seen: Array) -> tuple[Array, ...]:
+        computed = policy.finite_outputs(seen)
+        return computed[DIST_INPUTS], computed[VF_PREDS]
+
+    names = ("distribution_inputs", "values")
+    return Exportable(GreedyActorCritic(network, actions).eval(), names, outputs, actions.most_likely)

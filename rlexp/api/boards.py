@@ -1,0 +1,142 @@
+"""``rlexp.submit`` and ``rlexp.join``; importing this loads nothing but Python's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlexp.submission.submit import Submitted
+
+
+def submit(
+    file: str | Path | None = None,
+    *,
+    board: str | None = None,
+    overrides: Sequence[str] = (),
+    out: str | Path = "results",
+    name: str | None = None,
+    overwrite: bool = False,
+    seed: int | None = None,
+    imports: Sequence[str] = (),
+    evaluate: int | None = None,
+    wait: bool = True,
+    attach: str | None = None,
+    allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
+    token: str | None = None,
+    insecure: bool = False,
+    quiet: bool = False,
+) -> Submitted:
+    """Put an experiment on a board for a trainer that waits there, and wait for its results, as ``rlexp submit`` does.
+
+    Args:
+        file: an experiment file with one trial.
+        board: its address; None: that of the environment variable ``RLEXP_BOARD``.
+        overrides: ``key.path=value`` each, as with ``-o``.
+        out: where the run's directory is made.
+        name: of that directory; None: the experiment's.
+        overwrite: whether a finished run of the same name is replaced.
+        seed: as the override ``config.seed``.
+        imports: modules that register its env; the trainer must allow them too.
+        evaluate: episodes that are played here with the newest weights, again and again; None: none.
+        wait: whether to return at the end of the task; else as soon as it is on the board.
+        attach: the id of a task that was submitted before, instead of ``file``.
+        allow_env: with ``attach``: envs that may be played although they are classes or have an ``env_config``.
+        allow_class: with ``attach``: classes (``module:Class``) that its config may name.
+        token: ``@FILE`` with the token by which a trainer's signatures are verified; None: what ``RLEXP_BOARD_TOKEN``
+            names.
+        insecure: allow a public address without TLS.
+        quiet: print nothing.
+
+    Returns:
+        The task's id, and where its results are.
+
+    Raises:
+        RlexpError: what is wrong with the file or the options (UsageError), with the board (BoardError), or why the
+            task failed or was cancelled (TrialError).
+        KeyboardInterrupt: on Ctrl-C; the task goes on.
+
+    """
+    import sys
+
+    from rlexp.agents.board.trusted_code import TrustedCode
+    from rlexp.commands import from_python
+    from rlexp.submission.submit import SubmitOptions
+    from rlexp.submission.task_run import RunPlace
+
+    options = SubmitOptions(RunPlace(Path(out), name, overwrite, sys.argv), evaluate, wait)
+    place = from_python.BoardChoice(board, insecure, token)
+    given = None if file is None else from_python.FileChoice(Path(file), overrides, seed, imports)
+    trusted = TrustedCode(frozenset(allow_env), classes=frozenset(allow_class))
+    return from_python.submit(given, attach, trusted, place, options, quiet)
+
+
+def join(
+    url: str | None = None,
+    *,
+    once: bool = False,
+    duration: str | None = None,
+    task: str | None = None,
+    processes: int = 1,
+    as_trainer: bool = False,
+    out: str | Path | None = None,
+    cpus: int | None = None,
+    max_memory: str | None = None,
+    allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    token: str | None = None,
+    keys: str | None = None,
+    queue: str | None = None,
+    insecure: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Play for tasks on a board, or train those that were submitted there, as ``rlexp join`` does.
+
+    Args:
+        url: the board's address; None: that of the environment variable ``RLEXP_BOARD``.
+        once: end with the first task.
+        duration: leave after this time, such as ``30s``, ``10m`` or ``2h``; None: never.
+        task: the id of the only task that is joined; None: any.
+        processes: how many actors or trainers, each a process.
+        as_trainer: train submitted tasks instead of playing, which loads Ray and PyTorch in another process.
+        out: where a trainer keeps the runs of its tasks; None: ``results``.
+        cpus: a trainer leaves tasks alone that need more; None: those of the machine.
+        max_memory: a trainer leaves tasks alone whose replay needs more than this, such as ``8GB``.
+        allow_env: envs that tasks may name although they are classes or have an ``env_config``.
+        allow_class: classes (``module:Class``) that their configs may name: wrappers, torsos, callbacks.
+        imports: modules that tasks may import.
+        token: ``@FILE`` with an actor's join token; None: what ``RLEXP_BOARD_TOKEN`` names.
+        keys: ``@FILE`` with a trainer's master key; None: what ``RLEXP_BOARD_MASTER`` names.
+        queue: the address of RabbitMQ or MQTT, over which fragments go; None: that of ``RLEXP_QUEUE``, if it is set.
+        insecure: allow a public address without TLS.
+        quiet: print nothing.
+
+    Raises:
+        RlexpError: what is wrong with the options (UsageError), the board (BoardError) or a task (TrialError).
+        KeyboardInterrupt: on Ctrl-C, after the seat was given back.
+
+    """
+    from rlexp.commands import from_python
+
+    from_python.join(
+        as_trainer,
+        url=url,
+        once=once,
+        duration=duration,
+        task=task,
+        processes=processes,
+        out=None if out is None else Path(out),
+        cpus=cpus,
+        max_memory=max_memory,
+        allow_env=list(allow_env),
+        allow_class=list(allow_class),
+        imports=list(imports),
+        token=token,
+        keys=keys,
+        queue=queue,
+        insecure=insecure,
+        quiet=quiet,
+    )

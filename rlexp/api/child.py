@@ -1,0 +1,242 @@
+"""The program's end of the process that trains: starts it, passes its output and Ctrl-C on, raises its errors.
+
+The program itself has no Ray and no torch from a training, keeps its own signal handlers and environment, and may call
+from any thread and any number of times. The workers of Ray never see its ``__main__``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Final
+
+import rlexp
+from rlexp.api.reported_errors import reported
+from rlexp.api.request import TrainingRequest
+from rlexp.errors import TrialError
+
+END_TIMEOUT_S: Final = 60.0
+"""How long it may take to save and end where this program stops waiting for it, or to end after its answer."""
+OUTPUT_TIMEOUT_S: Final = 2.0
+"""How long its output is read after its end: a process that it has left behind may keep the streams open for ever."""
+_POLL_S: Final = 0.25
+"""How often it is asked whether it has ended, where no stream says so."""
+_PROGRAM: Final = ("-P", "-m", "rlexp.api.training_process")
+_OUTPUT_BYTES: Final = 4000
+"""How much of its last output is kept: it may say why it died."""
+_MOST_INTERRUPTS: Final = 2
+"""The first lets trials save, the second ends them; the next one kills."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the process has ended."""
+
+    exit_code: int
+    directory: Path | None
+    """Of the run; None where it had none yet, or has none any more."""
+    was_interrupted: bool
+    """Whether Ctrl-C came meanwhile."""
+
+
+def train_in_process(request: TrainingRequest) -> Ended:
+    """Train, and wait for the end; raises the RlexpError that the process reports.
+
+    Ctrl-C in the main thread lets the trials save and end, a second one ends them at once.
+    """
+    with _TrainingProcess(request) as process, _interrupts_passed_on(process):
+        process.wait()
+    if process.answer.get("kind") == "error":
+        raise reported(process.answer)
+    if not process.answer and not process.num_interrupts:
+        raise TrialError(
+            f"the process that trains {process.how_it_ended()}", process.tail.strip().rpartition("\n")[2] or None
+        )
+    directory = process.answer.get("directory")
+    return Ended(
+        int(process.answer.get("code", 128 + signal.SIGINT)),
+        None if directory is None else Path(directory),
+        process.num_interrupts > 0,
+    )
+
+
+class _TrainingProcess:
+    """Owns the process from construction to ``close``; used by one thread, ``interrupt`` also by a signal handler."""
+
+    def __init__(self, request: TrainingRequest) -> None:
+        self.answer: Mapping[str, Any] = {}
+        """Its one message, once it has come."""
+        self.tail = ""
+        """The last of what it printed, where that passes through here."""
+        self.num_interrupts = 0
+        self._streams = _streams(request.quiet)
+        self._received = b""
+        receiver, sender = os.pipe()
+        self._receiver = os.fdopen(receiver, "rb")
+        try:
+            self._process = _started(sender, None if self._streams is None else subprocess.PIPE)
+        except BaseException:
+            self._receiver.close()
+            raise
+        finally:
+            os.close(sender)
+        with suppress(BrokenPipeError):  # it is dead already
+            stdin = _given(self._process.stdin)
+            stdin.write(json.dumps(asdict(request)).encode() + b"\n")
+            stdin.flush()
+
+    def wait(self) -> None:
+        """Pass its output on until it has ended, or has not within END_TIMEOUT_S after its answer."""
+        deadline = math.inf
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._receiver, selectors.EVENT_READ, None)
+            if self._streams is not None:
+                selector.register(_given(self._process.stdout), selectors.EVENT_READ, _TextOutput(self._streams[0]))
+                selector.register(_given(self._process.stderr), selectors.EVENT_READ, _TextOutput(self._streams[1]))
+            while selector.get_map() and time.monotonic() < deadline:
+                for key, _ in selector.select(_POLL_S):
+                    self._read(key, selector)
+                deadline = min(deadline, time.monotonic() + self._remaining_s(selector))
+        with suppress(subprocess.TimeoutExpired):  # `close` ends it then
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        if self._has_answer:
+            self.answer = json.loads(self._received)
+
+    def _read(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
+        data = os.read(key.fd, 65536)
+        if not data:
+            selector.unregister(key.fileobj)
+        elif key.data is None:
+            self._received += data
+        else:
+            self.tail = (self.tail + key.data.write(data))[-_OUTPUT_BYTES:]
+
+    def _remaining_s(self, selector: selectors.BaseSelector) -> float:
+        """Return how long to wait on, by what is known now: without bound while it trains."""
+        if self._process.poll() is not None:
+            return OUTPUT_TIMEOUT_S
+        is_ending = self._has_answer or self._receiver not in selector.get_map()
+        return END_TIMEOUT_S if is_ending else math.inf
+
+    @property
+    def _has_answer(self) -> bool:
+        return self._received.endswith(b"\n")
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does."""
+        self.num_interrupts += 1
+        if self.num_interrupts > _MOST_INTERRUPTS:
+            self._process.kill()
+        else:
+            self._process.send_signal(signal.SIGINT)
+
+    def how_it_ended(self) -> str:
+        """Return how it ended, for the end of a sentence."""
+        code = self._process.returncode
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def close(self) -> None:
+        """Let it save and end where it has not ended; kill it where it does not."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_TIMEOUT_S)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr, self._receiver):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def __enter__(self) -> _TrainingProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _started(sender: int, output: int | None) -> subprocess.Popen[bytes]:
+    """Start the process, which answers to the descriptor ``sender``."""
+    paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    return subprocess.Popen(
+        [sys.executable, *_PROGRAM, str(sender)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=(sender,),
+        start_new_session=True,  # Ctrl-C is passed on once, not sent by the terminal as well
+    )
+
+
+class _TextOutput:
+    """Writes what comes in pieces to a stream of text, or nowhere."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def write(self, data: bytes) -> str:
+        """Write the characters that are complete, and return them."""
+        text = self._decoder.decode(data)
+        if self._stream is not None:
+            self._stream.write(text)
+            self._stream.flush()
+        return text
+
+
+@contextmanager
+def _interrupts_passed_on(process: _TrainingProcess) -> Iterator[None]:
+    """Pass Ctrl-C on; only the main thread gets it, and only where it is not ignored."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        process.interrupt()
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _streams(quiet: bool) -> tuple[IO[str] | None, IO[str] | None] | None:
+    """Return where output is written; None: the process writes to the same terminal or file itself.
+
+    In a notebook, or where a program has replaced ``sys.stdout``, it passes through here.
+    """
+    if quiet:
+        return None, None
+    if not (_is_own(sys.stdout, 1) and _is_own(sys.stderr, 2)):
+        return sys.stdout, sys.stderr
+    sys.stdout.flush()
+    return None
+
+
+def _is_own(stream: IO[str], number: int) -> bool:
+    try:
+        return stream.fileno() == number
+    except (OSError, ValueError, AttributeError):  # a notebook's has none
+        return False
+
+
+def _given(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream

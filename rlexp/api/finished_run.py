@@ -1,0 +1,118 @@
+"""A run after its end, for the program that started it: its directory, its trials, and why some of them failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlexp.errors import TrialError
+from rlexp.runs.last_row import last_row
+from rlexp.runs.run_record import Status, TrialRecord, read_run_record
+
+if TYPE_CHECKING:
+    from rlexp.agents.trained_policy import TrainedPolicy
+    from rlexp.run_results.table import Results
+
+
+@dataclass(frozen=True)
+class FinishedTrial:
+    """One trial of a run, as it ended."""
+
+    name: str
+    directory: Path
+    status: Status
+    seed: int | None
+    varied: dict[str, Any]
+    """What a grid or sweep varied, and its value here."""
+    best_checkpoint: Path | None
+    """The one whose mean reward was highest; None where it wrote none."""
+    error: str | None
+    """Why it failed, in a line."""
+    traceback: Path | None
+    """The file with the whole traceback of that."""
+
+    @property
+    def last_row(self) -> dict[str, Any] | None:
+        """Its last result, with nested dicts such as ``info``; None where it has none."""
+        return last_row(self.directory)
+
+    def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
+        """Return the policy of its best checkpoint, see :func:`rlexp.load_policy`."""
+        from rlexp.api.reading import load_policy
+
+        return load_policy(self.directory, explore=explore, seed=seed)
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run or sweep that has ended, see :func:`rlexp.run`."""
+
+    directory: Path
+    status: Status
+    """TERMINATED where every trial reached its stop or was ended by its sweep, ERROR where one failed."""
+    trials: tuple[FinishedTrial, ...]
+
+    def __repr__(self) -> str:
+        trials = "1 trial" if len(self.trials) == 1 else f"{len(self.trials)} trials"
+        return f"<Run {self.directory}: {self.status}, {trials}>"
+
+    @staticmethod
+    def at(directory: Path) -> Run:
+        """Read ``run.json``; raises ResumeError where there is none."""
+        record = read_run_record(directory)
+        return Run(directory, record.status, tuple(_trial(directory, trial) for trial in record.trials))
+
+    @property
+    def failed(self) -> tuple[FinishedTrial, ...]:
+        """The trials that failed."""
+        return tuple(trial for trial in self.trials if trial.status is Status.ERROR)
+
+    def results(self) -> Results:
+        """Return all rows of all trials, see :func:`rlexp.results`."""
+        from rlexp.api.reading import results
+
+        return results(self.directory)
+
+    def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
+        """Return the policy of the best checkpoint of all trials, see :func:`rlexp.load_policy`."""
+        from rlexp.api.reading import load_policy
+
+        return load_policy(self.directory, explore=explore, seed=seed)
+
+
+class FailedRunError(TrialError):
+    """Trials of a run failed; the others trained on to their end."""
+
+    def __init__(self, message: str, hint: str | None, run: Run) -> None:
+        super().__init__(message, hint)
+        self.run = run
+        """What there is of it."""
+
+
+def failed_run(run: Run) -> FailedRunError:
+    """Return the error of a run of which trials failed: which, why, and where the first traceback is."""
+    names = _listed([f"{trial.name}: {trial.error or 'no reason is known'}" for trial in run.failed])
+    tracebacks = [trial.traceback for trial in run.failed if trial.traceback is not None]
+    hint = f"the traceback is in {tracebacks[0]}" if tracebacks else f"see {run.directory}"
+    return FailedRunError(f"{len(run.failed)} of {len(run.trials)} trials failed: {names}", hint, run)
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    others = f"; and {len(names) - most} others" if len(names) > most else ""
+    return "; ".join(names[:most]) + others
+
+
+def _trial(run: Path, record: TrialRecord) -> FinishedTrial:
+    error = record.error
+    return FinishedTrial(
+        name=record.name,
+        directory=run / record.directory,
+        status=record.status,
+        seed=record.seed,
+        varied=record.varied,
+        best_checkpoint=None if record.best_checkpoint is None else run / record.best_checkpoint,
+        error=None if error is None else error.summary,
+        traceback=None if error is None or error.traceback is None else run / error.traceback,
+    )

@@ -1,0 +1,129 @@
+"""Experiments as ``rlexp.load`` returns them: checked, with every key, and the trials that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlexp.api.experiment_sources import files_of, module_folders
+from rlexp.api.started import texts
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import Trial
+from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.yaml.python_values import ExperimentDict
+from rlexp.errors import Notice
+from rlexp.machine import check_requirements
+
+
+@dataclass(frozen=True)
+class LoadedExperiment:
+    """One experiment; ``variants`` are those of its grid, one where it has none."""
+
+    name: str
+    variants: tuple[Experiment, ...]
+    trials: tuple[Trial, ...]
+    """Each variant with each of its seeds; of a sweep those that are known beforehand."""
+
+    @property
+    def run(self) -> str:
+        """The agent: ``DQN``."""
+        return self.variants[0].run
+
+    @property
+    def env(self) -> str:
+        """The env of the first variant."""
+        return self.variants[0].env
+
+    @property
+    def stop(self) -> Mapping[str, float]:
+        """When trials of the first variant stop."""
+        return self.variants[0].stop
+
+    @property
+    def config(self) -> CommonConfig:
+        """Every key of the agent, as the first variant has it."""
+        return self.variants[0].config
+
+
+class LoadedExperiments(Sequence[LoadedExperiment]):
+    """The experiments of a file or dict, in their order; also found by their names: ``loaded["cartpole"]``."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._experiments = tuple(_experiments(plan))
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What the user should know: keys of other releases, keys without effect."""
+        return self._plan.notices
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials of all experiments."""
+        return self._plan.trials
+
+    def to_yaml(self) -> str:
+        """Return an experiment file that makes the same trials, every key with its value."""
+        return resolved_yaml(self._plan)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the experiment with a number or a name, a tuple of them for a slice; KeyError where there is none."""
+        if not isinstance(key, str):
+            return self._experiments[key]
+        found = next((each for each in self if each.name == key), None)
+        if found is None:
+            raise KeyError(f"no experiment {key!r}; there are {', '.join(each.name for each in self)}")
+        return found
+
+    def __len__(self) -> int:
+        return len(self._experiments)
+
+    def __repr__(self) -> str:
+        each = ", ".join(f"{one.name} ({one.run}, {one.env}, {len(one.trials)} trials)" for one in self)
+        return f"<{len(self)} experiments: {each}>"
+
+
+def load_experiments(
+    experiments: str | Path | Sequence[str | Path] | Mapping[str, Any],
+    overrides: Sequence[str],
+    seed: int | None,
+    imports: Sequence[str],
+    allow_unknown: bool,
+) -> LoadedExperiments:
+    """See :func:`rlexp.load`."""
+    options = LoadOptions(imports=texts("imports", imports), allow_unknown=allow_unknown)
+    words = texts("overrides", overrides)
+    plan = (
+        load_plan(files_of(experiments), words, seed, options)
+        if not isinstance(experiments, Mapping)
+        else (_plan_of_dict(experiments, words, seed, options))
+    )
+    check_requirements(plan)
+    return LoadedExperiments(plan)
+
+
+def _plan_of_dict(
+    experiments: Mapping[str, Any], overrides: Sequence[str], seed: int | None, options: LoadOptions
+) -> Plan:
+    from dataclasses import replace
+
+    source = ExperimentDict(experiments)
+    if not source.read().problems:
+        options = replace(options, module_folders=module_folders(experiments))
+    return load_plan([source], overrides, seed, options)
+
+
+def _experiments(plan: Plan) -> Iterator[LoadedExperiment]:
+    for planned in plan.experiments:
+        trials = tuple(trial for trial in plan.trials if trial.experiment.name == planned.name)
+        sweep = next((sweep for sweep in plan.sweeps if sweep.name == planned.name), None)
+        variants = sweep.variants if sweep is not None else tuple(_distinct(trials))
+        yield LoadedExperiment(planned.name, variants, trials)
+
+
+def _distinct(trials: Sequence[Trial]) -> Iterator[Experiment]:
+    """Yield the experiments of the first sample of each variant."""
+    yield from (trial.experiment for trial in trials if trial.sample == 0)

@@ -1,0 +1,51 @@
+"""``rlexp.load_policy`` and ``rlexp.results``: what came of runs; importing this loads nothing but Python's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlexp.agents.trained_policy import TrainedPolicy
+    from rlexp.run_results.table import Results
+
+
+def load_policy(
+    path: str | Path, *, explore: bool = False, seed: int | None = None, imports: Sequence[str] = ()
+) -> TrainedPolicy:
+    """Return a trained policy, which acts on observations of its env.
+
+    Ray is not loaded, and torch only for networks that are more than fully connected layers.
+
+    Args:
+        path: a checkpoint, or a trial or run, of which it is the best checkpoint.
+        explore: draw actions as evaluations do that explore; else they are greedy.
+        seed: of these draws; None: that of the run, so that each load draws the same.
+        imports: modules that register its env, beside those that the run has imported.
+
+    Raises:
+        ResumeError: where there is no run, trial or checkpoint, or it names modules and may be a stranger's.
+        CheckpointError: where the checkpoint is damaged.
+        UsageError: where its env cannot be made here.
+
+    """
+    from rlexp.agents.trained_policy import load_trained_policy
+    from rlexp.api.started import texts
+
+    return load_trained_policy(Path(path), explore, seed, texts("imports", imports))
+
+
+def results(*paths: str | Path) -> Results:
+    """Return the results of runs or trials as a table: one row for each iteration of each trial.
+
+    Args:
+        paths: directories of runs or trials; also of runs that have not ended.
+
+    Raises:
+        UsageError: where there is no run or trial.
+
+    """
+    from rlexp.run_results.table import read_results
+
+    return read_results([Path(path) for path in paths])

@@ -1,0 +1,191 @@
+"""``rlexp.load``, ``run``, ``sweep`` and ``resume``; importing this loads nothing but Python's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlexp.api.finished_run import Run
+    from rlexp.api.loaded import LoadedExperiments
+
+Experiments = str | Path | Sequence[str | Path] | Mapping[str, Any]
+"""A file, several files, or experiments by name."""
+
+
+def load(
+    experiments: Experiments,
+    *,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    imports: Sequence[str] = (),
+    allow_unknown: bool = False,
+) -> LoadedExperiments:
+    """Read experiments and check them as ``rlexp check`` does; nothing is trained or created.
+
+    Args:
+        experiments: an experiment file, several files, or a dict as in a file: ``{"a": {"run": "DQN", "env": ...}}``.
+            A dict may have numbers and arrays of NumPy, tuples, and classes (``"env": MyEnv``) of a module.
+        overrides: ``key.path=value`` each, for every experiment, as with ``-o``.
+        seed: as the override ``config.seed``.
+        imports: modules that register envs.
+        allow_unknown: leave unknown keys out, with a notice each.
+
+    Raises:
+        ConfigError: every problem, each with its place: ``file:line:column``, or ``experiments["a"]["config"]["lr"]``.
+
+    """
+    from rlexp.api.loaded import load_experiments
+
+    return load_experiments(experiments, overrides, seed, imports, allow_unknown)
+
+
+def run(
+    experiments: Experiments,
+    *,
+    out: str | Path = "results",
+    name: str | None = None,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    imports: Sequence[str] = (),
+    allow_unknown: bool = False,
+    fit: bool = False,
+    address: str | None = None,
+    quiet: bool = False,
+    debug: bool = False,
+) -> Run:
+    """Train every trial of some experiments and wait for the end, as ``rlexp run`` does.
+
+    The training has a process of its own, which is started anew by each call: neither Ray nor torch is loaded here, the
+    program needs no ``if __name__ == "__main__":``, and it works in a notebook and in any thread.
+
+    Args:
+        experiments: an experiment file, several files, or a dict, see :func:`rlexp.load`.
+        out: where the run's directory is made.
+        name: of that directory; None: the experiment's.
+        overwrite: whether a finished run of the same name is replaced.
+        overrides: ``key.path=value`` each, for every experiment, as with ``-o``.
+        seed: as the override ``config.seed``.
+        imports: modules that register envs.
+        allow_unknown: leave unknown keys out, with a notice each.
+        fit: reduce workers, replay shards, GPUs and replay to this machine or cluster.
+        address: ``HOST:PORT`` of a Ray cluster's head; None: what ``RLEXP_ADDRESS`` or ``RAY_ADDRESS`` names, else a
+            Ray of its own on this machine.
+        quiet: print nothing.
+        debug: also show what Ray prints.
+
+    Returns:
+        The run: its directory, its trials, their results and policies.
+
+    Raises:
+        ConfigError: every problem of the experiments; nothing was created. So for UsageError and ResourceError.
+        TrialError: trials failed, or the run was stopped. Its ``run`` has what there is, where trials failed.
+        RlexpError: Ray did not start, or was lost.
+        KeyboardInterrupt: on Ctrl-C in the main thread, once the trials have saved and ended.
+
+    """
+    from rlexp.api.started import start_training
+
+    return start_training(
+        "run",
+        experiments,
+        out=out,
+        name=name,
+        overwrite=overwrite,
+        overrides=overrides,
+        seed=seed,
+        imports=imports,
+        allow_unknown=allow_unknown,
+        fit=fit,
+        address=address,
+        quiet=quiet,
+        debug=debug,
+    )
+
+
+def sweep(
+    experiments: Experiments,
+    *,
+    allow_failures: int = 0,
+    out: str | Path = "results",
+    name: str | None = None,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    imports: Sequence[str] = (),
+    allow_unknown: bool = False,
+    fit: bool = False,
+    address: str | None = None,
+    quiet: bool = False,
+    debug: bool = False,
+) -> Run:
+    """Search the hyperparameters of one experiment and wait for the end, as ``rlexp sweep`` does.
+
+    What is searched, and how, its ``search`` section says, or overrides such as ``search.num_samples=20``. The other
+    arguments, and what is raised, are those of :func:`rlexp.run`.
+
+    Args:
+        experiments: an experiment file with one experiment, or a dict with one.
+        allow_failures: how many trials may fail before it counts as failed.
+        out: see :func:`rlexp.run`, as for the others.
+        name: of the directory.
+        overwrite: whether a finished sweep of the same name is replaced.
+        overrides: ``key.path=value`` each.
+        seed: as the override ``config.seed``.
+        imports: modules that register envs.
+        allow_unknown: leave unknown keys out, with a notice each.
+        fit: reduce what does not fit this machine or cluster.
+        address: of a Ray cluster.
+        quiet: print nothing.
+        debug: also show what Ray prints.
+
+    Returns:
+        The sweep: ``directory`` has ``trials.csv`` and ``best.yaml``, which ``rlexp.run`` takes.
+
+    """
+    from rlexp.api.started import start_training
+
+    return start_training(
+        "sweep",
+        experiments,
+        allow_failures=allow_failures,
+        out=out,
+        name=name,
+        overwrite=overwrite,
+        overrides=overrides,
+        seed=seed,
+        imports=imports,
+        allow_unknown=allow_unknown,
+        fit=fit,
+        address=address,
+        quiet=quiet,
+        debug=debug,
+    )
+
+
+def resume(
+    path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    address: str | None = None,
+    quiet: bool = False,
+    debug: bool = False,
+) -> Run:
+    """Continue a run or sweep that was stopped or killed, as ``rlexp resume`` does, and wait for its end.
+
+    Args:
+        path: the directory of the run.
+        overrides: such as ``stop.timesteps_total=2e6``, which sets a later stop.
+        address: of a Ray cluster, see :func:`rlexp.run`.
+        quiet: print nothing.
+        debug: also show what Ray prints.
+
+    Raises:
+        ResumeError: where it is no run, is in use or damaged, or has nothing left to do.
+
+    """
+    from rlexp.api.started import resume_training
+
+    return resume_training(Path(path), overrides, address, quiet, debug)

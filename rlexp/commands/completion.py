@@ -1,0 +1,137 @@
+"""What shells complete: keys behind ``-o`` and ``explain``, experiment files, and the directories of runs.
+
+A shell starts ``rlexp`` for each press of the tab key, so nothing here loads torch or Ray, or reads more than it shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from rlexp.config.keys.agents import experiment_class, find_agent
+from rlexp.config.reference.key_completion import Candidate, explained_from, overrides_from
+from rlexp.errors import UsageError
+
+_AGENT_LINE: Final = re.compile(r"^\s*[\"']?(?:run|algo)[\"']?\s*:\s*[\"']?([\w.-]+)", re.MULTILINE)
+_SUFFIXES: Final = (".yaml", ".yml")
+_MOST_BYTES: Final = 1 << 20
+"""Of an experiment file that is read for the names of its agents."""
+_FILE_PARAMETERS: Final = ("files", "file")
+_OUT: Final = "results"
+
+Completions = Sequence[str | tuple[str, str]]
+"""Words, or words and what each means."""
+
+
+def complete_override(ctx: typer.Context, incomplete: str) -> Completions:
+    """Complete the value of ``-o``: keys of the agents in the files that stand before it."""
+    key = _key_before_value()
+    if key is None:
+        return _shown(_overrides(ctx, incomplete))
+    values = _overrides(ctx, f"{key}{incomplete}")
+    return _shown(replace(each, text=each.text.removeprefix(key)) for each in values if each.text != key)
+
+
+def complete_name(incomplete: str) -> Completions:
+    """Complete what ``explain`` explains."""
+    return _shown(explained_from(incomplete))
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> Completions:
+    """Complete the directory of a run, and those in one: its trials and their checkpoints."""
+    from rlexp.run_results.run_listing import run_directories
+
+    out = Path(ctx.params.get("out") or os.environ.get("RLEXP_OUT") or _OUT)
+    runs = [str(run) for run in run_directories(out)]
+    if any(incomplete.startswith(f"{run}/") for run in runs):
+        return _paths(incomplete, suffixes=())
+    return [run for run in runs if run.startswith(incomplete)]
+
+
+def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
+    """Complete an experiment file; behind the first one, an override as well."""
+    if _key_before_value() is not None:
+        return complete_override(ctx, incomplete)
+    files = [Candidate(path) for path in _paths(incomplete, _SUFFIXES)]
+    is_behind_a_file = incomplete and _files_of(ctx)
+    return _shown([*files, *_overrides(ctx, incomplete)] if is_behind_a_file else files)
+
+
+def _overrides(ctx: typer.Context, incomplete: str) -> list[Candidate]:
+    return overrides_from(incomplete, _agents_in(_files_of(ctx)))
+
+
+def _key_before_value() -> str | None:
+    """Return ``KEY=`` where its value is completed in bash, for which ``KEY=VALUE`` are three words; None elsewhere."""
+    words = os.environ.get("COMP_WORDS", "").split()[: int(os.environ.get("COMP_CWORD", "0")) + 1]
+    for equals in (-1, -2):
+        if len(words) > -equals and words[equals] == "=":
+            return f"{words[equals - 1]}="
+    return None
+
+
+def _shown(candidates: Iterable[Candidate]) -> Completions:
+    # rich, which typer prints them with, takes words in brackets for its own.
+    return [(each.text, each.meaning.replace("[", "\\[")) for each in candidates]
+
+
+def _files_of(ctx: typer.Context) -> list[Path]:
+    """Return the files that stand on the command line."""
+    given = [ctx.params.get(name) for name in _FILE_PARAMETERS]
+    paths = [path for each in given for path in (each if isinstance(each, list | tuple) else [each])]
+    return [Path(path) for path in paths if path]
+
+
+def _agents_in(files: Iterable[Path]) -> set[str]:
+    """Return the agents that files name, also those of packages; none where they name none that can be used."""
+    names: set[str] = set()
+    for file in files:
+        try:
+            with file.open(encoding="utf-8", errors="replace") as text:
+                names |= set(_AGENT_LINE.findall(text.read(_MOST_BYTES)))
+        except OSError:
+            continue
+    return {agent for agent in map(_usable_agent, names) if agent is not None}
+
+
+def _usable_agent(name: str) -> str | None:
+    """Return the agent of a name in any case; None where there is none, or that of a package cannot be used."""
+    agent = find_agent(name)
+    try:
+        if agent is not None:
+            experiment_class(agent)
+    except UsageError:
+        return None
+    return agent
+
+
+def _paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the directories, and files with ``suffixes``, that begin with ``incomplete``.
+
+    Behind a single one a shell adds a space: so a directory alone becomes what is in it.
+    """
+    folder, _, begun = incomplete.rpartition("/")
+    start = f"{folder}/" if "/" in incomplete else ""
+    found = sorted(f"{start}{name}" for name in _entries(Path(start or "."), begun, suffixes))
+    is_directory = len(found) == 1 and found[0].endswith("/")
+    return (_paths(found[0], suffixes) or found) if is_directory else found
+
+
+def _entries(folder: Path, begun: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun):
+            continue
+        if entry.is_dir():
+            yield f"{entry.name}/"
+        elif entry.name.endswith(suffixes):
+            yield entry.name

@@ -1,0 +1,75 @@
+"""UserClass: a class of the user's own with its arguments, as keys name it; nothing is imported here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from rlexp.config.keys.fields import RULE, plain_data
+from rlexp.config.keys.user_modules import UserPart
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_ARGUMENT: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class UserClass:
+    """A class and its keyword arguments: ``package.module:Class``, or ``{package.module:Class: {argument: value}}``.
+
+    A type of keys: it is read from either form, and written in the shorter one that has all of it.
+    """
+
+    EXPECTED: ClassVar[str] = "package.module:Class or {package.module:Class: {argument: value}}"
+    """What a key of this type expects, in words."""
+
+    name: str
+    """``package.module:Class``."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Keyword arguments."""
+
+    def as_part(self, key: str, base: str = "") -> UserPart:
+        """Return it as the part that ``key`` names, such as ``config.env_wrappers.0``; it derives from ``base``."""
+        return UserPart(key, self.name, self.kwargs, base)
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return what ``value`` of a file names; raises PydanticCustomError for any other value."""
+        if isinstance(value, cls):
+            return value
+        name, kwargs = value, None
+        if isinstance(value, Mapping) and len(value) == 1:
+            ((name, kwargs),) = value.items()
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or not _are_arguments(kwargs):
+            raise PydanticCustomError(RULE, "must be {words}", {"words": cls.EXPECTED})
+        return cls(name, plain_data(dict(kwargs or {})))
+
+    def written(self) -> str | dict[str, dict[str, Any]]:
+        """Return it as a file has it."""
+        return {self.name: dict(self.kwargs)} if self.kwargs else self.name
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        serialization = core_schema.plain_serializer_function_ser_schema(cls.written)
+        return core_schema.no_info_plain_validator_function(cls.read, serialization=serialization)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        name = f"^{_NAME.pattern}$"
+        arguments = {"type": ["object", "null"]}
+        named = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
+        return {"anyOf": [{"type": "string", "pattern": name}, named | {"patternProperties": {name: arguments}}]}
+
+
+def _are_arguments(kwargs: Any) -> bool:
+    if kwargs is None:  # ``{package.module:Class: }``
+        return True
+    return isinstance(kwargs, Mapping) and all(isinstance(name, str) and _ARGUMENT.fullmatch(name) for name in kwargs)
+
+
+UserClasses = Annotated[tuple[UserClass, ...], Field(strict=False)]
+"""A list of them."""

@@ -1,0 +1,171 @@
+"""Experiments that a program gives as a dict, as nodes: the same limits as for files, each value with its subscript."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.config.yaml.nodes import Finding, Node, Place, Scalar
+from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, YamlText
+from rlexp.config.yaml.scalars import MAX_DIGITS
+from rlexp.config.yaml.writer import to_yaml
+
+SOURCE: Final = "experiments"
+"""What messages call the dict: the parameter of ``rlexp.run`` and ``rlexp.load``."""
+_LARGEST: Final = 10**MAX_DIGITS
+_IMPORTABLE: Final = "put the class at the top level of a module and import it from there: trials import it by its name"
+
+
+@dataclass(frozen=True)
+class ExperimentDict:
+    """Experiments by name, as a program gives them: ``{"a": {"run": "DQN", "env": "CartPole-v1"}}``.
+
+    Values are those that YAML has, numbers and arrays of NumPy, tuples, paths, and classes, which stand for
+    ``module:Class``.
+    """
+
+    data: Mapping[Any, Any]
+    stem: str = SOURCE
+    """The name of a run of several experiments, as that of a file."""
+
+    def __str__(self) -> str:
+        return SOURCE
+
+    def read(self) -> YamlText:
+        """Return the nodes, and what cannot be a value. Raises nothing."""
+        reader = _Reader()
+        root = reader.node(self.data, (), None)
+        return YamlText(root, tuple(reader.problems))
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """Return the same experiments as the text of a file."""
+        root = self.read().root
+        return to_yaml(root.plain() if root is not None else {})
+
+
+class _UnsupportedError(Exception):
+    """A value has no form in an experiment; says what it is and what to do."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+class _Reader:
+    """Makes the nodes of one dict, and collects what is wrong with its values."""
+
+    def __init__(self) -> None:
+        self.problems: list[Finding] = []
+        self._count = 0
+        self._open: list[int] = []
+
+    def node(self, value: Any, path: tuple[str | int, ...], key_place: Place | None) -> Node:
+        """Return a value with everything below it; a value that cannot be one is a problem, and null."""
+        self._count += 1
+        place = Place(SOURCE, self._count, 1, _subscript(path))
+        try:
+            self._check_limits(value)
+            self._open.append(id(value))
+            try:
+                content = self._content(value, path)
+            finally:
+                self._open.pop()
+        except _UnsupportedError as error:
+            self.problems.append(Finding(place, error.message, error.hint))
+            content = None
+        return Node(content, place, key_place or place)
+
+    def _check_limits(self, value: Any) -> None:
+        if id(value) in self._open:
+            raise _UnsupportedError("contains itself")
+        if len(self._open) > MAX_DEPTH:
+            raise _UnsupportedError(f"nested deeper than {MAX_DEPTH} levels")
+        if self._count == MAX_NODES + 1:
+            raise _UnsupportedError(f"over {MAX_NODES} values")
+
+    def _content(self, value: Any, path: tuple[str | int, ...]) -> Scalar | tuple[Node, ...] | dict[str, Node]:
+        if hasattr(value, "tolist"):  # a number or an array of NumPy
+            value = value.tolist()
+        if isinstance(value, Mapping):
+            return dict(self._entries(value, path))
+        if isinstance(value, list | tuple):
+            items = value[:MAX_NODES]
+            return tuple(self.node(item, (*path, index), None) for index, item in enumerate(items))
+        return _scalar(value)
+
+    def _entries(self, data: Mapping[Any, Any], path: tuple[str | int, ...]) -> Iterator[tuple[str, Node]]:
+        seen: set[str] = set()
+        for key, value in data.items():
+            if self._count > MAX_NODES:
+                return
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                place = Place(SOURCE, self._count + 1, 1, _subscript(path) + f"[{key!r}]")
+                self.problems.append(Finding(place, f"a key must be a string, got {type(key).__name__}"))
+                continue
+            name = str(key)
+            node = self.node(value, (*path, name), None)
+            if name in seen:
+                self.problems.append(Finding(node.place, f"{name} is given twice, as a string and as a number"))
+            seen.add(name)
+            yield name, node
+
+
+def _scalar(value: Any) -> Scalar:
+    """Return a single value; raises _UnsupportedError for one that no file could hold."""
+    if isinstance(value, str):
+        return _text(str(value))
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        if abs(value) >= _LARGEST:
+            raise _UnsupportedError(f"a number of more than {MAX_DIGITS} digits is too long")
+        return int(value)
+    if isinstance(value, Path):
+        return _text(str(value))
+    if isinstance(value, type):
+        return name_of_class(value)
+    raise _UnsupportedError(f"must be a value that YAML has, got {_kind(value)}", _hint(value))
+
+
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _UnsupportedError("\\ud800 to \\udfff are not characters") from None
+    return text
+
+
+def name_of_class(cls: type) -> str:
+    """Return ``module:Class``, by which another process finds a class; raises _UnsupportedError where none could."""
+    module = cls.__module__
+    if module == "__main__":
+        message = f"{cls.__name__} is defined in the program that was started (or in a notebook), not in a module"
+        raise _UnsupportedError(message, _IMPORTABLE)
+    found = getattr(sys.modules.get(module), cls.__qualname__, None)
+    if found is not cls:
+        raise _UnsupportedError(f"{module}.{cls.__qualname__} cannot be imported by its name", _IMPORTABLE)
+    return f"{module}:{cls.__qualname__}"
+
+
+def _kind(value: Any) -> str:
+    return "a function" if callable(value) else f"an object of {type(value).__module__}.{type(value).__qualname__}"
+
+
+def _hint(value: Any) -> str | None:
+    if isinstance(value, set | frozenset | range):
+        return f"write list({type(value).__name__}(...))"
+    if callable(value):
+        return "functions cannot be sent to trials: write a class in a module, or a value"
+    return "use None, bool, int, float, str, list, tuple, dict, or numbers and arrays of NumPy"
+
+
+def _subscript(path: tuple[str | int, ...]) -> str:
+    return SOURCE + "".join(f"[{key}]" if isinstance(key, int) else f"[{_quoted(key)}]" for key in path)
+
+
+def _quoted(key: str) -> str:
+    """Return a key as most programs write it."""
+    return f'"{key}"' if key.isprintable() and not set(key) & {'"', "\\"} else repr(key)

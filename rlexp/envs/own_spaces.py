@@ -1,0 +1,202 @@
+"""From an env's own observations to those that its policy was trained on, and from the policy's actions to the env's.
+
+What training does by wrappers around the env, one step after the other, is done here to observations and actions that
+come from anywhere. What needs the steps before, Atari's frame stack, the env itself must do: see ``playable_config``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces.utils import flatten, flatten_space
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from rlexp.envs.actions import BoundedActions, DiscreteActions, bound_actions
+from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.frames import ScaledFrames
+from rlexp.envs.make import make_env, prepared
+from rlexp.envs.spaces import SHAPES_KEPT
+from rlexp.errors import UsageError
+
+Array = NDArray[Any]
+
+
+def playable_config(config: EnvConfig) -> EnvConfig:
+    """Return how an env is made whose observations and actions are its own.
+
+    But for Atari under ``deepmind``, whose observations need the steps before: that env prepares them itself.
+    """
+    return config if config.is_deepmind_atari else replace(config, frames=None, discretize_actions=None)
+
+
+class _EnvWithoutSteps(gym.Env[Any, Any]):
+    """Has the spaces of an env and nothing else: for wrappers that only translate."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+
+class _VectorWithoutSteps(VectorEnv[Any, Any, Any]):
+    """The same for wrappers of vector envs."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self.num_envs = 1
+        self.single_action_space = env.action_space
+        self.action_space = batch_space(env.action_space, self.num_envs)
+
+
+@dataclass(frozen=True)
+class OwnSpaces:
+    """Owns how the observations and actions of one env are translated; has no env, so it can be pickled."""
+
+    env: str
+    observation_space: Space[Any]
+    """Of the env that ``playable_config`` makes, as is ``action_space``."""
+    action_space: Space[Any]
+    needs_make_env: bool
+    """Whether only that env gives such observations, not the one that ``gymnasium.make`` makes."""
+    scaled: ScaledFrames | None
+    """How its images are scaled, if they are."""
+    numbered: DiscreteActions | None
+    """Which of its actions the numbers mean that the policy chooses, if it chooses such."""
+    bounded: BoundedActions | None
+    """How continuous actions are brought within its bounds, if they are."""
+
+    @staticmethod
+    def of(config: EnvConfig) -> OwnSpaces:
+        """Make the env and look at its spaces; raises as ``make_env`` does."""
+        with closing(make_env(playable_config(config))) as env:
+            own = _EnvWithoutSteps(env)
+        wrappers = [] if config.is_deepmind_atari else list(_wrappers(prepared(own, config)))
+        vector = bound_actions(_VectorWithoutSteps(wrappers[0]), config.continuous_actions) if wrappers else None
+        return OwnSpaces(
+            env=config.env,
+            observation_space=own.observation_space,
+            action_space=own.action_space,
+            needs_make_env=config.is_deepmind_atari or config.has_user_parts,
+            scaled=next((each for each in wrappers if isinstance(each, ScaledFrames)), None),
+            numbered=next((each for each in wrappers if isinstance(each, DiscreteActions)), None),
+            bounded=vector if isinstance(vector, BoundedActions) else None,
+        )
+
+    def prepared(self, observation: Any) -> Array:
+        """Return one observation of the env as the policy sees it, ``[1, ...]``.
+
+        Raises UsageError, with what was expected and what was given, where it is none of ``observation_space``.
+        """
+        space = self.observation_space
+        if isinstance(space, Box):
+            return self._flat_boxes(self._checked_box(space, observation, space.shape)[None])
+        return np.asarray(flatten(space, self._checked(space, observation, "")))[None]
+
+    def prepared_batch(self, observations: Any) -> Array:
+        """Return observations ``[B, ...]`` as the policy sees them; Dict and Tuple as vector envs return them."""
+        space = self.observation_space
+        if isinstance(space, Box):
+            given = np.asarray(observations)
+            shape = (len(given), *space.shape) if given.ndim else (1, *space.shape)
+            return self._flat_boxes(self._checked_box(space, given, shape))
+        rows = [self.prepared(observation)[0] for observation in self._rows(observations)]
+        width = flatten_space(space).shape or ()
+        return np.stack(rows) if rows else np.zeros((0, *width), np.float32)
+
+    def own_actions(self, actions: Array) -> Array:
+        """Return what ``step`` of each env takes, ``[B, ...]``, for actions ``[B, ...]`` of the policy."""
+        if self.numbered is not None:
+            actions = self.numbered.action(actions)
+        return actions if self.bounded is None else self.bounded.actions(actions)
+
+    def _rows(self, observations: Any) -> list[Any]:
+        """Return the observations of a batch one by one."""
+        if isinstance(observations, list):
+            return observations
+        try:
+            return list(iterate(batch_space(self.observation_space, _length(observations)), observations))
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+            raise UsageError(
+                f"the observations are no batch of {self.observation_space}: {error}",
+                "give a list of observations, or what a Gymnasium vector env returns",
+            ) from error
+
+    def _flat_boxes(self, boxes: Array) -> Array:
+        """Return Boxes ``[B, ...]`` scaled, and as vectors where they are neither vectors nor images."""
+        if self.scaled is not None and len(boxes):
+            boxes = np.stack([self.scaled.observation(image) for image in boxes])
+        return boxes if boxes.ndim - 1 in SHAPES_KEPT else boxes.reshape(len(boxes), -1)
+
+    def _checked(self, space: Space[Any], value: Any, where: str) -> Any:
+        """Return a part of an observation in the dtypes of its space."""
+        if isinstance(space, Box):
+            return self._checked_box(space, value, space.shape, where)
+        if isinstance(space, Dict):
+            if not isinstance(value, Mapping) or set(value) != set(space.keys()):
+                given = sorted(map(str, value)) if isinstance(value, Mapping) else _kind(value)
+                raise self._unexpected(where, f"a dict with the keys {sorted(space.keys())}", str(given))
+            return {key: self._checked(part, value[key], f"{where}[{key!r}]") for key, part in space.items()}
+        if isinstance(space, Tuple):
+            if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+                raise self._unexpected(where, f"a tuple of {len(space.spaces)} parts", _kind(value))
+            parts = enumerate(zip(space.spaces, value, strict=True))
+            return tuple(self._checked(part, item, f"{where}[{index}]") for index, (part, item) in parts)
+        if isinstance(space, Discrete) and isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value[()]
+        if not space.contains(value):
+            raise self._unexpected(where, str(space), _kind(value))
+        return value
+
+    def _checked_box(self, space: Box, value: Any, shape: tuple[int, ...], where: str = "") -> Array:
+        """Return an array of the space's dtype; ``shape`` is that of one observation, or of a batch."""
+        try:
+            given = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            raise self._unexpected(where, f"shape {shape} and dtype {space.dtype}", _kind(value)) from None
+        if given.shape != shape or not (
+            given.dtype == space.dtype or np.can_cast(given.dtype, space.dtype, "same_kind")
+        ):
+            raise self._unexpected(where, f"shape {shape} and dtype {space.dtype}", _kind(given))
+        if given.dtype != space.dtype:
+            with np.errstate(over="ignore"):  # what is infinite then is refused below
+                given = given.astype(space.dtype)
+        if given.dtype.kind == "f" and not np.isfinite(given).all():
+            worst = given[~np.isfinite(given)].flat[0]
+            raise self._unexpected(where, f"finite numbers of dtype {space.dtype}", f"{worst:g} among them")
+        return given
+
+    def _unexpected(self, where: str, expected: str, given: str) -> UsageError:
+        hint = f"observations of env {self.env} are {self.observation_space}"
+        if self.needs_make_env:
+            hint = (
+                "this policy was trained on observations that wrappers prepare: play the env that policy.make_env() "
+                "returns, which has them"
+            )
+        return UsageError(f"observation{where}: expected {expected}, given {given}", hint)
+
+
+def _wrappers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
+    yield env
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+        yield env
+
+
+def _length(batch: Any) -> int:
+    """Return B of what a vector env returns: the length of its first array."""
+    while isinstance(batch, Mapping | tuple):
+        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
+    return len(batch)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"shape {value.shape} and dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__

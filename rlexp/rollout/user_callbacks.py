@@ -1,0 +1,207 @@
+"""The callbacks objects of one process: made of the classes that a file names, called with errors that name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+import numpy as np
+
+from rlexp.callbacks import Callbacks
+from rlexp.config.keys.metric_names import OWN_METRIC_NAME
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart
+from rlexp.errors import CallbackError, UsageError
+from rlexp.metrics.windows import MOST_METRICS
+from rlexp.user_code.classes import find_class, prepare_imports
+from rlexp.user_code.raised import raised_by_user
+
+BASE_NAME: Final = "rlexp.callbacks.Callbacks"
+_PLAIN: Final = (type(None), bool, int, str)
+_PLAIN_KINDS: Final = "biuf"
+
+
+@dataclass(frozen=True)
+class CallbackClasses:
+    """The classes of an experiment, by name: plain data, from which each process makes objects of its own."""
+
+    parts: tuple[UserPart, ...]
+    modules: UserModules = NO_MODULES
+
+    def make(self, place: str) -> UserCallbacks:
+        """Import the classes and make one object of each; ``place`` is where messages say that they are.
+
+        Raises UsageError where a class does not exist, CallbackError where it cannot be made.
+        """
+        prepare_imports((part.module for part in self.parts), self.modules)
+        return UserCallbacks(tuple((part.name, self._made(part, place)) for part in self.parts), place)
+
+    def _made(self, part: UserPart, place: str) -> Callbacks:
+        found = find_class(part.key, part.name, Callbacks, BASE_NAME)
+        _refuse_unknown_hooks(part, found)
+        try:
+            made = found(**part.kwargs)
+        except (Exception, SystemExit) as error:
+            raise _raised(part.name, "__init__", place, error) from error
+        declared: object = made.EPISODE_METRICS
+        if not isinstance(declared, tuple | list):  # the letters of a str would be names
+            message = f"{part.key} {part.name}: EPISODE_METRICS is {declared!r}, not a tuple of names"
+            raise UsageError(message, 'write EPISODE_METRICS = ("name",)')
+        for name in declared:
+            if not _is_name(name):
+                raise UsageError(f"{part.key} {part.name}: {_bad_name(name)}", "correct its EPISODE_METRICS")
+        return made
+
+
+def _refuse_unknown_hooks(part: UserPart, kind: type[Callbacks]) -> None:
+    """Raise UsageError for a method that is called like a hook and is none: it would never be called."""
+    for name in dir(kind):
+        if name.startswith("on_") and not hasattr(Callbacks, name):
+            hooks = [hook for hook in dir(Callbacks) if hook.startswith("on_")]
+            close = get_close_matches(name, hooks, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hooks)}"
+            raise UsageError(f"{part.key} {part.name}: {name} is no hook", hint)
+
+
+class UserCallbacks:
+    """The objects, in the order of the file; owned by a worker or by an agent, none where there are no callbacks."""
+
+    def __init__(self, objects: tuple[tuple[str, Callbacks], ...] = (), place: str = "") -> None:
+        """``objects`` are named by their classes."""
+        self._objects = objects
+        self._place = place
+        self.episode_metrics = tuple(dict.fromkeys(name for _, each in objects for name in each.EPISODE_METRICS))
+        """The own metrics of episodes that are declared beforehand."""
+        self._iteration_names: set[str] = set()
+        self._are_all_declared = bool(objects) and all(each.EPISODE_METRICS for _, each in objects)
+
+    def hooks(self, hook: Callable[..., None]) -> tuple[Callable[[Any], None], ...]:
+        """Return the methods that override ``hook``, a method of Callbacks; what they raise is a CallbackError."""
+        found = ((name, getattr(each, hook.__name__)) for name, each in self._objects)
+        own = ((name, method) for name, method in found if getattr(method, "__func__", None) is not hook)
+        return tuple(_guarded(name, method, self._place) for name, method in own)
+
+    def checked_metrics(self, metrics: Mapping[Any, Any], of_episode: bool) -> dict[str, float]:
+        """Return own metrics as floats, without those that are NaN; raises CallbackError for anything else."""
+        checked: dict[str, float] = {}
+        for name, value in metrics.items():
+            if not _is_name(name):
+                raise self._refused(_bad_name(name), "choose another name")
+            if of_episode and self._are_all_declared and name not in self.episode_metrics:
+                declared = ", ".join(self.episode_metrics)
+                raise self._refused(f"the metric {name} is not declared, only {declared}", "add it to EPISODE_METRICS")
+            number = _number(value)
+            if number is None:
+                raise self._refused(f"the metric {name} is {value!r}", "it must be a finite number, or NaN for none")
+            if not math.isnan(number):
+                checked[name] = number
+        return checked
+
+    def iteration_metrics(self, metrics: Mapping[Any, Any], of_episodes: Collection[str]) -> dict[str, float]:
+        """Return the own metrics of an iteration, whose row has those ``of_episodes``, as ``checked_metrics`` does.
+
+        Raises CallbackError where both have one name, or for more than MOST_METRICS names in all iterations.
+        """
+        checked = self.checked_metrics(metrics, of_episode=False)
+        for name in checked:
+            if name in of_episodes:
+                message = f"on_iteration reports the metric {name}, which is that of episodes by the same name"
+                raise self._refused(message, "choose another name")
+        self._iteration_names.update(checked)
+        if len(self._iteration_names) > MOST_METRICS:
+            message = f"on_iteration reports more than {MOST_METRICS} own metrics: {', '.join(list(checked)[:5])} ..."
+            raise self._refused(message, "report a few, by names that do not change from iteration to iteration")
+        return checked
+
+    def state(self) -> dict[str, Any]:
+        """Return the objects' own states by their classes; raises CallbackError where one is not plain data."""
+        states = [self._state_of(name, each) for name, each in self._objects]
+        return {"classes": [name for name, _ in self._objects], "states": states}
+
+    def load(self, state: Mapping[str, Any] | None) -> bool:
+        """Let the objects continue from what ``state`` returned; False, with nothing done, for other classes."""
+        if state is None or state["classes"] != [name for name, _ in self._objects]:
+            return False
+        for (name, each), own in zip(self._objects, state["states"], strict=True):
+            _guarded(name, each.load, self._place)(own)
+        return True
+
+    def _state_of(self, name: str, callbacks: Callbacks) -> dict[str, Any]:
+        try:
+            state = callbacks.state()
+        except (Exception, SystemExit) as error:
+            raise _raised(name, "state", self._place, error) from error
+        hint = "return a dict of finite numbers, strings, lists, dicts and arrays"
+        if not isinstance(state, dict):
+            raise CallbackError(f"callbacks {name}: state returned {type(state).__name__}, not a dict", hint)
+        try:
+            copied: dict[str, Any] = plain_copy(state)
+        except ValueError as error:
+            raise CallbackError(f"callbacks {name}: what state returned cannot be saved: {error}", hint) from error
+        return copied
+
+    def _refused(self, what: str, hint: str) -> CallbackError:
+        names = ", ".join(name for name, _ in self._objects)
+        return CallbackError(f"callbacks {names}: {what} ({self._place})", hint)
+
+
+NO_CALLBACKS: Final = UserCallbacks()
+"""Of an agent without callbacks."""
+
+
+def plain_copy(value: Any) -> Any:
+    """Return a copy of ``value`` that a checkpoint can hold, NumPy's numbers as Python's; ValueError where none can."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain_copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_copy(item) for item in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in _PLAIN_KINDS:
+        return value.copy()
+    number = value.item() if isinstance(value, np.generic) else value
+    if type(number) in _PLAIN or (type(number) is float and math.isfinite(number)):
+        return number
+    raise ValueError(f"no checkpoint can hold {type(value).__name__}")
+
+
+def _guarded(name: str, method: Callable[[Any], None], place: str) -> Callable[[Any], None]:
+    def call(moment: Any) -> None:
+        try:
+            method(moment)
+        except (Exception, SystemExit) as error:
+            raise _raised(name, method.__name__, place, error) from error
+
+    return call
+
+
+def _raised(name: str, hook: str, place: str, error: BaseException) -> CallbackError:
+    is_call = isinstance(error, TypeError) and f"{hook}() " in str(error)  # it was not even entered
+    hint = (
+        f"write def {hook}(self, event), with one argument" if is_call and hook != "__init__" else "correct the class"
+    )
+    return CallbackError(f"callbacks {name}: {raised_by_user(error)} ({hook}, {place})", hint)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and OWN_METRIC_NAME.fullmatch(name) is not None
+
+
+def _bad_name(name: object) -> str:
+    return f"{name!r} is no name of a metric: it must be up to 64 letters, digits, _ and -"
+
+
+def _number(value: Any) -> float | None:
+    """Return a number as a float, NaN included; None for anything else."""
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in _PLAIN_KINDS:
+        value = value.item()
+    if not isinstance(value, bool | int | float | np.number | np.bool_):
+        return None
+    number = float(value)
+    return None if math.isinf(number) else number
+
+
+def callback_classes(parts: Iterable[UserPart], modules: UserModules) -> CallbackClasses | None:
+    """Return the classes that ``parts`` name; None where there are none."""
+    named = tuple(parts)
+    return CallbackClasses(named, modules) if named else None

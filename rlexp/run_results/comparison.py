@@ -1,0 +1,237 @@
+"""Comparison: the scores of groups over their seeds, with intervals; ``terminal`` and ``report`` show it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rlexp.config.keys.metric_names import current_metric
+from rlexp.errors import Notice, UsageError
+from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
+from rlexp.number_format import digits_for
+from rlexp.run_results.axis import Axis
+from rlexp.run_results.curve import Band, Curve, Reached, band, reached, read_curve
+from rlexp.run_results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
+from rlexp.run_results.importance import Importance, importance_of
+from rlexp.run_results.scoring import Curves, Request, Scoring, Window, scoring_of
+from rlexp.run_results.sweep_ranking import without_confirmation
+from rlexp.run_results.sweep_results import SweepResults, read_sweep_results
+from rlexp.run_results.trial_folder import TrialFolder
+from rlexp.run_results.unscored import UnscoredGroup, unscored_groups
+from rlexp.run_results.warnings import warnings_of
+from rlexp.sample_batch import Array
+
+_SEED: Final = 0
+"""Of every bootstrap: the same results give the same intervals."""
+_MARKS: Final = string.ascii_uppercase + string.ascii_lowercase
+_NAMES_SHOWN: Final = 6
+_LONGEST_NAMES: Final = 60
+
+
+@dataclass(frozen=True)
+class ComparedTrial:
+    """One seed of a group."""
+
+    folder: TrialFolder
+    curve: Curve
+    score: float
+    """Its final score."""
+    reached: Reached | None
+    """None without a goal."""
+
+
+@dataclass(frozen=True)
+class GoalReached:
+    """How soon the seeds of a group reached the goal; a seed that never did counts as infinite."""
+
+    seeds: int
+    """How many reached it."""
+    median_steps: float
+    median_seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedGroup:
+    """A group and its scores over all seeds."""
+
+    mark: str
+    """Its letter in plots."""
+    name: str
+    trials: tuple[ComparedTrial, ...]
+    mean: float
+    """Of the final scores, as ``iqm`` is."""
+    iqm: Estimate
+    improvement: Estimate | None
+    """The probability that a trial here is better than one of the first group; None for the first itself, where one of
+    the two has a single seed, and where they share no environment."""
+    band: Band
+    goal: GoalReached | None
+    """None without a goal."""
+    settings: Settings
+    """Of its trials; where these differ, all of their values."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of ``rlexp compare``."""
+
+    metric: str
+    axis: Axis
+    goal: float | None
+    window: Window | None
+    """Where final scores are taken, on the axis; None if a sweep has scored the trials."""
+    scoring: str
+    """How trials are scored, in a sentence."""
+    lower_is_better: bool
+    groups: tuple[ComparedGroup, ...]
+    ended_early: tuple[UnscoredGroup, ...]
+    """What ended before the scores are taken, or failed; shown below the groups."""
+    differences: tuple[str, ...]
+    """The settings that are not the same in all groups."""
+    notices: tuple[Notice, ...]
+    sweep: SweepResults | None = None
+    """The sweep, if one is compared alone."""
+    importance: Importance | None = None
+    """Of the keys of that sweep."""
+
+    @property
+    def title(self) -> str:
+        """What is compared: the name of the only run, or the groups' names if these are short; and the envs."""
+        runs = {trial.folder.run.path.resolve().name for group in self.groups for trial in group.trials}
+        names = ", ".join(group.name for group in self.groups)
+        groups = names if len(names) <= _LONGEST_NAMES else f"{len(self.groups)} groups"
+        return f"{runs.pop() if len(runs) == 1 else groups} on {', '.join(self.envs)}"
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials are compared, those of all groups."""
+        return sum(len(group.trials) for group in self.groups)
+
+    @property
+    def digits(self) -> int:
+        """The number of decimals with which its scores are shown."""
+        return digits_for(max(abs(trial.score) for group in self.groups for trial in group.trials))
+
+    @property
+    def envs(self) -> tuple[str, ...]:
+        """The envs of its trials, in the order of the groups."""
+        return tuple(dict.fromkeys(trial.folder.env for group in self.groups for trial in group.trials))
+
+
+def compare_groups(
+    arguments: Sequence[str], metric: str, axis: Axis, goal: float | None, at: float | None = None
+) -> Comparison:
+    """Compare the groups of ``arguments`` (see ``groups_of``); raises UsageError if nothing can be compared.
+
+    ``at``: scores are taken before so many env steps or seconds, and not at the end of completed trials.
+    """
+    reader = SettingsReader()
+    groups, metric = groups_of(arguments, reader), current_metric(metric)
+    left_out: tuple[Notice, ...] = ()
+    if len(arguments) == 1:
+        groups, left_out = without_confirmation(groups, Path(arguments[0]))
+    curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
+    _refuse_without_rows(groups, curves, metric)
+    request = Request(arguments, metric, axis, at)
+    scoring = scoring_of(request, groups, curves)
+    scored = scoring.in_order([group for group in (_scored(group, scoring) for group in groups) if group.trials])
+    compared: list[ComparedGroup] = []
+    for index, group in enumerate(scored):
+        trials = [_compared_trial(trial, curves[trial], scoring, goal) for trial in group.trials]
+        settings = shared_settings([reader.settings(trial) for trial in group.trials])
+        improvement = _improvement(trials, compared[0].trials, scoring) if index else None
+        names = _MARKS[index % len(_MARKS)], group.name
+        compared.append(_compared_group(names, trials, axis, settings, improvement))
+    sweep = read_sweep_results(Path(arguments[0])) if len(arguments) == 1 else None
+    return Comparison(
+        metric=metric,
+        axis=axis,
+        goal=goal,
+        window=scoring.window,
+        scoring=scoring.rule,
+        lower_is_better=scoring.lower_is_better,
+        groups=tuple(compared),
+        ended_early=tuple(unscored_groups(groups, scored, curves, axis, scoring)),
+        differences=tuple(differing([group.settings for group in compared])),
+        notices=(*left_out, *warnings_of(groups, scored, curves, reader, request)),
+        sweep=sweep,
+        importance=None if sweep is None else importance_of(sweep),
+    )
+
+
+def _compared_trial(trial: TrialFolder, curve: Curve, scoring: Scoring, goal: float | None) -> ComparedTrial:
+    score = scoring.score(trial)
+    assert score is not None  # the group was reduced to the trials that have one
+    return ComparedTrial(trial, curve, score, None if goal is None else reached(curve, goal))
+
+
+def _compared_group(
+    names: tuple[str, str],
+    trials: Sequence[ComparedTrial],
+    axis: Axis,
+    settings: Settings,
+    improvement: Estimate | None,
+) -> ComparedGroup:
+    strata = _strata(trials)
+    return ComparedGroup(
+        mark=names[0],
+        name=names[1],
+        trials=tuple(trials),
+        mean=float(np.concatenate(list(strata.values())).mean()),
+        iqm=interquartile_mean_of(list(strata.values()), np.random.default_rng(_SEED)),
+        improvement=improvement,
+        goal=_goal_reached(trials),
+        band=band([trial.curve for trial in trials], axis, np.random.default_rng(_SEED)),
+        settings=settings,
+    )
+
+
+def _goal_reached(trials: Sequence[ComparedTrial]) -> GoalReached | None:
+    times = [trial.reached for trial in trials if trial.reached is not None]
+    if not times:
+        return None
+    steps, seconds = np.array([(time.steps, time.seconds) for time in times]).T
+    return GoalReached(int(np.isfinite(steps).sum()), float(np.median(steps)), float(np.median(seconds)))
+
+
+def _improvement(trials: Sequence[ComparedTrial], first: Sequence[ComparedTrial], scoring: Scoring) -> Estimate | None:
+    """Return how likely one of ``trials`` is better than one of ``first``; None if that cannot be estimated."""
+    strata, over = _strata(trials), _strata(first)
+    shared = sorted(strata.keys() & over.keys())
+    if not shared:
+        return None
+    sign, rng = -1 if scoring.lower_is_better else 1, np.random.default_rng(_SEED)
+    estimate = improvement_probability(
+        [sign * strata[env] for env in shared], [sign * over[env] for env in shared], rng
+    )
+    return None if estimate.interval is None else estimate
+
+
+def _strata(trials: Sequence[ComparedTrial]) -> dict[str, Array]:
+    """Return the final scores by environment, the environments in the order of their names."""
+    envs = sorted({trial.folder.env for trial in trials})
+    return {env: np.array([trial.score for trial in trials if trial.folder.env == env]) for env in envs}
+
+
+def _scored(group: Group, scoring: Scoring) -> Group:
+    return Group(group.name, tuple(trial for trial in group.trials if scoring.score(trial) is not None))
+
+
+def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -> None:
+    """Raise UsageError if no trial has reported ``metric``."""
+    trials = [trial for group in groups for trial in group.trials]
+    if any(len(curves[trial].values) for trial in trials):
+        return
+    whose = groups[0].name if len(groups) == 1 else f"the {len(groups)} groups"
+    names = sorted(set().union(*(curves[trial].metrics for trial in trials)))
+    if not names:
+        raise UsageError(f"no trial of {whose} has a result yet", "rlexp ls shows the progress of runs")
+    close = get_close_matches(metric, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"metrics: {', '.join(names[:_NAMES_SHOWN])} ..."
+    raise UsageError(f"no trial of {whose} has reported {metric}", hint)

@@ -1,0 +1,29 @@
+"""TensorBoard's event files from any writer: read completely, fast, and in bounded memory.
+
+The path of a scalar, one module per step: its record is found (``framing``) and decoded, alone (``messages``)
+or with thousands of the same form (``shapes``); a file returns its scalars in batches (``event_file``). The files
+of a run are read in order (``runs``), without the points that a restart replaced (``restarts``), and what is to
+be shown of each tag is kept (``gathering``).
+"""
+
+from rlexp.run_results.event_files.event_file import Batch, EventFile
+from rlexp.run_results.event_files.gathering import AtStep, Figures, Gatherer, Series, Summary
+from rlexp.run_results.event_files.runs import Follower, Run, RunContents, TagGlobs, find_runs, read_run
+from rlexp.run_results.event_files.shapes import POINT
+
+__all__ = [
+    "POINT",
+    "AtStep",
+    "Batch",
+    "EventFile",
+    "Figures",
+    "Follower",
+    "Gatherer",
+    "Run",
+    "RunContents",
+    "Series",
+    "Summary",
+    "TagGlobs",
+    "find_runs",
+    "read_run",
+]

@@ -1,0 +1,64 @@
+"""The curves of a comparison as a PNG; needs the extra ``[plot]``."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import UsageError
+from rlexp.json_file import replace_bytes
+from rlexp.run_results.axis import unit_of
+from rlexp.run_results.comparison import Comparison
+
+_COLOURS: Final = ("#0072b2", "#c65a00", "#00805a", "#b0428a", "#8a6d00", "#3d8fc4", "#b3261e", "#5c5c5c")
+_DASHES: Final = ("-", "--", ":", "-.")
+_INCHES: Final = (9.0, 5.0)
+_DOTS_PER_INCH: Final = 150
+_MOST_NAMED: Final = 12
+"""More groups than these get no legend: it would cover their curves."""
+
+
+def _require_plot_extra() -> None:
+    """Raise UsageError if pictures cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        hint = "pip install 'rlexp[plot]'; --html draws the same curves without it"
+        raise UsageError("--png needs matplotlib, which is not installed", hint)
+
+
+def write_picture(comparison: Comparison, path: Path) -> None:
+    """Write the IQM of each group along the axis, with its interval; raises UsageError if it cannot be written."""
+    _require_plot_extra()
+    from matplotlib.figure import Figure  # its object interface: no display, no state
+
+    figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
+    axes = figure.subplots()
+    unit = unit_of(comparison.axis, max(float(group.band.x[-1]) for group in comparison.groups))
+    for index, group in enumerate(comparison.groups):
+        x, band, colour = group.band.x / unit.size, group.band, _COLOURS[index % len(_COLOURS)]
+        dashes = _DASHES[index // len(_COLOURS) % len(_DASHES)]
+        axes.plot(x, band.middle, dashes, color=colour, label=_literal(f"{group.mark} {group.name}"))
+        axes.fill_between(x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
+    _label(axes, comparison, unit.label)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    try:
+        replace_bytes(path, content.getvalue())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "--png takes the file to write") from error
+
+
+def _label(axes: Any, comparison: Comparison, x_label: str) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(_literal(comparison.metric))
+    axes.set_title(_literal(f"{comparison.title}\nIQM over seeds with pointwise 95 % intervals"))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(comparison.groups) <= _MOST_NAMED:
+        axes.legend(frameon=False)
+
+
+def _literal(text: str) -> str:
+    """Return a name that matplotlib does not parse as a formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,120 @@
+"""The page of a report: ``page.html``, filled with a comparison, its charts and videos, and where its runs ran."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rlexp import __version__
+from rlexp.errors import UsageError
+from rlexp.json_file import replace_text
+from rlexp.metrics.statistics import RESAMPLES
+from rlexp.number_format import MISSING, count, decimal, duration, exact, percent, score, value_words
+from rlexp.run_results.comparison import Comparison
+from rlexp.run_results.report.charts import CurvesChart, colour_class, dashes, place, scores_frame
+from rlexp.run_results.report.sweep_charts import SweepSection
+from rlexp.run_results.report.videos import videos_of
+from rlexp.runs.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_OF_SWEEP: Final = 12
+"""Configurations of a sweep that have a curve, seeds and settings in the page."""
+_UNPRINTABLE: Final = "\ufffd"
+
+
+def write_report(comparison: Comparison, path: Path, written: datetime) -> None:
+    """Write the report to ``path``, whole or not at all; raises UsageError if it cannot be written."""
+    try:
+        replace_text(path, report_page(comparison, path.parent, written))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot write {path}: {reason}", "--html takes the file to write") from error
+
+
+def report_page(comparison: Comparison, report_directory: Path, written: datetime) -> str:
+    """Return a comparison as one HTML page without scripts; it loads nothing.
+
+    Small videos are within it; links to others are relative to ``report_directory``, where it will be.
+    """
+    page, facts = _templates().get_template("page.html"), _facts_by_run(comparison)
+    number_of_groups, number_of_trials = len(comparison.groups), comparison.num_trials
+    if comparison.sweep is not None:  # its groups are in the order of the ranking; trials.csv has all
+        comparison = replace(comparison, groups=comparison.groups[:_MOST_OF_SWEEP])
+    return page.render(
+        comparison=comparison,
+        number_of_groups=number_of_groups,
+        number_of_trials=number_of_trials,
+        sweep=None if comparison.sweep is None else SweepSection(comparison.sweep, comparison.importance),
+        curves_chart=CurvesChart(comparison),
+        scores_frame=scores_frame(comparison),
+        videos=videos_of(comparison, report_directory),
+        facts=facts,
+        fact_names=list(dict.fromkeys(name for run in facts.values() for name in run)),
+        written=written,
+        version=__version__,
+        resamples=RESAMPLES,
+        missing=MISSING,
+    )
+
+
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a command that writes a report needs it
+
+    environment = Environment(
+        loader=PackageLoader("rlexp.run_results", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "colour": colour_class,
+        "count": count,
+        "dashes": dashes,
+        "decimal": decimal,
+        "duration": duration,
+        "exact": exact,
+        "percent": percent,
+        "place": place,
+        "score": score,
+        "words": value_words,
+    }
+    return environment
+
+
+def _printable(value: Any) -> Any:
+    """Return text with its control characters visible: they could hide other characters or reverse their order."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return "".join(c if c.isprintable() or c in "\n\t" else _UNPRINTABLE for c in value)
+
+
+def _facts_by_run(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """Return the facts in ``run.json`` about where each run ran."""
+    trials = [trial for group in comparison.groups for trial in group.trials]
+    runs = {trial.folder.run.path.resolve(): trial.folder.run.record for trial in trials}
+    return {path.name: _facts(record) for path, record in runs.items() if record is not None}
+
+
+def _facts(record: RunRecord) -> dict[str, str]:
+    """Return facts as text; ``run.json`` may come from anyone, so their types are not trusted."""
+    facts = {
+        "status": record.status,
+        "started": record.started,
+        "ended": record.ended,
+        "host": record.host,
+        "CPUs": record.cpus,
+        "git commit": record.git_commit,
+        **(record.versions if isinstance(record.versions, dict) else {}),
+    }
+    shown = {str(name): MISSING if value is None else str(value) for name, value in facts.items()}
+    if isinstance(record.command, list):
+        shown["command"] = shlex.join(map(str, record.command))
+    return shown

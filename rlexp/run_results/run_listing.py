@@ -1,0 +1,188 @@
+"""The runs below a directory, as their ``run.json`` describes them: no event file and no result row is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.errors import ResumeError, UsageError
+from rlexp.run_results.curve import number
+from rlexp.run_results.trial_folder import directories_of, read_mapping
+from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE
+from rlexp.runs.run_lock import LOCK_FILE, is_in_use
+from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord, read_run_record
+
+KILLED: Final = "KILLED"
+"""Its record has the status RUNNING, but no process holds its lock: it can be resumed."""
+DAMAGED: Final = "DAMAGED"
+"""Its ``run.json`` cannot be read."""
+_DEPTH: Final = 3
+"""OUT/NAME, and two more levels for runs that are sorted into folders."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run, or one trial of it."""
+
+    path: Path
+    status: str
+    problem: str | None = None
+    """Why it is damaged, or its error."""
+    agents: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
+    num_trials: int = 0
+    best: float | None = None
+    """The highest mean reward that a trial reached, and the last one of that trial."""
+    last: float | None = None
+    steps: int = 0
+    """Env steps, of all trials together, as are iterations."""
+    iterations: int = 0
+    started: datetime | None = None
+    size_bytes: int = 0
+
+
+def found_at(path: Path) -> list[Found]:
+    """Return the runs below ``path``, newest first; of a run, its trials in their order.
+
+    Raises UsageError if there is no such directory.
+    """
+    if not os.path.isdir(path):
+        what = f"{path} is a file" if os.path.exists(path) else f"path {path} does not exist"
+        raise UsageError(what, "name the directory of the runs: results, or that of --out or RLEXP_OUT")
+    if _is_run(path):
+        return _trials(path)
+    return sorted(map(_run, run_directories(path)), key=_age_order)
+
+
+def run_directories(path: Path) -> Iterator[Path]:
+    """Yield the directories of the runs below ``path``, none of which is read."""
+    return _runs_below(path, _DEPTH)
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).is_file() for name in (RUN_FILE, RESOLVED_FILE, LOCK_FILE))
+
+
+def _runs_below(path: Path, depth: int) -> Iterator[Path]:
+    """Yield run directories, without hidden ones and links."""
+    for below in _directories(path):
+        if _is_run(below):
+            yield below
+        elif depth > 1:
+            yield from _runs_below(below, depth - 1)
+
+
+def _directories(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [path / name for name in sorted(names) if not name.startswith(".")]
+
+
+def _run(path: Path) -> Found:
+    in_use = is_in_use(path)
+    try:
+        record = read_run_record(path)
+    except ResumeError as error:
+        if in_use and not (path / RUN_FILE).exists():  # it has just begun
+            return Found(path, Status.RUNNING, started=_changed(path), size_bytes=_size(path))
+        return Found(path, DAMAGED, error.message, started=_changed(path), size_bytes=_size(path))
+    parameters = [read_mapping(path / name / PARAMETERS_FILE) for name, _ in directories_of(record)]
+    best, last = _scores(record.trials)
+    return Found(
+        path=path,
+        status=_status(record.status, in_use),
+        agents=_distinct(parameters, "run"),
+        envs=_distinct(parameters, "env"),
+        num_trials=len(record.trials),
+        best=best,
+        last=last,
+        steps=sum(_count(trial.timesteps_total) for trial in record.trials),
+        iterations=sum(_count(trial.iterations) for trial in record.trials),
+        started=_started(record, path),
+        size_bytes=_size(path),
+    )
+
+
+def _trials(path: Path) -> list[Found]:
+    try:
+        record = read_run_record(path)
+    except ResumeError:
+        return [_run(path)]
+    in_use = is_in_use(path)
+    return [_trial(path / name, trial, record, in_use) for name, trial in directories_of(record)]
+
+
+def _trial(path: Path, trial: TrialRecord, run: RunRecord, in_use: bool) -> Found:
+    parameters = [read_mapping(path / PARAMETERS_FILE)]
+    best, last = _scores([trial])
+    return Found(
+        path=path,
+        status=_status(trial.status, in_use),
+        problem=str(trial.error.summary) if trial.error else None,
+        agents=_distinct(parameters, "run"),
+        envs=_distinct(parameters, "env"),
+        num_trials=1,
+        best=best,
+        last=last,
+        steps=_count(trial.timesteps_total),
+        iterations=_count(trial.iterations),
+        started=_started(run, path),
+        size_bytes=_size(path),
+    )
+
+
+def _status(status: Status, in_use: bool) -> str:
+    return KILLED if status is Status.RUNNING and not in_use else status
+
+
+def _scores(trials: Sequence[TrialRecord]) -> tuple[float | None, float | None]:
+    known = [(best, trial) for trial in trials if (best := number(trial.best_episode_reward_mean)) is not None]
+    if not known:
+        return None, None
+    best, trial = max(known, key=lambda pair: pair[0])
+    return best, number(trial.episode_reward_mean)
+
+
+def _distinct(parameters: Sequence[Any], key: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(each[key]) for each in parameters if key in each))
+
+
+def _count(value: Any) -> int:
+    return int(number(value) or 0)
+
+
+def _started(record: RunRecord, path: Path) -> datetime | None:
+    try:
+        return datetime.fromisoformat(record.started).astimezone()
+    except (TypeError, ValueError, OverflowError):
+        return _changed(path)
+
+
+def _changed(path: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+    except OSError:
+        return None
+
+
+def _age_order(found: Found) -> tuple[float, str]:
+    return -(found.started.timestamp() if found.started else 0.0), str(found.path)
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of all files below ``path``, without those that are removed meanwhile or cannot be read."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+    return total

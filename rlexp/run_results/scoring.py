@@ -1,0 +1,221 @@
+"""How compared trials are scored: over the last tenth that all completed ones have, or as their sweep scored them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from rlexp.errors import UsageError
+from rlexp.metrics.statistics import FINAL_SHARE, final_score
+from rlexp.run_results.axis import Axis, amount, unit_of
+from rlexp.run_results.curve import Curve
+from rlexp.run_results.group import Group
+from rlexp.run_results.sweep_ranking import SweepRanking, read_sweep_ranking
+from rlexp.run_results.trial_folder import TrialFolder
+from rlexp.runs.run_record import Status
+from rlexp.search.ranking import RULE, SCORE_RULE
+
+Curves = Mapping[TrialFolder, Curve]
+
+_NONE_COMPLETED: Final = "No configuration has completed. Groups are in the order of the sweep's ranking."
+_OF_THE_RANKING: Final = "Groups are in the order of the sweep's ranking by {metric}, not of these scores."
+_NOT_THE_RANKING: Final = "Groups are ordered by these scores; the sweep's ranking is by all steps: trials.csv."
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of trials where scores are taken: from ``start``, not counted, to ``end``, counted."""
+
+    start: float
+    end: float
+
+
+class Scoring(Protocol):
+    """Scores the trials of a comparison, and orders its groups."""
+
+    @property
+    def window(self) -> Window | None:
+        """Where final scores are taken; None where a sweep has scored its trials."""
+
+    @property
+    def rule(self) -> str:
+        """How trials are scored and groups ordered, in sentences."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether less of the metric is better."""
+
+    @property
+    def ranking(self) -> SweepRanking | None:
+        """The ranking of the only sweep that is compared, if its metric is."""
+
+    def score(self, trial: TrialFolder) -> float | None:
+        """Return a trial's final score; None where it failed, or ended before the others have theirs."""
+
+    def in_order(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the groups in the order in which they are shown; the others are compared with the first."""
+
+
+@dataclass(frozen=True)
+class FinalWindow:
+    """The mean over a window that the scored trials have."""
+
+    window: Window
+    curves: Curves
+    axis: Axis
+    is_failure_scored: bool
+    """Whether trials that failed are scored too, if they have the window."""
+    span: str
+    """What the window is, as a part of a sentence."""
+    order: str = ""
+    """How groups are ordered, in a sentence, if not as they were given."""
+    key: Callable[[FinalWindow, Group], float] | None = None
+    """What orders groups, the lowest first; None: as they were given."""
+    lower_is_better: bool = False
+    ranking: SweepRanking | None = None
+    scored: Collection[TrialFolder] | None = None
+    """The trials that are scored if they have the window; None: all."""
+
+    @property
+    def rule(self) -> str:
+        unit = unit_of(self.axis, self.window.end)
+        start, end = (amount(x / unit.size, self.axis) for x in (self.window.start, self.window.end))
+        return f"Scores are means over {unit.label} {start} to {end}, {self.span}. {self.order}".rstrip()
+
+    def score(self, trial: TrialFolder) -> float | None:
+        curve = self.curves[trial]
+        if not len(curve.values) or (failed(trial) and not self.is_failure_scored):
+            return None
+        if self.scored is not None and trial not in self.scored:
+            return None
+        x = curve.along(self.axis)
+        return final_score(x, curve.values, self.window.start, self.window.end) if x[-1] >= self.window.end else None
+
+    def in_order(self, groups: Sequence[Group]) -> list[Group]:
+        key = self.key
+        return list(groups) if key is None else sorted(groups, key=lambda group: key(self, group))
+
+
+@dataclass(frozen=True)
+class SweepScoring:
+    """The scores and the order of the ranking in ``sweep.json``; configurations that have not completed have none."""
+
+    ranking: SweepRanking
+
+    @property
+    def window(self) -> Window | None:
+        return None
+
+    @property
+    def rule(self) -> str:
+        return f"{SCORE_RULE.format(metric=self.ranking.metric)} {RULE}"
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.ranking.lower_is_better
+
+    def score(self, trial: TrialFolder) -> float | None:
+        return self.ranking.scores.get(trial.name)
+
+    def in_order(self, groups: Sequence[Group]) -> list[Group]:
+        return sorted(groups, key=self.ranking.rank)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is compared, and where."""
+
+    arguments: Sequence[str]
+    metric: str
+    axis: Axis
+    at: float | None
+    """Scores are taken before so many env steps or seconds; None: at the end of completed trials."""
+
+
+def scoring_of(request: Request, groups: Sequence[Group], curves: Curves) -> Scoring:
+    """Return the scoring of the only sweep that is compared, by its own metric and steps; else by a window.
+
+    Raises UsageError where no trial reaches the end of the window that was asked for.
+    """
+    trials = [trial for group in groups for trial in group.trials if len(curves[trial].values)]
+    ranking = read_sweep_ranking(Path(request.arguments[0])) if len(request.arguments) == 1 else None
+    by_metric = ranking is not None and ranking.metric == request.metric
+    if ranking is not None and by_metric and request.axis is Axis.STEPS and request.at is None:
+        scoring = SweepScoring(ranking)
+        if any(scoring.score(trial) is not None for trial in trials):
+            return scoring
+        return _without_completed(ranking, trials, curves)
+    window = _window_at(request, trials, curves) if request.at is not None else _final(request.axis, trials, curves)
+    if ranking is None:
+        return window
+    if not by_metric:
+        return replace(window, key=_rank, order=_OF_THE_RANKING.format(metric=ranking.metric), ranking=ranking)
+    window = replace(window, lower_is_better=ranking.lower_is_better, ranking=ranking)
+    return replace(window, key=_signed_mean, order=_NOT_THE_RANKING)
+
+
+def failed(trial: TrialFolder) -> bool:
+    """Whether a trial has ended with an error."""
+    return trial.record is not None and trial.record.status is Status.ERROR
+
+
+def _final(axis: Axis, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+    """Return the last tenth of what all completed trials have; before one has completed, of what all have."""
+    choices = [
+        [trial for trial in trials if trial.record is None or trial.record.status is Status.TERMINATED],
+        [trial for trial in trials if not failed(trial)],
+        list(trials),
+    ]
+    compared = next(choice for choice in choices if choice)
+    window = final_window([curves[trial] for trial in compared], axis)
+    which = "" if len(compared) == len(trials) else "completed " if compared is choices[0] else "other "
+    whose = "of the trial" if len(compared) == 1 else f"that all {len(compared)} {which}trials have"
+    return FinalWindow(window, curves, axis, all(map(failed, trials)), f"the last tenth {whose}")
+
+
+def _without_completed(ranking: SweepRanking, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+    """Return the last tenth of what all trials of the first tier have, of a sweep with no score: others rank below."""
+    scored = ranking.first_tier(trials)
+    return FinalWindow(
+        window=final_window([curves[trial] for trial in scored], Axis.STEPS),
+        curves=curves,
+        axis=Axis.STEPS,
+        is_failure_scored=True,
+        span="the last tenth that all trials of these groups have",
+        order=_NONE_COMPLETED,
+        key=_rank,
+        lower_is_better=ranking.lower_is_better,
+        ranking=ranking,
+        scored=frozenset(scored),
+    )
+
+
+def _window_at(request: Request, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+    assert request.at is not None
+    longest = max(float(curves[trial].along(request.axis)[-1]) for trial in trials)
+    if longest < request.at:
+        unit = request.axis.label
+        message = f"no trial has {request.at:,.10g} {unit}: the longest has {longest:,.10g}"
+        raise UsageError(message, f"--at {longest:.10g} compares that one alone; use less")
+    window = Window(request.at * (1 - FINAL_SHARE), request.at)
+    return FinalWindow(window, curves, request.axis, True, "the last tenth before --at")
+
+
+def final_window(curves: Sequence[Curve], axis: Axis) -> Window:
+    """Return the last tenth of the steps or seconds that every curve has: the shortest curve ends it."""
+    end = min(float(curve.along(axis)[-1]) for curve in curves)
+    return Window(end * (1 - FINAL_SHARE), end)
+
+
+def _rank(window: FinalWindow, group: Group) -> float:
+    assert window.ranking is not None
+    return window.ranking.rank(group)
+
+
+def _signed_mean(window: FinalWindow, group: Group) -> float:
+    mean = float(np.mean([window.score(trial) for trial in group.trials]))
+    return mean if window.lower_is_better else -mean

@@ -1,0 +1,191 @@
+"""Results: the rows of the trials of some runs as one table, for programs and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from rlexp.errors import UsageError
+from rlexp.json_file import parse_json
+from rlexp.number_format import count, score
+from rlexp.run_results.curve import RESULT_FILE, number
+from rlexp.run_results.trial_folder import TrialFolder, trials_at
+from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
+from rlexp.runs.run_record import Status
+from rlexp.sample_batch import Array
+
+DIRECTORY: Final = "directory"
+"""The column with the trial's directory: names of trials are unique within a run only."""
+DEFAULT_METRIC: Final = "episode_reward_mean"
+_MOST_SHOWN: Final = 8
+"""Trials that ``repr`` lists."""
+
+Row = Mapping[str, Any]
+"""One iteration by flat names: ``info/learner/loss``."""
+
+
+@dataclass(frozen=True)
+class TrialResults:
+    """The rows of one trial."""
+
+    name: str
+    directory: Path
+    status: Status | None
+    """None where the run has no record of it."""
+    seed: int | None
+    varied: Mapping[str, Any]
+    """What its run varied, and its value here."""
+    rows: tuple[Row, ...]
+
+
+class Results:
+    """A table with one row for each iteration of each trial, in the order of the trials.
+
+    Columns have the names of ``progress.csv``: what is nested is under ``outer/inner``. ``results[name]`` is a column,
+    iteration gives the rows.
+    """
+
+    def __init__(self, trials: Sequence[TrialResults]) -> None:
+        self.trials = tuple(trials)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows."""
+        return tuple(row for trial in self.trials for row in trial.rows)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns: those that every agent has first."""
+        found = dict.fromkeys(name for row in self.rows for name in row)
+        first = [name for name in (DIRECTORY, *COLUMNS) if name in found]
+        return tuple(dict.fromkeys([*first, *found]))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a column ``[N]``: numbers as an array of them, NaN where a row has none; others as objects.
+
+        Raises KeyError, with the name that was probably meant, where no row has it.
+        """
+        if name not in self.columns:
+            close = get_close_matches(name, self.columns, n=1)
+            raise KeyError(f"no column {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        return _column([row.get(name) for row in self.rows])
+
+    def last(self) -> Results:
+        """Return the last row of each trial that has any."""
+        return Results([replace(trial, rows=trial.rows[-1:]) for trial in self.trials if trial.rows])
+
+    def best(self, metric: str = DEFAULT_METRIC, mode: Literal["max", "min"] = "max") -> Row:
+        """Return the row with the highest value of a metric, or the lowest; the first of several.
+
+        Raises KeyError where no row has the column, UsageError where it has no numbers.
+        """
+        if mode not in ("max", "min"):
+            raise UsageError(f"mode must be max or min, got {mode}")
+        self[metric]  # which says what was meant
+        known = [(value, row) for row in self.rows if (value := number(row.get(metric))) is not None]
+        if not known:
+            raise UsageError(f"no row has a number as {metric}", "episodes must end before there is a mean reward")
+        choose = max if mode == "max" else min
+        return choose(known, key=lambda each: each[0])[1]
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` of the same columns; raises UsageError where pandas is not installed."""
+        try:
+            pandas = import_module("pandas")
+        except ModuleNotFoundError as error:
+            raise UsageError("pandas is not installed", "pip install pandas") from error
+        return pandas.DataFrame({name: self[name] for name in self.columns})
+
+    def __repr__(self) -> str:
+        head = f"Results: {_plural(len(self.trials), 'trial')}, {_plural(len(self), 'row')}, "
+        lines = [head + _plural(len(self.columns), "column"), *map(_line, self.trials[:_MOST_SHOWN])]
+        left_out = len(self.trials) - _MOST_SHOWN
+        return "\n".join([*lines, *([f"  and {_plural(left_out, 'trial')} more"] if left_out > 0 else [])])
+
+
+def read_results(paths: Sequence[Path]) -> Results:
+    """Return the results of the runs and trials at ``paths``; raises UsageError where there is none."""
+    if not paths:
+        raise UsageError("results needs a run or a trial", 'for example rlexp.results("results/cartpole")')
+    folders = {folder.path.resolve(): folder for path in paths for folder in trials_at(path)}
+    return Results([_trial(folder) for folder in folders.values()])
+
+
+def _trial(folder: TrialFolder) -> TrialResults:
+    return TrialResults(
+        name=folder.record.name if folder.record else folder.name,
+        directory=folder.path,
+        status=folder.record.status if folder.record else None,
+        seed=folder.seed,
+        varied=folder.varied,
+        rows=tuple(_rows(folder.path)),
+    )
+
+
+def _rows(directory: Path) -> list[Row]:
+    """Return the rows of a trial, without those that later rows repeat: see ``read_curve``."""
+    rows: list[Row] = []
+    path = directory / RESULT_FILE
+    if not path.is_file():  # it has not begun
+        return rows
+    with path.open("rb") as file:
+        for line in file:
+            row = _parsed(line)
+            steps = number(row.get("timesteps_total"))
+            if steps is None:  # damaged, or cut by a kill
+                continue
+            while rows and rows[-1]["timesteps_total"] >= steps:
+                rows.pop()
+            rows.append({DIRECTORY: str(directory), **flatten(row)})
+    return rows
+
+
+def _parsed(line: bytes) -> Mapping[str, Any]:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _column(values: Sequence[Any]) -> Array:
+    kinds = {type(value) for value in values}
+    if kinds <= {int} or kinds == {bool}:
+        try:
+            return np.array(values)
+        except OverflowError:
+            pass
+    if kinds <= {int, float, type(None)} and kinds != {type(None)}:
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def _line(trial: TrialResults) -> str:
+    status = trial.status or "no record"
+    if not trial.rows:
+        return f"  {trial.name}: {status}, no rows"
+    last = trial.rows[-1]
+    steps, reward = count(last.get("timesteps_total")), score(last.get(DEFAULT_METRIC))
+    return f"  {trial.name}: {status}, iteration {last.get(ITERATION)}, {steps} env steps, {DEFAULT_METRIC} {reward}"
+
+
+def _plural(number_of: int, what: str) -> str:
+    return f"{number_of:,} {what}" + ("" if number_of == 1 else "s")

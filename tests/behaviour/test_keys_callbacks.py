@@ -1,0 +1,350 @@
+"""The key ``callbacks``: hooks are called, and their metrics are wherever metrics are."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.ppo.agent import PPOAgent
+from rlexp.checkpoint import read_checkpoint
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.errors import CallbackError, ConfigError
+from rlexp.metrics.windows import MOST_METRICS
+from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.search.trial_source import FixedTrials
+from rlexp.task_pool import InlineTaskPool
+from rlexp.tuning import trainable
+from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
+from rlexp.tuning.trainable import ExperimentTrainable
+from tests.behaviour.inline_trials import assigned, rows_of, trials_of
+from tests.behaviour.learning_agents import TINY, CountingPool
+from tests.behaviour.user_callbacks import CALLS, GOAL_ENV, MODULE, RECORDER, SUCCESS_RATE, GoalEnv, calls_of
+
+PPO_TINY: dict[str, Any] = {
+    "model": {"fcnet_hiddens": [8]},
+    "num_workers": 0,
+    "num_envs_per_worker": 2,
+    "train_batch_size": 80,
+    "sample_batch_size": 40,
+    "sgd_minibatch_size": 40,
+    "num_sgd_iter": 1,
+}
+EVERY_OTHER = pytest.approx(0.5, abs=0.1)
+"""The success rate of GoalEnv."""
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> Iterator[None]:
+    """Every test sees its own calls only."""
+    CALLS.clear()
+    yield
+    CALLS.clear()
+
+
+def make_dqn(**changes: Any) -> DQNAgent[Any]:
+    return DQNAgent(GOAL_ENV, DQNConfig.model_validate({**TINY, **changes}), InlineTaskPool(), 0)
+
+
+def make_apex(**changes: Any) -> ApexAgent:
+    optimizer = {"num_replay_buffer_shards": 1, "learner_queue_depth": 2, "sample_queue_depth": 1}
+    config = ApexConfig.model_validate({**TINY, "num_workers": 2, "optimizer": optimizer, **changes})
+    return ApexAgent(GOAL_ENV, config, CountingPool(), 0)
+
+
+def make_ppo(**changes: Any) -> PPOAgent:
+    return PPOAgent(GOAL_ENV, PPOConfig.model_validate({**PPO_TINY, **changes}), InlineTaskPool(), 0)
+
+
+@pytest.mark.key("callbacks")
+@pytest.mark.parametrize("make", [make_dqn, make_apex, make_ppo], ids=["DQN", "APEX", "PPO"])
+def test_every_agent_calls_hooks_and_reports_their_metrics(make: Callable[..., Any]) -> None:
+    agent = make(callbacks=[RECORDER, SUCCESS_RATE.replace("SuccessRate", "Ends")])
+    rows = [agent.train() for _ in range(2)]
+    agent.stop()
+    ends, steps = calls_of("end"), calls_of("step")
+    own = rows[-1]["custom_metrics"]
+    assert own["steps_mean"] == own["steps_min"] == own["steps_max"] == GoalEnv.STEPS
+    assert own["ended_mean"] == 1.0
+    # Of several workers, fragments may have been played that have not arrived yet.
+    played_ahead = 0 if agent.config.num_workers == 0 else 3 * 2 * 2
+    assert 0 <= len(ends) - rows[-1]["episodes_total"] <= played_ahead
+    assert 0 <= len(steps) - rows[-1]["timesteps_total"] <= played_ahead * 2 * GoalEnv.STEPS
+    assert [iteration.row["training_iteration"] for iteration in calls_of("iteration")] == [1, 2]
+
+
+@pytest.mark.key("callbacks")
+def test_without_callbacks_rows_have_no_metrics_of_their_own() -> None:
+    agent = make_dqn()
+    row = agent.train()
+    agent.stop()
+    assert "custom_metrics" not in row
+
+
+@pytest.mark.key("callbacks")
+def test_arguments_and_iterations_reach_the_class() -> None:
+    agent = make_dqn(callbacks={SUCCESS_RATE: {"bonus": 2.5}})
+    first, second = agent.train(), agent.train()
+    agent.stop()
+    assert second["custom_metrics"]["success_mean"] == EVERY_OTHER
+    assert first["custom_metrics"]["bonus"] == 2.5
+    assert [row["custom_metrics"]["iterations"] for row in (first, second)] == [1, 2]
+
+
+@pytest.mark.key("callbacks")
+def test_an_iteration_cannot_replace_what_episodes_report() -> None:
+    agent = make_dqn(callbacks=[RECORDER, {f"{MODULE}:ReportsIterations": {"prefix": "steps_mean", "number": 1}}])
+    with pytest.raises(CallbackError, match="on_iteration reports the metric steps_mean, which is that of episodes"):
+        agent.train()
+    agent.stop()
+
+
+@pytest.mark.key("callbacks")
+def test_iterations_report_a_bounded_number_of_names() -> None:
+    agent = make_dqn(callbacks={f"{MODULE}:ReportsIterations": {"prefix": "x", "number": MOST_METRICS - 40}})
+    assert len(agent.train()["custom_metrics"]) == MOST_METRICS - 40
+    with pytest.raises(CallbackError, match=f"on_iteration reports more than {MOST_METRICS} own metrics: x"):
+        agent.train()
+    agent.stop()
+
+
+@pytest.mark.key("callbacks", "metrics_smoothing_episodes")
+def test_metrics_are_those_of_the_newest_episodes() -> None:
+    agent = make_dqn(callbacks=SUCCESS_RATE, metrics_smoothing_episodes=1)
+    own = agent.train()["custom_metrics"]
+    agent.stop()
+    assert own["success_mean"] == own["success_min"] == own["success_max"]
+
+
+@pytest.mark.key("callbacks")
+def test_a_row_cannot_be_changed_by_a_hook() -> None:
+    agent = make_dqn(callbacks=RECORDER)
+    row = agent.train()
+    agent.stop()
+    (iteration,) = calls_of("iteration")
+    with pytest.raises(TypeError):
+        iteration.row["episode_reward_mean"] = 1000.0
+    iteration.row["info"]["num_steps_sampled"] = -1
+    assert row["info"]["num_steps_sampled"] > 0
+
+
+@pytest.mark.key("callbacks", "evaluation_interval")
+def test_evaluations_report_metrics_of_their_own() -> None:
+    agent = make_dqn(callbacks=[SUCCESS_RATE, RECORDER], evaluation_interval=2, evaluation_num_episodes=4)
+    first, second = agent.train(), agent.train()
+    agent.stop()
+    assert "evaluation" not in first
+    # Each of the four envs begins with an episode without success.
+    assert second["evaluation"]["custom_metrics"]["success_mean"] == 0.0
+    assert second["evaluation"]["custom_metrics"]["steps_mean"] == GoalEnv.STEPS
+    evaluated = [end for end in calls_of("end") if end.episode.is_evaluation]
+    assert len(evaluated) == 4
+    assert second["custom_metrics"]["success_mean"] == EVERY_OTHER
+
+
+@pytest.mark.key("callbacks", "stop")
+def test_a_trial_stops_by_its_own_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Any] = {"env": GOAL_ENV, "stop": {"custom_metrics/iterations": 3, "training_iteration": 9}}
+    with assigned(tmp_path, {"callbacks": SUCCESS_RATE}, **keys) as assignment:
+        rows = rows_of(assignment, monkeypatch)
+    assert [row["done"] for row in rows] == [False, False, True]
+
+
+@pytest.mark.key("callbacks", "checkpoint_freq")
+def test_checkpoints_are_announced_when_they_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Any] = {"env": GOAL_ENV, "stop": {"training_iteration": 3}, "checkpoint_freq": 2}
+    with assigned(tmp_path, {"callbacks": RECORDER}, **keys) as assignment:
+        rows_of(assignment, monkeypatch)
+        saved = calls_of("checkpoint")
+        assert [checkpoint.row["training_iteration"] for checkpoint in saved] == [2, 3]
+        assert [read_checkpoint(checkpoint.path).metadata["metrics"]["training_iteration"] for checkpoint in saved] == [
+            2,
+            3,
+        ]
+
+
+@pytest.mark.key("callbacks")
+def test_declared_metrics_have_columns_from_the_first_row_on(tmp_path: Path) -> None:
+    agent = make_dqn(callbacks=SUCCESS_RATE, timesteps_per_iteration=1, sample_batch_size=2)
+    rows = [{**agent.train(), "trial_name": "t"} for _ in range(20)]
+    agent.stop()
+    recorders = CsvRecorder(tmp_path), JsonRecorder(tmp_path)
+    for row in rows:
+        for recorder in recorders:
+            recorder.record(row)
+    for recorder in recorders:
+        recorder.close()
+    with (tmp_path / "progress.csv").open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert table[0]["custom_metrics/success_mean"] == ""
+    assert float(table[-1]["custom_metrics/success_mean"]) == rows[-1]["custom_metrics"]["success_mean"]
+    lines = (tmp_path / "result.json").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[0])["custom_metrics"]["success_mean"] is None
+
+
+@pytest.mark.key("callbacks")
+def test_a_resumed_agent_goes_on_with_metrics_and_state(tmp_path: Path) -> None:
+    config = DQNConfig.model_validate({**TINY, "callbacks": [SUCCESS_RATE, RECORDER]})
+    agent = DQNAgent(GOAL_ENV, config, InlineTaskPool(), 0)
+    agent.train()
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    num_starts = len(calls_of("start"))
+    expected = agent.train()["custom_metrics"]
+    num_starts_after = len(calls_of("start")) - num_starts
+    agent.stop()
+    CALLS.clear()
+    resumed = DQNAgent(GOAL_ENV, config, InlineTaskPool(), 0, read_checkpoint(path))
+    assert resumed.train()["custom_metrics"] == expected
+    resumed.stop()
+    assert expected["iterations"] == 2
+    assert len(calls_of("start")) == num_starts_after
+
+
+@pytest.mark.key("callbacks")
+def test_what_a_hook_of_an_iteration_raises_ends_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"callbacks": {f"{MODULE}:Fails": {"hook": "on_iteration"}}}
+    with assigned(tmp_path, config, env=GOAL_ENV, stop={"training_iteration": 3}) as assignment:
+        with pytest.raises(CallbackError, match=r"KeyError: 'is_success' \(on_iteration, the trial's process\)"):
+            rows_of(assignment, monkeypatch)
+        (error,) = (tmp_path / "out").rglob("error.txt")
+        assert "user_callbacks.py:" in error.read_text(encoding="utf-8").splitlines()[0]
+
+
+@pytest.mark.key("callbacks")
+def test_a_metric_that_stop_names_but_nobody_reports_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Any] = {"env": GOAL_ENV, "stop": {"custom_metrics/sucess_mean": 1, "training_iteration": 3}}
+    events = events_of(tmp_path, monkeypatch, {"callbacks": SUCCESS_RATE}, keys)
+    noted = [event for event in events if "sucess" in event]
+    assert noted == [
+        "stop names custom_metrics/sucess_mean, which the callbacks have not reported in the first iteration with "
+        "episodes; is custom_metrics/success_mean meant?"
+    ]
+
+
+@pytest.mark.key("callbacks")
+def test_metrics_that_are_reported_are_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Any] = {"env": GOAL_ENV, "stop": {"custom_metrics/success_mean": 1, "training_iteration": 2}}
+    assert events_of(tmp_path, monkeypatch, {"callbacks": SUCCESS_RATE}, keys) == []
+
+
+def events_of(folder: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], keys: dict[str, Any]) -> list[str]:
+    """Return the events of a trial that is stepped until it is done."""
+    monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
+    (trial,) = trials_of(folder, config, **keys)
+    events: list[str] = []
+    with RunDirectory.create(folder / "out", "run", None, [], overwrite=False) as directory:
+        directory.start([trial])
+        process = ExperimentTrainable.__new__(ExperimentTrainable)
+        process.setup({ASSIGNMENT: assignment_of(trial, directory, FixedTrials([trial]))})
+        process.begin()
+        while True:
+            result = process.step()
+            events += result["events"]
+            if result["done"]:
+                break
+        process.cleanup()
+    return events
+
+
+class TestFiles:
+    """What is said of files before anything runs."""
+
+    def problems(self, folder: Path, config: dict[str, Any] | None = None, **keys: Any) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            trials_of(folder, config, **keys)
+        return [problem.message for problem in caught.value.problems]
+
+    @pytest.mark.key("callbacks")
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {"stop": {"custom_metrics/success_mean": 0.9}},
+            {"checkpoint_score_attr": "min-custom_metrics/success_mean"},
+            {"search": {"metric": "custom_metrics/success_mean"}},
+        ],
+        ids=lambda keys: next(iter(keys)),
+    )
+    def test_own_metrics_need_callbacks(self, tmp_path: Path, keys: dict[str, Any]) -> None:
+        grid = {"lr": {"grid_search": [1e-3, 1e-4]}}
+        messages = set(self.problems(tmp_path, grid, **keys))
+        assert len(messages) == 1
+        assert messages.pop().endswith("success_mean is never reported, because there are no callbacks")
+        assert len(trials_of(tmp_path, {**grid, "callbacks": SUCCESS_RATE}, **keys)) == 2
+
+    @pytest.mark.key("callbacks")
+    def test_own_metrics_of_evaluations_need_evaluations(self, tmp_path: Path) -> None:
+        keys = {"stop": {"evaluation/custom_metrics/success_mean": 0.9}}
+        (message,) = self.problems(tmp_path, {"callbacks": SUCCESS_RATE}, **keys)
+        assert message.endswith("success_mean is never reported, because there are no evaluations")
+        assert trials_of(tmp_path, {"callbacks": SUCCESS_RATE, "evaluation_interval": 1}, **keys)
+
+    @pytest.mark.key("callbacks")
+    def test_own_metrics_may_be_negative(self, tmp_path: Path) -> None:
+        assert trials_of(tmp_path, {"callbacks": SUCCESS_RATE}, stop={"custom_metrics/distance_mean": -0.5})
+
+    @pytest.mark.key("callbacks")
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ({"on_episode_end": "print"}, "rlexp does not call functions by the names of hooks"),
+            ("<MyCallbacks>", "is a class of RLlib"),
+            ("my.module.Class", "config.callbacks[0] must be package.module:Class"),
+            (["a:B", 3], "config.callbacks[1] must be package.module:Class"),
+        ],
+    )
+    def test_other_values_are_refused(self, tmp_path: Path, value: Any, message: str) -> None:
+        assert any(message in problem for problem in self.problems(tmp_path, {"callbacks": value}))
+
+    @pytest.mark.key("callbacks")
+    @pytest.mark.parametrize("value", [None, [], {}, {"on_episode_end": None}, "<DefaultCallbacks>"])
+    def test_values_that_ask_for_nothing_are_accepted(self, tmp_path: Path, value: Any) -> None:
+        (trial,) = trials_of(tmp_path, {"callbacks": value})
+        assert trial.experiment.config.callbacks == ()
+
+    @pytest.mark.key("callbacks")
+    def test_classes_are_parts_of_the_users_own(self, tmp_path: Path) -> None:
+        (trial,) = trials_of(tmp_path, {"callbacks": [{SUCCESS_RATE: {"bonus": 1}}, RECORDER]})
+        parts = list(trial.experiment.config.user_parts())
+        assert [(part.name, dict(part.kwargs)) for part in parts] == [(SUCCESS_RATE, {"bonus": 1}), (RECORDER, {})]
+        assert MODULE in trial.experiment.named_modules
+
+    @pytest.mark.key("callbacks")
+    @pytest.mark.parametrize("config", [DQNConfig, ApexConfig])
+    def test_actors_cannot_join_a_trial_with_callbacks(self, config: type[DQNConfig]) -> None:
+        assert config.model_validate(TINY).board_obstacle is None
+        obstacle = config.model_validate({**TINY, "callbacks": RECORDER}).board_obstacle
+        assert obstacle is not None
+        assert "callbacks" in obstacle
+
+    @pytest.mark.key("callbacks")
+    def test_a_file_that_was_written_is_read_again(self, tmp_path: Path) -> None:
+        (trial,) = trials_of(tmp_path, {"callbacks": [{SUCCESS_RATE: {"bonus": 1}}, RECORDER]})
+        dumped = trial.experiment.model_dump(mode="json")
+        assert type(trial.experiment).model_validate(dumped).config.callbacks == trial.experiment.config.callbacks
+
+
+@pytest.mark.key("callbacks")
+def test_a_class_beside_the_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "callbacks_beside_the_file.py").write_text(
+        "from rlexp.callbacks import Callbacks\n\n\n"
+        "class Mine(Callbacks):\n"
+        "    def on_episode_end(self, end):\n"
+        "        end.metrics['mine'] = 3\n",
+        encoding="utf-8",
+    )
+    modules = UserModules(folders=(str(tmp_path),))
+    config = DQNConfig.model_validate({**TINY, "callbacks": "callbacks_beside_the_file:Mine"})
+    agent = DQNAgent(GOAL_ENV, config, InlineTaskPool(), 0, modules=modules)
+    row = agent.train()
+    agent.stop()
+    assert row["custom_metrics"]["mine_mean"] == 3.0

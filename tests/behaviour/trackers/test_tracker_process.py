@@ -1,0 +1,159 @@
+"""The process of a tracker that fails: its library is silent, it is killed, or the command is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlexp.errors import UsageError
+from rlexp.runs.run_record import Status
+from rlexp.sessions.processes import SESSION
+from rlexp.trackers import Trackers, tracker_process, trackers
+from tests.behaviour.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
+from tests.behaviour.trackers.wandb_logs import wandb_logs
+
+pytestmark = pytest.mark.usefixtures("no_account")
+REPOSITORY = Path(__file__).parents[3]
+ORPHAN = """
+import sys, time
+from pathlib import Path
+from tests.behaviour.trackers.tracked_runs import one_trial, result_row, tracked_scene
+
+folder = Path(sys.argv[1])
+trial = one_trial(folder, {"wandb": {"mode": "offline"}})
+with tracked_scene(folder, (trial,)) as scene:
+    scene.recorder(trial).record(result_row(1, 1.0))
+    print("recorded", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """The URL of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def processes_of_trackers() -> list[psutil.Process]:
+    """Return the processes of trackers, and those that their libraries have started, of all commands."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(SESSION, "").startswith("tracker-"):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@needs_mlflow
+def test_a_silent_server_delays_neither_rows_nor_the_end_of_a_run(
+    tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", silent_server)
+    monkeypatch.setattr(tracker_process, "MAX_WAITING", 10)
+    trial = one_trial(tmp_path, "mlflow")
+    with tracked_scene(tmp_path, (trial,)) as scene:
+        recorder = scene.recorder(trial)
+        began_s = time.monotonic()
+        for iteration in range(1, 1000):
+            recorder.record(result_row(iteration, 1.0))
+        recorder.end(Status.TERMINATED, None)
+        assert time.monotonic() - began_s < 5
+        notes = scene.trackers.drain_notes() + scene.trackers.finish(1.0)
+        mine = [process for process in processes_of_trackers() if process.ppid() == os.getpid()]
+        assert time.monotonic() - began_s < 10
+    assert mine
+    assert not any(process.is_running() for process in mine)
+    assert any("rows are left out there, not in the run's files" in note for note in notes)
+    assert any("mlflow has not finished in time" in note for note in notes)
+
+
+@needs_wandb
+def test_a_server_that_does_not_answer_lets_wandb_record_offline(
+    tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", silent_server)
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
+    trial = one_trial(tmp_path, "wandb")
+    with tracked_scene(tmp_path, (trial,)) as scene:
+        recorder = scene.recorder(trial)
+        recorder.record(result_row(1, 1.0))
+        recorder.end(Status.TERMINATED, None)
+        notes = scene.trackers.finish()
+        (log,) = wandb_logs(scene.directory.path)
+    assert [row["timesteps_total"] for row in log.history] == [100]
+    assert len(notes) == 1
+    assert "is recorded offline" in notes[0]
+    assert scene.notes.texts == [f"tracks with wandb: project rlexp, entity of the account, at {silent_server}"]
+
+
+@needs_wandb
+def test_a_killed_tracker_is_noted_and_rows_go_on_to_the_files(tmp_path: Path) -> None:
+    trial = one_trial(tmp_path, {"wandb": {"mode": "offline"}})
+    with tracked_scene(tmp_path, (trial,)) as scene:
+        recorder = scene.recorder(trial)
+        recorder.record(result_row(1, 1.0))
+        for process in processes_of_trackers():
+            if process.ppid() == os.getpid():
+                process.kill()
+        deadline_s = time.monotonic() + 20
+        notes: list[str] = []
+        while not notes and time.monotonic() < deadline_s:
+            notes = scene.trackers.drain_notes()
+            time.sleep(0.05)
+        recorder.record(result_row(2, 1.0))
+        recorder.end(Status.TERMINATED, None)
+        assert scene.trackers.finish() == []
+        lines = (scene.directory.trial_directory(trial) / "result.json").read_text().splitlines()
+    assert len(lines) == 2
+    assert notes == ["the process of wandb was killed by SIGKILL: nothing more is recorded there, the run goes on"]
+
+
+@needs_wandb
+def test_a_killed_command_leaves_no_process_of_a_tracker(tmp_path: Path) -> None:
+    before = {process.pid for process in processes_of_trackers()}
+    command = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    with command, command.stdout as output:
+        assert output.readline() == "recorded\n"
+        deadline_s = time.monotonic() + 30
+        while not wandb_logs(tmp_path / "out" / "run") and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        children = [process for process in processes_of_trackers() if process.pid not in before]
+        assert len(children) >= 2, "the process of the tracker and wandb-core"
+        command.send_signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs(children, timeout=40)
+    assert not alive
+    (log,) = wandb_logs(tmp_path / "out" / "run")
+    assert (log.summary["status"], log.exit_code) == ("INTERRUPTED", 1)
+
+
+def test_a_missing_library_is_refused_before_anything_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "is_installed", lambda name: False)
+    with pytest.raises(UsageError, match="track: wandb is not installed") as error:
+        Trackers.started((one_trial(tmp_path, "wandb"),), tmp_path / "out", Notes())
+    assert error.value.hint == "pip install 'rlexp[wandb]'"
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_started_for_trials_that_no_tracker_records(tmp_path: Path) -> None:
+    trial = one_trial(tmp_path, {"to": [], "wandb": {"mode": "offline"}})
+    with Trackers.started((trial,), tmp_path, Notes()) as started:
+        assert not [process for process in processes_of_trackers() if process.ppid() == os.getpid()]
+        assert started.finish() == []

@@ -1,0 +1,37 @@
+"""Checkpoints of small agents that trained for one iteration in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.registry import agent_class
+from rlexp.config.keys.agents import AGENTS
+from tests.behaviour import learning_agents
+from tests.behaviour.ppo import ppo_agents
+from tests.behaviour.rollout_agents import PlacementPool
+
+MATCHING_ENV = "tests.unit.agents.ppo.agents:MatchingEnv"
+_TINY: Mapping[str, Mapping[str, Any]] = {"DQN": learning_agents.TINY, "PPO": ppo_agents.TINY}
+
+
+def saved_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]) -> Path:
+    """Return a checkpoint of ``run`` with ``config`` after one iteration."""
+    experiment = AGENTS[run].model_validate(
+        {"name": "small", "run": run, "env": env, "config": {**_TINY[run], **config, "min_iter_time_s": 0.0}}
+    )
+    agent: Agent[Any] = agent_class(experiment)(env, experiment.config, PlacementPool(), 0)
+    agent.train()
+    trial = folder / "trial"
+    trial.mkdir()
+    path = agent.save(trial / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json", by_alias=True)})
+    agent.stop()
+    return path
+
+
+def loaded_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]) -> LoadedCheckpoint:
+    """Return the same, read back."""
+    return LoadedCheckpoint.load(saved_checkpoint(folder, run, env, config))

@@ -1,0 +1,189 @@
+"""Comparisons: scores, intervals, goals and warnings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlexp.errors import UsageError
+from rlexp.run_results.axis import Axis
+from rlexp.run_results.comparison import Comparison, compare_groups
+from rlexp.run_results.curve import Curve
+from rlexp.run_results.scoring import Window, final_window
+from rlexp.runs.run_record import Status
+from tests.unit.run_results.run_folders import MadeTrial, make_run
+
+REWARD = "episode_reward_mean"
+
+
+def compared(
+    *arguments: object, metric: str = REWARD, axis: Axis = Axis.STEPS, goal: float | None = None
+) -> Comparison:
+    return compare_groups([str(argument) for argument in arguments], metric, axis, goal)
+
+
+def rising(last: float, rows: int = 20) -> list[float | None]:
+    """Return rewards that rise by one to ``last``."""
+    return [last - rows + iteration for iteration in range(1, rows + 1)]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    worse = make_run(tmp_path / "worse", [MadeTrial(rising(last), seed) for seed, last in enumerate((20, 30, 40, 50))])
+    better = make_run(
+        tmp_path / "better", [MadeTrial(rising(last), seed) for seed, last in enumerate((45, 55, 65, 75))]
+    )
+    return worse, better
+
+
+def warnings(comparison: Comparison) -> str:
+    return "\n".join(f"{notice.where} {notice.message}" for notice in comparison.notices)
+
+
+def test_scores_are_means_over_last_tenth(two: tuple[Path, Path]) -> None:
+    comparison = compared(*two)
+    worse, better = comparison.groups
+    assert (worse.name, worse.mark, better.name, better.mark) == ("worse", "A", "better", "B")
+    assert comparison.window == Window(1800.0, 2000.0)
+    assert [trial.score for trial in worse.trials] == [19.5, 29.5, 39.5, 49.5]  # the last two of twenty rows
+    assert (worse.mean, worse.iqm.value, better.iqm.value) == (34.5, 34.5, 59.5)
+    assert (
+        comparison.scoring == "Scores are means over env steps 1,800 to 2,000, the last tenth that all 8 trials have."
+    )
+    assert warnings(comparison) == ""
+
+
+def test_later_groups_are_compared_with_first(two: tuple[Path, Path]) -> None:
+    worse, better = compared(*two).groups
+    assert worse.improvement is None
+    assert better.improvement is not None
+    assert better.improvement.value == pytest.approx(15 / 16)
+    assert better.improvement.interval is not None
+    assert better.improvement.interval[1] == 1.0
+    reverse = compared(*reversed(two)).groups[1].improvement
+    assert reverse is not None
+    assert reverse.value == pytest.approx(1 / 16)
+
+
+def test_comparison_does_not_depend_on_order(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / str(power), [MadeTrial(rising(seed**power), seed) for seed in range(1, 10)])
+        for power in (1.5, 2.1)
+    ]
+    first, again = compared(*runs), compared(*reversed(runs))
+    for group, same in zip(first.groups, reversed(again.groups), strict=True):
+        assert group.iqm == same.iqm
+        assert group.iqm.interval is not None
+        assert (group.band.low == same.band.low).all()
+    assert first.groups[1].improvement == compared(*runs).groups[1].improvement
+
+
+def test_goal_reached_by_group(two: tuple[Path, Path]) -> None:
+    worse, better = compared(*two, goal=45.0).groups
+    assert worse.goal is not None
+    assert better.goal is not None
+    assert (worse.goal.seeds, worse.goal.median_steps, worse.goal.median_seconds) == (1, math.inf, math.inf)
+    assert better.goal.seeds == 4
+    assert better.goal.median_steps == pytest.approx((1000 + 100) / 2)  # at 2000, 1000, 100 and 100
+    assert better.goal.median_seconds == pytest.approx((20 + 2) / 2)
+    assert compared(*two).groups[0].goal is None
+
+
+def test_comparison_by_time(two: tuple[Path, Path]) -> None:
+    comparison = compared(*two, axis=Axis.TIME)
+    assert comparison.window == Window(36.0, 40.0)
+    assert comparison.groups[0].band.x[-1] == 40.0
+
+
+def test_metrics_by_current_and_old_flat_names(two: tuple[Path, Path]) -> None:
+    loss = compared(*two, metric="info/learner/loss").groups[0]
+    assert loss.mean == pytest.approx((1 / 19 + 1 / 20) / 2)
+    assert compared(*two, metric="env_runners/episode_return_mean").metric == REWARD
+
+
+def test_unknown_metric_suggests_nearest(two: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError, match="no trial of the 2 groups has reported episode_reward_meen") as caught:
+        compared(*two, metric="episode_reward_meen")
+    assert caught.value.hint == f"did you mean {REWARD}?"
+    with pytest.raises(UsageError, match="has reported zzz") as caught:
+        compared(*two, metric="zzz")
+    assert REWARD in str(caught.value.hint)
+
+
+def test_run_without_results(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "new", [MadeTrial([])])
+    with pytest.raises(UsageError, match="no trial of new has a result yet"):
+        compared(run)
+
+
+def test_differences_between_groups(tmp_path: Path) -> None:
+    trials = [MadeTrial([1.0], seed, {"lr": lr}) for seed in (1, 2) for lr in (0.1, 0.2)]
+    comparison = compared(make_run(tmp_path / "grid", trials))
+    assert comparison.differences == ("config.lr",)
+    assert [group.settings["config.lr"] for group in comparison.groups] == ["0.1", "0.2"]
+
+
+def test_single_seed_has_no_interval_and_a_warning(tmp_path: Path) -> None:
+    comparison = compared(make_run(tmp_path / "single", [MadeTrial([1.0])]))
+    assert comparison.groups[0].iqm.interval is None
+    assert warnings(comparison).startswith("single only one seed per group, so no interval; run more seeds")
+
+
+def test_group_with_one_scored_seed_of_two_has_a_warning(tmp_path: Path) -> None:
+    trials = [MadeTrial(rising(20), 1, {"lr": 0.1}), MadeTrial(rising(20)[:5], 2, {"lr": 0.1}, status=Status.PRUNED)]
+    comparison = compared(make_run(tmp_path / "sweep", trials))
+    assert "only one seed has a score, so no interval; the others ended before these steps" in warnings(comparison)
+    assert "run more seeds" not in warnings(comparison)
+
+
+def test_short_trial_has_warning(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(20), 2), MadeTrial([5.0, 6.0], 3)])
+    comparison = compared(run)
+    assert comparison.window is not None
+    assert comparison.window.end == 200.0
+    assert "00002-DQN-CartPole-v1 ends at 200 (TERMINATED) of 2,000 env steps" in warnings(comparison)
+
+
+def test_trials_without_metric_are_left_out_with_warning(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(30), 2), MadeTrial([None], 3)])
+    comparison = compared(run)
+    assert [trial.folder.seed for trial in comparison.groups[0].trials] == [1, 2]
+    assert "00002-DQN-CartPole-v1 has not reported the metric and is left out" in warnings(comparison)
+
+
+def test_damaged_files_have_warnings(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(30), 2)])
+    with next(run.glob("00000*/result.json")).open("a") as file:
+        file.write('{"timesteps_total": 9')
+    (run / "run.json").write_text("{")
+    found = warnings(compared(run))
+    assert "00000-DQN-CartPole-v1/result.json 1 line cannot be read and are left out" in found
+    assert "run.json is damaged" in found
+
+
+def test_group_with_different_settings_has_warning(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(lr), [MadeTrial(rising(20), 1, config={"lr": lr})]) for lr in (0.1, 0.2)]
+    found = warnings(compared(f"both={runs[0]},{runs[1]}"))
+    assert found == "both pools trials that differ in config.lr"
+
+
+def test_different_envs_have_warning_and_own_strata(tmp_path: Path) -> None:
+    scores = {"CartPole-v1": 0.0, "Acrobot-v1": 100.0}
+    run = make_run(tmp_path / "pong", [MadeTrial([scores[env]], seed, env=env) for env in scores for seed in range(4)])
+    [pooled] = compared(f"all={run}").groups
+    assert pooled.iqm.interval == (50.0, 50.0)
+    comparison = compared(run)
+    assert comparison.groups[1].improvement is None
+    assert "Acrobot-v1, CartPole-v1 are different environments" in warnings(comparison)
+
+
+def test_final_window_ends_with_shortest_curve() -> None:
+    curves = [
+        Curve(np.array([100, 1000]), np.array([5, 60]), np.array([0, 1])),
+        Curve(np.array([100, 2000]), np.array([4, 50]), np.array([0, 1])),
+    ]
+    assert final_window(curves, Axis.STEPS) == Window(900.0, 1000.0)
+    assert final_window(curves, Axis.TIME) == Window(45.0, 50.0)
