@@ -58,6 +58,7 @@ def rlexp(folder: Path, site: Path, *arguments: object) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 def test_agent_and_torso_of_the_users_own_run_and_resume(tmp_path: Path) -> None:
     site, folder = install_agent(tmp_path / "site"), tmp_path / "work"
     folder.mkdir()

@@ -15,6 +15,7 @@ from tests.integration.test_run_command import TINY, rlexp
 pytestmark = [pytest.mark.ray, needs_wandb]
 
 
+@pytest.mark.slow
 def test_a_tracked_run_and_its_resume_are_one_run_of_wandb_with_the_rows_of_result_json(tmp_path: Path) -> None:
     file, run = tmp_path / "small.yaml", tmp_path / "out" / "small"
     file.write_text(f"small:\n  run: DQN\n  env: CartPole-v1\n{TINY}")

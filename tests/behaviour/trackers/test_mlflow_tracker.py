@@ -118,6 +118,7 @@ def test_mlflow_continues_the_same_run_with_changed_keys_and_sends_each_checkpoi
     ]
 
 
+@pytest.mark.slow
 def test_mlflow_without_a_server_uses_a_database_beside_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_silent_server_delays_neither_rows_nor_the_end_of_a_run(
     assert any("mlflow has not finished in time" in note for note in notes)
 
 
+@pytest.mark.slow
 @needs_wandb
 def test_a_server_that_does_not_answer_lets_wandb_record_offline(
     tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch
