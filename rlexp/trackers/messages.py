@@ -1,4 +1,4 @@
-"""What the command tells a tracker's process, a line of JSON each, and what it answers."""
+"""What the command sends to a tracker's process, a line of JSON each, and what it answers."""
 
 from __future__ import annotations
 

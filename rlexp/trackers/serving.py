@@ -147,16 +147,16 @@ class Service:
         self._open.pop(name).end(status, score)
 
     def _attempt(self, name: str, step: Callable[[], None]) -> None:
-        """Take a step for a trial; only the first failure is told, as those of a run that has not begun follow."""
+        """Take a step for a trial; only the first failure is reported, as those of a run that has not begun follow."""
         try:
             step()
         except Exception as error:  # of any kind of library
             self._failed[name] += 1
             if self._failed[name] == 1:
-                self._note(f"{self._tracker} cannot record {name}: {_said(error)}; the run goes on")
+                self._note(f"{self._tracker} cannot record {name}: {_error_text(error)}; the run goes on")
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return what an error says, on one line and without passwords."""
     text = " ".join(str(masked(str(error))).split())
     return text[:_LONGEST_ERROR] or type(error).__name__
@@ -177,24 +177,24 @@ def serve(request: Message, send: Send) -> None:
     """Record what the command sends until it has no more, or has died."""
     threading.Thread(target=_end_after_command, args=(os.getppid(),), daemon=True).start()
 
-    def tell(kind: str, **content: Any) -> None:
+    def answer(kind: str, **content: Any) -> None:
         with suppress(OSError):  # the command has died; what it has sent is still recorded
             send(kind, **content)
 
-    client = make_client(request["tracker"], Path(request["out"]), lambda text: tell(Kind.NOTE, text=text))
+    client = make_client(request["tracker"], Path(request["out"]), lambda text: answer(Kind.NOTE, text=text))
     try:
         places = client.places(request["options"])
     except TrackerError as error:
-        return tell(Kind.REFUSED, message=error.message, hint=error.hint)
-    tell(Kind.READY, places=list(dict.fromkeys(places)))
-    service = Service(request["tracker"], client, lambda text: tell(Kind.NOTE, text=text))
+        return answer(Kind.REFUSED, message=error.message, hint=error.hint)
+    answer(Kind.READY, places=list(dict.fromkeys(places)))
+    service = Service(request["tracker"], client, lambda text: answer(Kind.NOTE, text=text))
     for line in sys.stdin:
         service.handle(json.loads(line))
-        tell(Kind.HANDLED)
+        answer(Kind.HANDLED)
         if service.is_finished:
             break
     service.close()
-    return tell(Kind.DONE)
+    return answer(Kind.DONE)
 
 
 def _end_after_command(command: int) -> None:

@@ -51,10 +51,9 @@ class TrackerProcess:
         self._waiting: queue.Queue[Message | None] = queue.Queue(MAX_WAITING)
         self._lock = threading.Lock()
         self._notes: list[str] = []
-        self._told = self._handled = self._left_out = 0
+        self._num_sent = self._num_handled = self._left_out = 0
         self._has_ended = threading.Event()
         """It is done, or dead."""
-        self._is_done = False
         self._is_finishing = False
         self._threads: list[threading.Thread] = []
 
@@ -80,7 +79,7 @@ class TrackerProcess:
             self._threads[-1].start()
         return list(message["places"])
 
-    def tell(self, kind: Kind, content: Mapping[str, Any]) -> None:
+    def send(self, kind: Kind, content: Mapping[str, Any]) -> None:
         """Let the process have a message; returns at once. Where too many wait, it is left out and counted."""
         if self._has_ended.is_set():
             return
@@ -93,7 +92,7 @@ class TrackerProcess:
                     self._notes.append(f"{self.name} does not keep up: rows are left out there, not in the run's files")
             return
         with self._lock:
-            self._told += 1
+            self._num_sent += 1
 
     def drain_notes(self) -> list[str]:
         """Return what there is to say since the last call."""
@@ -105,18 +104,18 @@ class TrackerProcess:
         """Let it record what waits and end; returns at once."""
         if not self._is_finishing:
             self._is_finishing = True
-            self.tell(Kind.FINISH, {})
+            self.send(Kind.FINISH, {})
 
     def finish(self, deadline_s: float) -> list[str]:
         """Wait for its end, but not beyond a time of ``time.monotonic``; return the notes, also of what is missing."""
         self.ask_to_finish()
         self._has_ended.wait(max(deadline_s - time.monotonic(), 0))
         with self._lock:
-            missing = self._told - self._handled
+            missing = self._num_sent - self._num_handled
             if self._left_out:
                 self._notes.append(f"{self._left_out} rows were left out in {self.name}: it did not keep up")
             if not self._has_ended.is_set():
-                what = f"{self.name} has not finished in time; {missing} of {self._told} messages are not confirmed"
+                what = f"{self.name} has not finished in time; {missing} of {self._num_sent} messages were not handled"
                 self._notes.append(f"{what}, and the run's own files have every row")
         return self.drain_notes()
 
@@ -157,9 +156,8 @@ class TrackerProcess:
                 if message["kind"] == Kind.NOTE:
                     self._notes.append(message["text"])
                 elif message["kind"] == Kind.HANDLED:
-                    self._handled += 1
+                    self._num_handled += 1
             if message["kind"] == Kind.DONE:
-                self._is_done = True
                 self._has_ended.set()
 
     def _note_death(self) -> None:

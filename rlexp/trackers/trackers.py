@@ -103,21 +103,21 @@ class RowSender:
         """Hand the numbers of ``row`` on."""
         self._begin()
         sent = TrackedRow(self._trial.name, row["timesteps_total"], row["timestamp"], dict(scalars(row)))
-        self._process.tell(Kind.ROW, asdict(sent))
+        self._process.send(Kind.ROW, asdict(sent))
 
     def end(self, status: Status, score: float | None) -> None:
         """Hand on how the trial ended."""
         if status is Status.ERROR:
             self._begin()
         if self._has_begun:
-            self._process.tell(Kind.END, {"trial": self._trial.name, "status": status, "score": score})
+            self._process.send(Kind.END, {"trial": self._trial.name, "status": status, "score": score})
 
     def close(self) -> None:
         """Do nothing: the trial's run stays open in the process, as the trial may continue."""
 
     def _begin(self) -> None:
         if not self._has_begun:
-            self._process.tell(Kind.BEGIN, asdict(self._trial))
+            self._process.send(Kind.BEGIN, asdict(self._trial))
             self._has_begun = True
 
 

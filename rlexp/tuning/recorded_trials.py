@@ -16,7 +16,7 @@ from rlexp.runs.last_row import last_row
 from rlexp.runs.run_directory import RESOLVED_FILE
 from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord
 from rlexp.runs.secrets import masked
-from rlexp.tuning.stop_condition import has_ended as ended_by
+from rlexp.tuning.stop_condition import ended_by
 
 
 def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:

@@ -15,7 +15,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError
 from rlexp.search.search import Search
 from rlexp.search.state import OVER, Restored
-from rlexp.tuning.stop_condition import has_ended, writes_checkpoint
+from rlexp.tuning.stop_condition import ended_by, writes_checkpoint
 
 
 def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
@@ -87,7 +87,7 @@ def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
     row = last_row(directory.trial_directory(trial))
     if search.is_pruned(trial):
         search.on_end(trial, False, None)
-    elif row is not None and has_ended(trial.experiment.stop, row):
+    elif row is not None and ended_by(trial.experiment.stop, row):
         if row["training_iteration"] > search.standings.of(trial).iterations:
             search.on_result(trial, row, None)
         search.on_end(trial, True, None)

@@ -49,10 +49,13 @@ def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> Reached | None
     return min(found, key=lambda each: each.needs_evaluation, default=None)
 
 
-def has_ended(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
-    """Return whether a trial is over by its last row; a reward that an evaluation did not confirm does not end it."""
+def ended_by(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
+    """Return whether a trial is over by its last row: by a counter, or by what ended it when the row was written.
+
+    A reward in a row may not have been confirmed, or be that of a checkpoint's evaluation, which ends no trial.
+    """
     found = reached(stop, row)
-    return found is not None and (not found.needs_evaluation or row.get("done") is True)
+    return found is not None and (found.metric in GROWING_METRICS or row.get("done") is True)
 
 
 LastRow = Mapping[str, Any] | Mapping[TimeAttribute, float]

@@ -14,6 +14,8 @@ from rlexp.sample_batch import Array
 
 TOLERANCE: Final = 1e-4
 """Of the outputs on one set of observations, as a part of the largest: sums in float32 depend on their order."""
+LONGEST_MESSAGE: Final = 500
+"""Characters of an error of onnxruntime that are shown; which dimension is wrong comes last."""
 BATCH_SIZES: Final = (1, 7, 256)
 """Rows that the model is given at a time, the last size again and again: it has to take any number."""
 
@@ -91,8 +93,8 @@ class Verifier:
             parts = [self._session.run(None, {INPUT: batch}) for batch in _batches(obs)]
         except Exception as error:  # onnxruntime's errors have no class in common
             raise ExportError(
-                f"onnxruntime does not compute the ONNX model: {next(iter(str(error).splitlines()), '')}",
-                "a network of your own must take the rows of a batch from obs.shape[0], not from len(obs)",
+                f"onnxruntime does not compute the ONNX model: {' '.join(str(error).split())[:LONGEST_MESSAGE]}",
+                "a network of your own may fix the rows of a batch, as len(obs) does: write obs.shape[0] there",
             ) from error
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from rlexp.agents.agent import Agent
 from rlexp.errors import EnvError
 from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.tuning.checkpoint_evaluation import SHARE, CheckpointEvaluation
-from rlexp.tuning.stop_condition import Reached
+from rlexp.tuning.stop_condition import Reached, ended_by
 
 GOAL = Reached("episode_reward_mean", 476.0, 475.0)
 
@@ -147,3 +148,18 @@ def test_a_row_that_was_evaluated_is_not_evaluated_again() -> None:
     player.now += 1_000
     evaluation.add_figures(row)
     assert row["evaluation"]["episode_reward_mean"] == 500.0
+
+
+@pytest.mark.parametrize(
+    ("row", "is_over"),
+    [
+        ({"timesteps_total": 100, "done": False}, True),  # a counter; the stop may be an earlier one than before
+        ({"episode_reward_mean": 476.0, "done": True}, True),
+        ({"episode_reward_mean": 476.0, "done": False}, False),  # its evaluation did not reach it
+        ({"evaluation": {"episode_reward_mean": 480.0}, "done": False}, False),  # that of a checkpoint
+        ({"timesteps_total": 99, "episode_reward_mean": 474.0, "done": False}, False),
+    ],
+)
+def test_a_killed_trial_is_over_where_its_last_row_ended_it(row: dict[str, Any], is_over: bool) -> None:
+    stop = {"timesteps_total": 100.0, "episode_reward_mean": 475.0, "evaluation/episode_reward_mean": 475.0}
+    assert ended_by(stop, row) is is_over
