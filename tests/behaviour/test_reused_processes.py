@@ -43,8 +43,11 @@ THREADED: dict[str, Any] = {
     "stop": STOP,
     "config": {"num_workers": 1, "optimizer": {"num_replay_buffer_shards": 1}},
 }
-MEASURED = ("time", "date", "throughput", "_s", "timers", "bottleneck")
-"""Parts of the names of columns that differ between two runs of the same trial."""
+MEASURED = ("time", "date", "throughput", "_s", "timers", "bottleneck", "evaluation")
+"""Parts of the names of columns that differ between two runs of the same trial.
+
+The last checkpoint of a trial is evaluated only where a twentieth of the trial's time is enough for it.
+"""
 
 
 class DisturbingEnv(EndlessEnv):
