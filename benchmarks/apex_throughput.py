@@ -52,7 +52,7 @@ apex-throughput:
   env: PongNoFrameskip-v4
   config:
     seed: 0
-    num_cpus_per_worker: 0
+    num_cpus_per_worker: 0.5   # what --fit makes of it on two cores; the learner uses no more than is reserved
     sample_batch_size: 20
     learning_starts: 1000
     buffer_size: 20000

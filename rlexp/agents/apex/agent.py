@@ -104,7 +104,8 @@ class ApexAgent(DQNAgent[ApexConfig]):
         if self.config.num_gpus or self.config.num_workers == 0 or self.board is not None:
             return None
         fewest, num_workers = max(int(self.config.num_cpus_for_driver), 1), self._num_workers_here
-        return LearnerThreads(fewest, min(available_cpus(), fewest + num_workers), num_workers)
+        reserved = fewest + int(num_workers * self.config.num_cpus_per_worker)
+        return LearnerThreads(fewest, min(available_cpus(), reserved), num_workers)
 
     def _report(self, iteration: Iteration, infos: list[SampleInfo]) -> dict[str, Any]:
         row = super()._report(iteration, infos)

@@ -74,7 +74,7 @@ class LearnerThreads:
     """Threads from now on."""
 
     def __init__(self, fewest: int, num_cores: int, num_workers: int) -> None:
-        """Begin with the ``fewest``; ``num_cores`` are for the learner and ``num_workers`` workers together."""
+        """Begin with the ``fewest``; learner and ``num_workers`` workers have ``num_cores`` together."""
         self.number = fewest
         self._fewest = fewest
         self._num_cores = num_cores

@@ -131,6 +131,19 @@ def test_an_agent_gives_threads_to_the_thread_that_learns(monkeypatch: pytest.Mo
     assert seen == {"learner": {1, 2}}
 
 
+@pytest.mark.parametrize(("cpus_per_worker", "available", "most"), [(0.5, 8, 2), (1.0, 8, 3), (1.0, 2, 2), (0.0, 8, 1)])
+def test_a_learner_uses_only_what_its_trial_reserves(
+    cpus_per_worker: float, available: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apex_agent, "available_cpus", lambda: available)
+    idle = replace(WAITING, workers_busy_s=0.0)
+    monkeypatch.setattr(apex_agent, "trial_load", lambda row, infos, rows: idle)
+    agent = make_agent(num_workers=2, num_cpus_per_worker=cpus_per_worker, timesteps_per_iteration=1)
+    numbers = [agent.train()["info"]["num_learner_threads"] for _ in range(5)]
+    agent.stop()
+    assert numbers == [min(number, most) for number in (1, 2, 3, 4, 5)]
+
+
 def test_a_repeatable_run_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apex_agent, "available_cpus", lambda: 8)
     monkeypatch.setattr(apex_agent, "trial_load", lambda row, infos, rows: WAITING)
