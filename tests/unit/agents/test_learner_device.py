@@ -11,6 +11,7 @@ import torch
 from rlexp.agents.torch.device import Precision, emulation, free_device_bytes, learner_device, use_precision
 from rlexp.agents.torch.staging import LateNumbers, on_device
 from tests.unit.agents.batches import make_batch, make_learner
+from tests.unit.agents.test_apex_agent import make_agent
 
 GIB = 2**30
 
@@ -99,3 +100,14 @@ def test_an_array_on_a_device_is_a_copy() -> None:
     there += 1
     assert there.tolist() == [[1, 2, 3], [4, 5, 6]]
     assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_an_agent_says_that_its_precision_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    said = {}
+    for precision in ("float32", "bfloat16"):
+        agent = make_agent(learner_precision=precision)
+        said[precision] = [event for event in agent.drain_events() if "learner_precision" in event]
+        agent.stop()
+    assert said == {"float32": [], "bfloat16": [emulation("bfloat16", "cpu")]}
