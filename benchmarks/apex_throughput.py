@@ -1,12 +1,13 @@
-"""How fast the whole of Ape-X is on CartPole-v1: `rlexp run`, over workers x envs a worker x batch size.
+"""How fast the whole of Ape-X is: `rlexp run` on CartPole-v1, over workers x envs a worker x batch size.
 
 After each run come its ceilings: one of its workers alone, and its learner alone on one batch, each in a
 process of its own. "of the cores" is what the run did, at the speed of these, as a share of the cores that
 its processes can use; the rest went into replay, messages and waiting. A setting is WORKERSxENVSxBATCH,
 with @INTENSITY where the ratio of trained to sampled steps is held, else both are free. The first fifth of
-a run does not count. Settings take turns; the whole takes about a minute for each and repeat.
+a run does not count. Settings take turns; the whole takes about a minute for each and repeat. With --pong
+it is Pong from pixels instead, with the network of experiments/pong-apex.yaml, on the CPU; that needs ale-py.
 
-    python benchmarks/apex_throughput.py [--grid 2x8x512 2x8x512@4 ...] [-o KEY=VALUE] [--seconds 25] [--repeats 5]
+    python benchmarks/apex_throughput.py [--pong] [--grid 2x8x512 2x8x512@4 ...] [-o KEY=VALUE] [--seconds 25]
 """
 
 from __future__ import annotations
@@ -44,6 +45,22 @@ apex-throughput:
     hiddens: []
     model: {fcnet_hiddens: [256, 256], fcnet_activation: relu}
     optimizer: {num_replay_buffer_shards: 2}
+"""
+PONG = """\
+apex-throughput:
+  run: APEX
+  env: PongNoFrameskip-v4
+  config:
+    seed: 0
+    num_cpus_per_worker: 0.5   # what --fit makes of it on two cores; the learner uses no more than is reserved
+    sample_batch_size: 20
+    learning_starts: 1000
+    buffer_size: 20000
+    target_network_update_freq: 50000
+    timesteps_per_iteration: 0
+    min_iter_time_s: 1
+    hiddens: [256]
+    optimizer: {num_replay_buffer_shards: 2, max_weight_sync_delay: 400}
 """
 SETTING = re.compile(r"(\d+)x(\d+)x(\d+)(?:@(\d+(?:\.\d+)?))?")
 WARM_UP_SHARE = 0.2
@@ -170,6 +187,7 @@ def main() -> None:
     parser.add_argument(
         "--grid", nargs="+", type=Setting.parse, default=GRID, metavar="SETTING", help="lines of the table"
     )
+    parser.add_argument("--pong", action="store_true", help="play Pong from pixels instead of CartPole-v1")
     parser.add_argument("--seconds", type=float, default=25.0, metavar="S", help="how long a run trains")
     about = "lay a value over all of them, such as config.replay_storage=actors; repeatable"
     parser.add_argument("-o", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE", help=about)
@@ -178,7 +196,7 @@ def main() -> None:
     print(conditions(), file=sys.stderr)
     with TemporaryDirectory(prefix="rlexp-benchmark-") as folder:
         file = Path(folder) / "apex-throughput.yaml"
-        file.write_text(EXPERIMENT, encoding="utf-8")
+        file.write_text(PONG if args.pong else EXPERIMENT, encoding="utf-8")
         grid = [replace(setting, others=tuple(args.overrides)) for setting in args.grid]
         runs = in_turns({setting: partial(measure, setting, file, args.seconds) for setting in grid}, args.repeats)
     table = Table(COLUMNS, args.json)

@@ -23,7 +23,7 @@ from rlexp.models.q_network import QNetwork
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, SampleBatch
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 SEED = 0
@@ -86,15 +86,23 @@ class Pieces:
         return DQNLearner(self.network(), learner_config, SEED)
 
     def batch(self) -> SampleBatch:
-        """Return a batch of made-up rows, for observations that are vectors."""
+        """Return a batch of made-up rows: images are laid out frame by frame, as replay has them."""
         rng, size, network = np.random.default_rng(SEED), self.config.train_batch_size, self.network()
+
+        def observations() -> Array:
+            if len(network.observation_shape) == 1:
+                return rng.standard_normal((size, *network.observation_shape), np.float32)
+            height, width, num_frames = network.observation_shape
+            frames: Array = rng.integers(256, size=(size, num_frames, height, width), dtype=np.uint8)
+            return frames.transpose(0, 2, 3, 1)
+
         return SampleBatch(
             {
-                OBS: rng.standard_normal((size, *network.observation_shape), np.float32),
+                OBS: observations(),
                 ACTIONS: rng.integers(network.num_actions, size=size),
                 REWARDS: rng.random(size, np.float32),
                 DISCOUNTS: np.full(size, self.config.gamma**self.config.n_step, np.float32),
-                NEW_OBS: rng.standard_normal((size, *network.observation_shape), np.float32),
+                NEW_OBS: observations(),
                 IMPORTANCE_WEIGHTS: rng.random(size, np.float32),
             }
         )

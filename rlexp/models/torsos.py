@@ -141,19 +141,28 @@ def convolutions(
     channels, *sides = shape
     layers: list[nn.Module] = []
     for position, (out_channels, kernel, stride) in enumerate(filters):
+        padding = (0, 0)
         if position < len(filters) - 1:
-            layers.append(_padding(sides, kernel, stride))
+            before, padding = _padding(sides, kernel, stride)
+            layers.append(before)
             sides = [-(-side // stride) for side in sides]
         else:
             sides = [(side - length) // stride + 1 for side, length in zip(sides, kernel, strict=True)]
-        layers += [nn.Conv2d(channels, out_channels, kernel, stride), ACTIVATIONS[activation]()]
+        layers += [nn.Conv2d(channels, out_channels, kernel, stride, padding), ACTIVATIONS[activation]()]
         channels = out_channels
     return nn.Sequential(*layers, nn.Flatten()), channels * sides[0] * sides[1]
 
 
-def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> nn.ZeroPad2d:
-    """Return the padding that lets a stride leave ``ceil(side / stride)``; an odd row or column comes last."""
+def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> tuple[nn.Module, tuple[int, int]]:
+    """Return the padding that lets a stride leave ``ceil(side / stride)``, as a layer and as that of the convolution.
+
+    Where both ends get as many zeros the convolution pads, which copies nothing: a copy of 84 x 84 pixels takes as
+    long as their convolution. An odd row or column comes last, in the layer, which is none otherwise: the names of the
+    weights count it.
+    """
     down, right = (
         max((-(-side // stride) - 1) * stride + length - side, 0) for side, length in zip(sides, kernel, strict=True)
     )
-    return nn.ZeroPad2d((right // 2, right - right // 2, down // 2, down - down // 2))
+    if down % 2 == 0 and right % 2 == 0:
+        return nn.Identity(), (down // 2, right // 2)
+    return nn.ZeroPad2d((right // 2, right - right // 2, down // 2, down - down // 2)), (0, 0)

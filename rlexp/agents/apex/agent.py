@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.dqn.learner import DQNLearner
+from rlexp.agents.iteration import Iteration
 from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
+from rlexp.agents.torch.learner_threads import LearnerThreads, trial_load
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
@@ -22,12 +26,13 @@ from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import ReplayOptimizer
+from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.replay.rows import Rows
 from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import num_frames
@@ -40,7 +45,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
 
     target_counts_trained = True
 
-    def make_learner(self) -> Learner:
+    def make_learner(self) -> DQNLearner:
         learner, config, space = super().make_learner(), self.config, self.observation_space
         if config.replay.on_device:
             assert space.shape is not None
@@ -48,6 +53,7 @@ class ApexAgent(DQNAgent[ApexConfig]):
             frame_bytes = math.prod(space.shape) * space.dtype.itemsize / num_frames(space.shape)
             needed = config.buffer_size * self._frames_per_row() * frame_bytes
             check_frames_fit(needed, free_device_bytes(config.num_gpus), config.buffer_size)
+        self._learner, self._learner_threads = learner, self._make_learner_threads()
         return learner
 
     def make_source(self) -> SampleSource:
@@ -89,6 +95,29 @@ class ApexAgent(DQNAgent[ApexConfig]):
         if self.config.num_workers == 0 and self.board is None:
             return InlineLearnerRunner(learner)
         return LearnerThread(learner, self.config.optimizer.learner_queue_depth)
+
+    def _make_learner_threads(self) -> LearnerThreads | None:
+        """Return what gives the learner the cores that its workers leave idle; None where they are not its workers.
+
+        A learner without a thread of its own keeps its number: more threads would add in another order.
+        """
+        if self.config.num_gpus or self.config.num_workers == 0 or self.board is not None:
+            return None
+        fewest, num_workers = max(int(self.config.num_cpus_for_driver), 1), self._num_workers_here
+        reserved = fewest + int(num_workers * self.config.num_cpus_per_worker)
+        return LearnerThreads(fewest, min(available_cpus(), reserved), num_workers)
+
+    def _report(self, iteration: Iteration, infos: list[SampleInfo]) -> dict[str, Any]:
+        row = super()._report(iteration, infos)
+        if self._learner_threads is not None:
+            self._learner_threads.observe(trial_load(row, infos, self.config.train_batch_size))
+            self._learner.num_threads = self._learner_threads.number
+        return row
+
+    def stats(self) -> Figures:
+        """Return the parent's figures, and how many threads the learner has where that is decided while it runs."""
+        threads = self._learner_threads
+        return {**super().stats(), **({} if threads is None else {"num_learner_threads": threads.number})}
 
     @cached_property
     def _shared(self) -> SharedReplay | None:

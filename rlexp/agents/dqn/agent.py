@@ -13,7 +13,7 @@ from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.agents.off_policy_agent import OffPolicyAgent
-from rlexp.agents.torch.device import learner_device
+from rlexp.agents.torch.device import emulation, learner_device
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models import QNetworkConfig
@@ -44,7 +44,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     target_counts_trained = False
     """Whether the target network is copied by trained steps, or by sampled ones."""
 
-    def make_learner(self) -> Learner:
+    def make_learner(self) -> DQNLearner:
         config = self.config
         learner_config = DQNLearnerConfig(
             lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
@@ -56,6 +56,9 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             device=learner_device(config.num_gpus),
             precision=config.learner_precision,
         )
+        emulated = emulation(config.learner_precision, learner_config.device)
+        if emulated is not None:
+            self.add_event(emulated)
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
         return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"))
 

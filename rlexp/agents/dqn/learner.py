@@ -97,6 +97,8 @@ class DQNLearner:
         self._target_updated_at = 0
         self.num_updates = 0
         self.num_target_updates = 0
+        self.num_threads: int | None = None
+        """Threads from the next update on; may be set from another thread. None: those that its thread has."""
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
@@ -110,6 +112,8 @@ class DQNLearner:
 
     def submit(self, batch: SampleBatch) -> DQNUpdate:
         """Begin what ``learn_on_batch`` does; on a CPU it is done when this returns."""
+        if self.num_threads not in {None, torch.get_num_threads()}:
+            torch.set_num_threads(self.num_threads)
         for network in self._noisy_networks:
             network.resample_noise(self._noise)
         loss = self._gradient_of(batch.count).compute(batch)

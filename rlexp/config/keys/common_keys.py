@@ -86,7 +86,10 @@ class CommonKeys(KeyGroup):
     """Threads for the forward pass of a rollout worker that has its own process. Null: 1."""
 
     num_cpus_for_driver: PositiveOrZero = 1.0
-    """CPUs reserved for the process of the learner, which also drives the workers."""
+    """CPUs reserved for the process of the learner, which also drives the workers.
+
+    APEX's learner also uses those of its workers while they wait for it.
+    """
 
     num_gpus: PositiveOrZero = 0.0
     """GPUs reserved for the learner, at most 1; for several learners (PPO) all together, one each. Several trials share

@@ -124,7 +124,7 @@ class DQNKeys(CommonConfig):
     learner_precision: Annotated[Literal["float32", "tf32", "bfloat16"], RLEXP_ONLY] = "float32"
     """Precision in which the learner computes products of matrices and convolutions; weights, losses and Adam stay in
     float32, and so do the workers. ``tf32``: on a GPU, factors rounded to 10 bits. ``bfloat16``: factors and outputs
-    rounded to 7 bits."""
+    rounded to 7 bits; on a CPU without instructions for it (x86: avx512_bf16 or amx_bf16) slower than ``float32``."""
 
     double_q: bool = True
     """Double Q-learning: the online network chooses the next action, the target network gives its value (van Hasselt et

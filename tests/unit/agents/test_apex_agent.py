@@ -126,6 +126,7 @@ def test_figures_of_exploration_by_hand() -> None:
         "min_exploration": pytest.approx(0.00065536),
         "max_exploration": 0.4,
         "exploration_per_worker": {"0": pytest.approx(0.22357785), "1": pytest.approx(0.003107245)},
+        "num_learner_threads": 1,
     }
     agent.stop()
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.torch.device import Precision, free_device_bytes, learner_device, use_precision
+from rlexp.agents.torch.device import Precision, emulation, free_device_bytes, learner_device, use_precision
 from rlexp.agents.torch.staging import LateNumbers, on_device
 from tests.unit.agents.batches import make_batch, make_learner
+from tests.unit.agents.test_apex_agent import make_agent
 
 GIB = 2**30
 
@@ -54,6 +55,27 @@ def test_on_a_gpu_tf32_is_used_only_where_it_is_asked_for(
     assert (products.fp32_precision, convolutions.fp32_precision) == (chosen, chosen)
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "is_slow"),
+    [
+        ({"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, True),
+        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": True}, False),
+        ({"architecture": "aarch64"}, False),
+        ({}, False),
+    ],
+)
+def test_a_cpu_without_the_instructions_for_bfloat16_is_reported(
+    capabilities: dict[str, object], is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    said = emulation("bfloat16", "cpu")
+    assert (said is not None) == is_slow
+    assert said is None or "neither avx512_bf16 nor amx_bf16" in said
+    assert emulation("float32", "cpu") is None
+    assert emulation("bfloat16", "cuda") is None
+
+
 def test_bfloat16_stays_near_float32_and_lowers_the_loss() -> None:
     exact, rounded = make_learner(lr=1e-2), make_learner(lr=1e-2, precision="bfloat16")
     losses = []
@@ -78,3 +100,14 @@ def test_an_array_on_a_device_is_a_copy() -> None:
     there += 1
     assert there.tolist() == [[1, 2, 3], [4, 5, 6]]
     assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_an_agent_says_that_its_precision_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    said = {}
+    for precision in ("float32", "bfloat16"):
+        agent = make_agent(learner_precision=precision)
+        said[precision] = [event for event in agent.drain_events() if "learner_precision" in event]
+        agent.stop()
+    assert said == {"float32": [], "bfloat16": [emulation("bfloat16", "cpu")]}

@@ -65,6 +65,26 @@ def test_padding_is_even_with_the_odd_row_at_the_end() -> None:
     assert torch.allclose(counts, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("filters", [((3, (8, 8), 4), (2, (1, 1), 1)), ((3, (4, 8), 2), (2, (1, 1), 1))])
+@pytest.mark.parametrize("side", [84, 85])
+def test_padding_by_a_convolution_is_that_of_a_layer(filters: tuple[ConvFilter, ...], side: int) -> None:
+    torso = make_torso((side, 84, 4), torso_of(conv_filters=filters, conv_activation="linear"))
+    images = torch.randint(256, (2, side, 84, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    first, last = (layer for layer in torso.modules() if isinstance(layer, nn.Conv2d))
+    lengths, stride = filters[0][1], filters[0][2]
+    zeros = [max((-(-size // stride) - 1) * stride + k - size, 0) for size, k in zip((side, 84), lengths, strict=True)]
+    padded = nn.functional.pad(torso.seen(images), (zeros[1] // 2, -(-zeros[1] // 2), zeros[0] // 2, -(-zeros[0] // 2)))
+    outputs = nn.functional.conv2d(padded, first.weight, first.bias, stride)
+    assert torch.allclose(torso(images), last(outputs).flatten(1), atol=1e-4)
+
+
+def test_the_names_of_weights_do_not_depend_on_who_pads() -> None:
+    # Of 84 pixels the first convolution pads itself, of 85 a layer does; checkpoints know weights by their names.
+    even, odd = (make_torso((side, side, 1), torso_of()).state_dict() for side in (84, 85))
+    assert list(even) == list(odd)
+    assert [name for name in even if name.endswith("weight")] == [f"convolutions.{n}.weight" for n in (1, 4, 6)]
+
+
 @pytest.mark.parametrize("filters", [((8, (3, 3), 2), (8, (6, 6), 1)), ((8, (9, 2), 1),), ((8, (2, 9), 1),)])
 def test_filters_that_do_not_fit_are_refused_with_the_size_that_would(filters: tuple[ConvFilter, ...]) -> None:
     with pytest.raises(UsageError, match="do not fit images of 8x8 pixels") as caught:

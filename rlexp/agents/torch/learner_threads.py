@@ -1,0 +1,101 @@
+"""How many threads a learner on a CPU computes with: more where workers that wait for it leave cores idle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlexp.rollout.fragment import SampleInfo
+
+WINDOW_S = 5.0
+"""Time over which a load is averaged before it decides, at least."""
+FRAGMENTS_PER_WORKER = 8
+"""Fragments of each worker in that time, on average, at least: the time of one counts as a whole where it ends."""
+BUSY_WAIT_SHARE = 0.2
+"""A learner that waits for data less than this part of its time is busy."""
+FREE_CORES = 0.5
+"""Cores that nobody uses from which on another thread is worth it: below, it would take its core from the workers."""
+IDLE_WAIT_SHARE, SCARCE_WAIT_SHARE = 0.5, 0.25
+"""Workers that wait more than the first part of their time wait for the learner; those that wait less than the second
+need the cores. They are far apart, since each thread lets workers wait less, and take longer for what they do."""
+LONG_UPDATE_S = 0.05
+"""An update has to take so long for another thread: of shorter ones too much is done by one thread anyway, and the
+others spin between the operations, on cores that replay and workers could use."""
+
+
+@dataclass(frozen=True)
+class TrialLoad:
+    """What the processes of a trial did in some time."""
+
+    elapsed_s: float = 0.0
+    learner_wait_s: float = 0.0
+    """How long the learner waited for data."""
+    learning_s: float = 0.0
+    """How long it computed updates."""
+    num_updates: float = 0.0
+    workers_busy_s: float = 0.0
+    """How long the workers worked, added up over them."""
+    num_fragments: int = 0
+    """Fragments that came from the workers."""
+
+    def __add__(self, later: TrialLoad) -> TrialLoad:
+        return TrialLoad(
+            self.elapsed_s + later.elapsed_s,
+            self.learner_wait_s + later.learner_wait_s,
+            self.learning_s + later.learning_s,
+            self.num_updates + later.num_updates,
+            self.workers_busy_s + later.workers_busy_s,
+            self.num_fragments + later.num_fragments,
+        )
+
+
+def trial_load(row: Mapping[str, Any], infos: Sequence[SampleInfo], train_batch_size: int) -> TrialLoad:
+    """Return what learner and workers did in the iteration of a ``row`` of results, and of the reports ``infos``."""
+    elapsed_s, info = row["time_this_iter_s"], row["info"]
+    return TrialLoad(
+        elapsed_s,
+        learner_wait_s=elapsed_s * info["learner_time_share"]["wait"],
+        learning_s=elapsed_s * info["learner_time_share"]["learning"],
+        num_updates=elapsed_s * info["train_throughput"] / train_batch_size,
+        workers_busy_s=sum(info.time.total_s for info in infos),
+        num_fragments=len(infos),
+    )
+
+
+class LearnerThreads:
+    """Decides on the number of threads, one more or one fewer at a time; an agent owns it and calls it each iteration.
+
+    Where the ratio of trained to sampled steps is held and the learner is busy, its workers wait, and a thread more
+    lets them wait less. Where neither side waits for the other the number stays.
+    """
+
+    number: int
+    """Threads from now on."""
+
+    def __init__(self, fewest: int, num_cores: int, num_workers: int) -> None:
+        """Begin with the ``fewest``; learner and ``num_workers`` workers have ``num_cores`` together."""
+        self.number = fewest
+        self._fewest = fewest
+        self._num_cores = num_cores
+        self._num_workers = num_workers
+        self._load = TrialLoad()
+
+    def observe(self, load: TrialLoad) -> None:
+        """Add the load of an iteration; once there is enough of it, change ``number`` by one at most and start anew."""
+        self._load += load
+        enough = FRAGMENTS_PER_WORKER * self._num_workers
+        if self._load.elapsed_s < WINDOW_S or self._load.num_fragments < enough:
+            return
+        self.number += self._change(self._load)
+        self._load = TrialLoad()
+
+    def _change(self, load: TrialLoad) -> int:
+        busy_workers = load.workers_busy_s / load.elapsed_s
+        learner_is_busy = load.learner_wait_s <= BUSY_WAIT_SHARE * load.elapsed_s
+        workers_wait_share = 1.0 - busy_workers / self._num_workers
+        if self.number > self._fewest and not (learner_is_busy and workers_wait_share >= SCARCE_WAIT_SHARE):
+            return -1
+        has_core = self._num_cores - self.number - busy_workers >= FREE_CORES
+        is_long = load.learning_s >= LONG_UPDATE_S * max(load.num_updates, 1.0)
+        return int(learner_is_busy and workers_wait_share >= IDLE_WAIT_SHARE and has_core and is_long)
