@@ -101,6 +101,7 @@ TASKS = (
 def train_rlexp(env: str, keys: Mapping[str, Any] | None) -> Figures:
     """Train with the agent of a run in this process; return the speed of its last UPDATES updates."""
     config = experiment_of(PENDULUM).config if keys is None else DQNConfig.model_validate(keys)
+    assert isinstance(config, DQNConfig)
     agent = DQNAgent(env, config, InlineTaskPool(), 0)
     updates = 0
 

@@ -102,7 +102,8 @@ class NumpyQNetwork:
         linear = (identity,) * len(self._head_activations)
         deviations = shared_layers_of(_deviations(weights), part, linear)
         noise = self._noise.of(part)
-        return tuple(NoisyLayer(*layers, *each) for *layers, each in zip(means, deviations, noise, strict=True))
+        parts = zip(means, deviations, noise, strict=True)
+        return tuple(NoisyLayer(mean, deviation, *each) for mean, deviation, each in parts)
 
 
 class _Noise:

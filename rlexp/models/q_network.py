@@ -99,7 +99,7 @@ class QNetwork(nn.Module):
         lengths = [len(each) for each in noise]
         drawn = noise[0].new_empty(sum(lengths)).normal_(generator=generator)
         # In place: who computes with this network's memory keeps its views of the noise.
-        torch._foreach_copy_(noise, (drawn.sign() * drawn.abs().sqrt()).split(lengths))
+        torch._foreach_copy_(noise, torch.split(drawn.sign() * drawn.abs().sqrt(), lengths))
 
 
 def _head(features: int, config: HeadConfig, outputs: int) -> nn.Sequential:

@@ -55,7 +55,7 @@ class NStep:
             return False
         if np.count_nonzero(stream.terminated) or np.count_nonzero(stream.truncated):
             return False
-        return np.count_nonzero(stream.valid[:num_starts]) == num_starts * stream.valid.shape[1]
+        return bool(np.count_nonzero(stream.valid[:num_starts]) == num_starts * stream.valid.shape[1])
 
     def _unbroken_rows(self, stream: Fragment, returns: Array) -> SampleBatch:
         """Return what ``rows`` does of such steps: neighbours in the stream, so views of it instead of copies."""

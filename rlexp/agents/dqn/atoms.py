@@ -61,14 +61,14 @@ def softmax(logits: Array) -> Array:
     """Return the probabilities ``[..., K]`` of ``logits [..., K]``."""
     p = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
     p /= np.add.reduce(p, axis=-1, keepdims=True)
-    return p
+    return np.asarray(p)
 
 
 def log_softmax(logits: Array) -> Array:
     """Return the logarithms ``[..., K]`` of the probabilities of ``logits [..., K]``."""
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
     shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
-    return shifted
+    return np.asarray(shifted)
 
 
 def cross_entropies(target: Array, log_p: Array) -> Array:

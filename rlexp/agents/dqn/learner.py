@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,12 +12,11 @@ from torch import Tensor
 from rlexp.agents.dqn.dense_gradient import MOST_PRODUCTS, DenseGradient
 from rlexp.agents.dqn.dense_network import is_dense
 from rlexp.agents.dqn.gradients import AutogradGradient
+from rlexp.agents.dqn.update import DQNUpdate, FigureReader, ReadyFigures
 from rlexp.agents.torch.device import Precision, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.memory import keep_freed_memory
-from rlexp.agents.torch.numpy_adam import MOST_PARAMETERS, NumpyAdam
 from rlexp.agents.torch.staging import LateNumbers
-from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.models.weights import load_weights
@@ -49,45 +46,6 @@ class DQNLearnerConfig:
     precision: Precision = "float32"
 
 
-class FigureReader(Protocol):
-    """The figures of an update, and its TD errors."""
-
-    def read(self) -> Sequence[Array]:
-        """Wait for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
-        ...
-
-
-class ReadyFigures:
-    """A FigureReader of what NumPy computed."""
-
-    def __init__(self, figures: Array, td_errors: Array) -> None:
-        self._arrays = figures, td_errors
-
-    def read(self) -> Sequence[Array]:
-        return self._arrays
-
-
-class DQNUpdate:
-    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
-
-    def __init__(self, number: int, lr: float, reader: FigureReader) -> None:
-        """Take what update ``number`` reports."""
-        self._number = number
-        self._lr = lr
-        self._reader = reader
-
-    def result(self) -> LearnResult:
-        figures, td_errors = self._reader.read()
-        loss, mean_q, mean_td_error, grad_norm = figures.tolist()
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            raise TrialError(
-                f"the loss is {loss:g} and its gradient {grad_norm:g} at update {self._number:,}",
-                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
-            )
-        stats = {"loss": loss, "mean_q": mean_q, "mean_td_error": mean_td_error, "grad_norm": grad_norm, "lr": self._lr}
-        return LearnResult(stats, td_errors)
-
-
 class DQNLearner:
     """A PipelinedLearner; owns the online network, the target network and Adam; used by one thread at a time."""
 
@@ -111,8 +69,6 @@ class DQNLearner:
             self._network, self._target, self._adam, device, config.precision, config.double_q
         )
         self._by_hand = self._make_dense_gradient(network)
-        is_small = device.type == "cpu" and self._parameters.values.numel() <= MOST_PARAMETERS
-        self._small_adam = NumpyAdam(self._adam) if is_small else None
         self._shared_weights = self._parameters.shared_arrays()
         self._noise = torch.Generator(device).manual_seed(seed)
         self._num_steps_sampled = 0
@@ -190,7 +146,7 @@ class DQNLearner:
     def _step_by_hand(self, batch: SampleBatch, lr: float) -> FigureReader:
         assert self._by_hand is not None
         loss = self._by_hand.compute(batch)
-        norm = float(self._adam.step(lr)) if self._small_adam is None else self._small_adam.step(lr)
+        norm = float(self._adam.step(lr))
         return ReadyFigures(np.array([loss.loss, loss.mean_q, loss.mean_td_error, norm]), loss.td_errors)
 
     def _update_target_when_due(self) -> None:

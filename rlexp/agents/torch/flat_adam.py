@@ -98,7 +98,8 @@ class FlatAdam:
     def __init__(self, parameters: FlatParameters, epsilon: float, max_norm: float | None) -> None:
         """Scale gradients whose norm is above ``max_norm`` down to it; None leaves all as they are."""
         self._parameters = parameters
-        self.epsilon, self.max_norm = epsilon, max_norm
+        self._epsilon = epsilon
+        self._max_norm = max_norm
         self.gradient = parameters.make_gradient()
         self._exp_avg, self._exp_avg_sq = (torch.zeros_like(self.gradient) for _ in range(2))
         self._num_steps = self.gradient.new_zeros(())
@@ -123,10 +124,10 @@ class FlatAdam:
             beta1=BETA1,
             beta2=BETA2,
             weight_decay=0.0,
-            eps=self.epsilon,
+            eps=self._epsilon,
             amsgrad=False,
             maximize=False,
-            grad_scale=None if self.max_norm is None else ((norm + 1e-6) / self.max_norm).clamp(min=1.0),
+            grad_scale=None if self._max_norm is None else ((norm + 1e-6) / self._max_norm).clamp(min=1.0),
         )
         return norm
 

@@ -16,7 +16,7 @@ from rlexp.envs.stepped_envs import SteppedEnvs
 class Walk(gym.Env[Any, Any]):
     """Walks by random steps from 0 until it is 4 away, or for 9 steps; reports its place at every second step."""
 
-    action_space = Box(-1, 1, (1,))
+    action_space: gym.Space[Any] = Box(-1, 1, (1,))
 
     def __init__(self, space: gym.Space[Any], dtype: Any) -> None:
         self.observation_space = space
@@ -28,7 +28,7 @@ class Walk(gym.Env[Any, Any]):
         return self._obs(), {"began": True}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._place += float(action[0]) + self.np_random.integers(-1, 2)
+        self._place += float(action[0]) + int(self.np_random.integers(-1, 2))
         self._steps += 1
         info = {"place": self._place} if self._steps % 2 else {}
         return self._obs(), self._place, abs(self._place) > 4, self._steps == 9, info
