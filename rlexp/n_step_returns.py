@@ -55,12 +55,16 @@ def n_step_returns(steps: Steps, num_starts: int, n_step: int, gamma: float) -> 
     num_folded = np.zeros(shape, np.intp)
     alive = steps.valid[:num_starts].copy()
     bootstraps = np.ones(shape, bool)
+    ended = steps.terminated | steps.truncated
+    has_ends = np.count_nonzero(ended) > 0
     for k in range(min(n_step, num_steps)):
         # Starts so late that the stream does not reach k steps further are no longer alive.
         window, starts = slice(k, k + num_starts), slice(0, num_steps - k)
-        discounted = rewards.dtype.type(gamma**k) * rewards[window]
-        returns[starts] += np.where(alive[starts], discounted, rewards.dtype.type(0))
-        num_folded[starts] += alive[starts]
-        bootstraps[starts] &= ~(alive[starts] & steps.terminated[window])
-        alive[starts] &= ~(steps.terminated[window] | steps.truncated[window])
+        still = alive[starts]
+        summed, folded = returns[starts], num_folded[starts]
+        np.add(summed, rewards[window] * rewards.dtype.type(gamma**k), out=summed, where=still)
+        folded += still
+        if has_ends:
+            bootstraps[starts] &= ~(still & steps.terminated[window])
+            still &= ~ended[window]
     return NStepReturns(returns, num_folded, bootstraps)

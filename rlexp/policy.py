@@ -14,6 +14,14 @@ Outputs = Mapping[str, Array]
 """What a policy computed for observations ``[M, ...]``, as columns ``[M, ...]`` by name, beside their actions."""
 
 
+class SharedWeights(dict[str, Array]):
+    """Weights in their learner's own memory: every update changes them, in the thread of those who act with them.
+
+    Who is given them may act with them as they are, or copy them as any others. They are given again after each
+    update, and never to another thread or process.
+    """
+
+
 @dataclass(frozen=True)
 class LearnResult:
     """What learning on one batch reports."""
@@ -101,6 +109,15 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Continue from what ``state_dict`` returned."""
+        ...
+
+
+@runtime_checkable
+class SharingLearner(Learner, Protocol):
+    """A learner whose weights others can read in its own memory."""
+
+    def shared_weights(self) -> SharedWeights | None:
+        """Return the same object at each call; None where NumPy cannot read the memory that they are in."""
         ...
 
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from rlexp.models.network_config import QNetworkConfig
-from rlexp.models.numpy_q_network import can_be
+from rlexp.models.numpy_q_network import can_be, head_sizes
 
 
 def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
@@ -26,12 +26,10 @@ def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
 
 def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the parameters of fully connected layers; between two of them lies one without parameters."""
-    head = config.head
     torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
-    parts = {"torso": torso, "advantage_head": (torso[-1], *head.hiddens, config.num_actions)}
-    if head.dueling:
-        parts["value_head"] = (torso[-1], *head.hiddens, 1)
-    for part, sizes in parts.items():
+    for part, sizes in {"torso": torso, **head_sizes(config)}.items():
+        is_noisy = config.head.noisy and part != "torso"
         for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-            yield f"{part}.{2 * index}.weight", (fan_out, fan_in)
-            yield f"{part}.{2 * index}.bias", (fan_out,)
+            for suffix in ("_mu", "_sigma") if is_noisy else ("",):
+                yield f"{part}.{2 * index}.weight{suffix}", (fan_out, fan_in)
+                yield f"{part}.{2 * index}.bias{suffix}", (fan_out,)

@@ -17,8 +17,8 @@ class NoisyLinear(nn.Module):
     """A linear layer whose weights carry factorised Gaussian noise (Fortunato et al. 2018, section 3).
 
     ``w = mu_w + sigma_w * f(eps_out) f(eps_in)^T`` and ``b = mu_b + sigma_b * f(eps_out)`` with
-    ``f(x) = sign(x) sqrt(|x|)``. In training mode the noise of the last ``resample`` acts; in
-    evaluation mode there is none. The noise is no parameter and not part of the state.
+    ``f(x) = sign(x) sqrt(|x|)``. In training mode the noise of the last ``QNetwork.resample_noise``
+    acts; in evaluation mode there is none. The noise is no parameter and not part of the state.
     """
 
     noise_in: Tensor
@@ -33,12 +33,6 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((fan_out,), sigma0 * bound))
         self.register_buffer("noise_in", torch.zeros(fan_in), persistent=False)
         self.register_buffer("noise_out", torch.zeros(fan_out), persistent=False)
-
-    def resample(self, generator: torch.Generator) -> None:
-        """Draw fresh noise from a generator on the layer's device."""
-        for noise in (self.noise_in, self.noise_out):
-            noise.normal_(generator=generator)
-            noise.copy_(noise.sign() * noise.abs().sqrt())
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features ``[B, fan_in]`` to ``[B, fan_out]``."""
@@ -68,6 +62,7 @@ class QNetwork(nn.Module):
         self.value_head = _head(self.torso.num_features, head, head.num_atoms) if head.dueling else None
         support = torch.linspace(head.v_min, head.v_max, head.num_atoms)
         self.register_buffer("support", support, persistent=False)
+        self._noisy_layers = [*self.named_noisy_layers().values()]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values ``[B, num_actions]``."""
@@ -92,11 +87,19 @@ class QNetwork(nn.Module):
             return outputs.squeeze(2)
         return outputs.softmax(dim=2) @ self.support
 
+    def named_noisy_layers(self) -> dict[str, NoisyLinear]:
+        """Return the noisy layers by their names."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, NoisyLinear)}
+
     def resample_noise(self, generator: torch.Generator) -> None:
-        """Draw fresh noise for every noisy layer."""
-        for module in self.modules():
-            if isinstance(module, NoisyLinear):
-                module.resample(generator)
+        """Draw fresh noise for every noisy layer, all of it at once, from a generator on the network's device."""
+        noise = [each for layer in self._noisy_layers for each in (layer.noise_in, layer.noise_out)]
+        if not noise:
+            return
+        lengths = [len(each) for each in noise]
+        drawn = noise[0].new_empty(sum(lengths)).normal_(generator=generator)
+        # In place: who computes with this network's memory keeps its views of the noise.
+        torch._foreach_copy_(noise, torch.split(drawn.sign() * drawn.abs().sqrt(), lengths))
 
 
 def _head(features: int, config: HeadConfig, outputs: int) -> nn.Sequential:

@@ -11,11 +11,11 @@ from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
-from rlexp.policy import Learner
+from rlexp.policy import Learner, SharedWeights, SharingLearner, Weights
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.source import Sample, SampleSource
+from rlexp.rollout.source import LocalWorkers, Sample, SampleSource
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
@@ -62,6 +62,7 @@ class SyncReplayOptimizer:
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
         self._last_stats: Mapping[str, float] = {}
+        self._shared_weights = _shared_weights(learner, source)
 
     @property
     def num_updates(self) -> int:
@@ -69,7 +70,7 @@ class SyncReplayOptimizer:
 
     def start(self) -> None:
         """Publish the first weights: nobody is due for newer ones yet, and nobody has any."""
-        self._source.publish(self._learner.num_updates, self._learner.get_weights())
+        self._source.publish(self._learner.num_updates, self._newest_weights())
 
     def step(self, should_stop: ShouldStop = never) -> None:
         """Take the samples that have arrived; learn once per complete round."""
@@ -168,4 +169,14 @@ class SyncReplayOptimizer:
 
     def _publish_weights(self) -> None:
         if self._source.weights_wanted():
-            self._source.publish(self._learner.num_updates, self._learner.get_weights())
+            self._source.publish(self._learner.num_updates, self._newest_weights())
+
+    def _newest_weights(self) -> Weights:
+        return self._learner.get_weights() if self._shared_weights is None else self._shared_weights
+
+
+def _shared_weights(learner: Learner, source: SampleSource) -> SharedWeights | None:
+    """Return the weights in the learner's own memory where the workers act in its thread: between two updates."""
+    if isinstance(source, LocalWorkers) and isinstance(learner, SharingLearner):
+        return learner.shared_weights()
+    return None

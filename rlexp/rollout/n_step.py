@@ -8,7 +8,7 @@ import numpy as np
 
 from rlexp.n_step_returns import n_step_returns
 from rlexp.rollout.fragment import Fragment
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, SampleBatch, new
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class NStep:
         under its name for OBS, and under ``new(name)`` for NEW_OBS.
         """
         returns, num_folded, bootstraps = n_step_returns(stream, num_starts, self.n_step, self.gamma)
+        if self._is_unbroken(stream, num_starts):
+            return self._unbroken_rows(stream, returns)
         steps, envs = np.nonzero(stream.valid[:num_starts])
         folded = num_folded[steps, envs]
         ends = steps + folded
@@ -45,4 +47,30 @@ class NStep:
         }
         for name, output in stream.outputs.items():
             columns |= {name: output[steps, envs], new(name): output[ends, envs]}
+        return SampleBatch(columns)
+
+    def _is_unbroken(self, stream: Fragment, num_starts: int) -> bool:
+        """Return whether each of the first steps has a row, and each row folds ``n_step`` steps without an end."""
+        if num_starts == 0 or num_starts + self.lookahead > stream.num_steps:
+            return False
+        if np.count_nonzero(stream.terminated) or np.count_nonzero(stream.truncated):
+            return False
+        return bool(np.count_nonzero(stream.valid[:num_starts]) == num_starts * stream.valid.shape[1])
+
+    def _unbroken_rows(self, stream: Fragment, returns: Array) -> SampleBatch:
+        """Return what ``rows`` does of such steps: neighbours in the stream, so views of it instead of copies."""
+        num_starts, count = len(returns), returns.size
+
+        def starts(column: Array, first: int = 0) -> Array:
+            return column[first : first + num_starts].reshape(count, *column.shape[2:])
+
+        columns = {
+            OBS: starts(stream.obs),
+            ACTIONS: starts(stream.actions),
+            REWARDS: returns.reshape(count),
+            DISCOUNTS: np.full(count, self.gamma**self.n_step, np.float32),
+            NEW_OBS: starts(stream.obs, self.n_step),
+        }
+        for name, output in stream.outputs.items():
+            columns |= {name: starts(output), new(name): starts(output, self.n_step)}
         return SampleBatch(columns)

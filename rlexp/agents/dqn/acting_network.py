@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.agents.dqn.atoms import Atoms, softmax
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.models import QNetworkConfig
 from rlexp.models.numpy_q_network import NumpyQNetwork, can_be
-from rlexp.policy import Weights
+from rlexp.policy import SharedWeights, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch, new
 
 Q_VALUES = "q_values"
@@ -57,33 +58,49 @@ class ActingNetwork(Protocol):
 
 
 class NumpyActingNetwork:
-    """An ActingNetwork of fully connected layers, which needs no torch in its process."""
+    """An ActingNetwork of fully connected layers, which needs no torch in its process; noisy while it explores."""
 
     is_perturbed = False
 
-    def __init__(self, config: QNetworkConfig) -> None:
-        self._network = NumpyQNetwork(config)
+    def __init__(self, config: QNetworkConfig, noise_seed: int | None = None) -> None:
+        """Draw the noise of noisy layers from ``noise_seed``; without it, they have none."""
+        self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
+        self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
+        self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
+        self._shared: SharedWeights | None = None
 
     def load(self, weights: Weights) -> None:
-        self._network.load(weights)
+        """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
+        if not isinstance(weights, SharedWeights):
+            self._shared = None
+            self._network.load(weights)
+        elif weights is not self._shared:
+            self._shared = weights
+            self._network.share(weights)
 
     def outputs(self, obs: Array) -> Array:
+        if self._noise_rng is not None:
+            self._network.resample_noise(self._noise_rng)
         return self._network.outputs(obs)
 
     def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
-        return self._network.outputs(obs)
+        return self.outputs(obs)
 
     def values(self, outputs: Array) -> Array:
-        return outputs
+        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
 
     def td_errors(self, batch: SampleBatch) -> Array:
-        return absolute_td_errors(batch)
+        if self._atoms is None:
+            return absolute_td_errors(batch)
+        rows = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
+        return self._atoms.cross_entropies(batch[Q_VALUES], *rows, batch[NEW_Q_VALUES])
 
     def noise_state(self) -> dict[str, Any]:
-        return {}
+        return {} if self._noise_rng is None else {"rng": self._noise_rng.bit_generator.state}
 
     def load_noise(self, state: Mapping[str, Any]) -> None:
-        return None
+        if self._noise_rng is not None and "rng" in state:  # older checkpoints have a state of torch's generator
+            self._noise_rng.bit_generator.state = state["rng"]
 
 
 def absolute_td_errors(batch: SampleBatch) -> Array:
@@ -104,7 +121,8 @@ def make_acting_network(
     """
     is_perturbed = exploration is not None and exploration.parameter_noise_stddev is not None
     if can_be(config) and not is_perturbed and num_threads in {None, 1}:
-        return NumpyActingNetwork(config)
+        is_noisy = exploration is not None and config.head.noisy
+        return NumpyActingNetwork(config, exploration.seed_of("noise") if exploration and is_noisy else None)
     from rlexp.agents.dqn.torch_acting_network import TorchActingNetwork
 
     return TorchActingNetwork(config, exploration, num_threads)

@@ -2,143 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
 
-from rlexp.agents.dqn.gradients import BatchLoss
+from rlexp.agents.dqn.atoms import Atoms, cross_entropies, log_softmax, softmax
+from rlexp.agents.dqn.dense_network import DenseNetwork, Noise
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.models.network_config import BYTE_CENTER, QNetworkConfig
-from rlexp.models.numpy_gradients import SLOPES, DenseLayer, DenseLayers
-from rlexp.models.numpy_q_network import can_be
+from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.q_network import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 
 MOST_PRODUCTS: Final = 15_000_000
 """Rows times parameters up to which NumPy is clearly quicker: beyond, sums take the time, and torch has threads."""
 
 
-def is_dense(config: QNetworkConfig) -> bool:
-    """Return whether a network has fully connected layers only, without noise and atoms, whose slopes are known."""
-    torso = config.torso
-    activations = {
-        *((torso.fcnet_activation,) if torso.fcnet_hiddens else ()),
-        *((torso.post_fcnet_activation,) if torso.post_fcnet_hiddens else ()),
-    }
-    return can_be(config) and activations <= SLOPES.keys()
+@dataclass(frozen=True, eq=False)
+class DenseLoss:
+    """What is reported about the loss of a batch."""
+
+    loss: float
+    mean_q: float
+    mean_td_error: float
+    td_errors: Array
+    """Without sign, ``[B]``."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """What the loss of a batch needs of each network: outputs ``[B, A, K]``, and its rows."""
+
+    outputs_tm1: Array
+    outputs_t: Array
+    """Of the target network."""
+    selector_t: Array
+    """Of the network that chooses the next actions."""
+    a_tm1: Array
+    r_t: Array
+    discount_t: Array
+    scale: Array
+    """Importance weights divided by B, ``[B]``."""
 
 
 class DenseGradient:
-    """A LossGradient of fully connected networks, with one head or two, on a CPU; owned by one learner."""
+    """Computes the gradient of fully connected networks, with one head or two, on a CPU; owned by one learner."""
 
     def __init__(
         self,
         config: QNetworkConfig,
-        online: FlatParameters,
-        target: FlatParameters,
+        online: tuple[QNetwork, FlatParameters],
+        target: tuple[QNetwork, FlatParameters],
         adam: FlatAdam,
         double_q: bool,
     ) -> None:
         """Read the parameters where the learner changes them; the network is one that ``is_dense`` accepts."""
-        gradient = _by_name(online, adam.gradient)
-        self._online = _Network(config, _by_name(online, online.values), gradient)
-        self._target = _Network(config, _by_name(target, target.values), gradient)
+        gradients = online[1].arrays_of(adam.gradient)
+        self._online, self._target = (
+            DenseNetwork(config, parameters.arrays_of(parameters.values), gradients, _noise_of(network))
+            for network, parameters in (online, target)
+        )
         self._double_q = double_q
-        self._centers_bytes = config.sees_byte_vectors
+        self._atoms = Atoms(config.head) if config.head.num_atoms > 1 else None
 
-    def compute(self, batch: SampleBatch) -> BatchLoss:
-        with np.errstate(over="ignore", invalid="ignore"):  # the learner reports a loss that is not finite
+    def compute(self, batch: SampleBatch) -> DenseLoss:
+        """Replace the gradient by that of a batch, which has the COLUMNS of an AutogradGradient's."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # the learner reports what is not finite
             return self._compute(batch)
 
-    def _compute(self, batch: SampleBatch) -> BatchLoss:
-        count = len(batch[ACTIONS])
-        rows = np.arange(count)
-        taken, weights = batch[ACTIONS], batch[IMPORTANCE_WEIGHTS]
-        new_obs = self._seen(batch[NEW_OBS])
-        passed = self._online.forward(self._seen(batch[OBS]))
-        q_t = self._target.forward(new_obs).values
-        selector_t = self._online.forward(new_obs).values if self._double_q else q_t
-        q_tm1 = passed.values
-        target_tm1 = batch[REWARDS] + batch[DISCOUNTS] * q_t[rows, selector_t.argmax(axis=1)]
-        td = target_tm1 - q_tm1[rows, taken]
-        td_errors = np.abs(td)
-        slope = np.clip(td, -1, 1)
-        # The Huber loss with its bend at 1 is slope * (td - slope / 2), and its derivative is slope.
-        loss = np.dot(weights, slope * (td - 0.5 * slope)) / count
-        gradient = np.zeros_like(q_tm1)
-        gradient[rows, taken] = weights * slope / -count
-        self._online.backward(passed, gradient)
-        figures = torch.tensor([loss, q_tm1.mean(), td_errors.mean()], dtype=torch.float32)
-        return BatchLoss(figures, torch.from_numpy(td_errors))
-
-    def _seen(self, obs: Array) -> Array:
-        seen = obs.astype(np.float32, copy=False)
-        return (seen - np.float32(BYTE_CENTER)) / np.float32(BYTE_CENTER) if self._centers_bytes else seen
-
-
-@dataclass(frozen=True, eq=False)
-class _Passed:
-    """What a forward pass leaves for the backward one."""
-
-    torso: list[Array]
-    advantage: list[Array]
-    value: list[Array] | None
-    values: Array
-    """Of actions, ``[B, A]``."""
-
-
-class _Network:
-    """The layers of a ``QNetwork``, in its own memory."""
-
-    def __init__(self, config: QNetworkConfig, weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> None:
-        torso = config.torso
-        of_torso = [torso.fcnet_activation] * len(torso.fcnet_hiddens)
-        of_torso += [torso.post_fcnet_activation] * len(torso.post_fcnet_hiddens)
-        of_head = [*("relu" for _ in config.head.hiddens), "linear"]
-        self._torso = _layers(weights, gradients, "torso", of_torso)
-        self._advantage = _layers(weights, gradients, "advantage_head", of_head)
-        self._value = _layers(weights, gradients, "value_head", of_head) if config.head.dueling else None
-        self._has_torso = bool(of_torso)
-
-    def forward(self, obs: Array) -> _Passed:
-        """Return action values of ``obs [B, N]``, and what ``backward`` needs."""
-        torso = self._torso.forward(obs)
-        advantage = self._advantage.forward(torso[-1])
-        if self._value is None:
-            return _Passed(torso, advantage, None, advantage[-1])
-        value = self._value.forward(torso[-1])
-        mean = np.add.reduce(advantage[-1], axis=1, keepdims=True) / np.float32(advantage[-1].shape[1])
-        return _Passed(torso, advantage, value, advantage[-1] + (value[-1] - mean))
-
-    def backward(self, passed: _Passed, gradient: Array) -> None:
-        """Write the gradient of all parameters, where ``gradient [B, A]`` is that of the action values."""
-        if self._value is None or passed.value is None:
-            features = self._advantage.backward(passed.advantage, gradient, self._has_torso)
+    def _compute(self, batch: SampleBatch) -> DenseLoss:
+        obs, new_obs = batch[OBS], batch[NEW_OBS]
+        count = len(obs)
+        outputs_t = self._target.forward(new_obs).outputs
+        if self._double_q:  # both in one pass, which takes half as many calls
+            passed = self._online.forward(np.concatenate([obs, new_obs]))
+            selector_t, passed = passed.outputs[count:], passed.first(count)
         else:
-            of_value = gradient.sum(axis=1, keepdims=True)
-            of_advantage = gradient - of_value / gradient.shape[1]
-            features = self._advantage.backward(passed.advantage, of_advantage, self._has_torso)
-            more = self._value.backward(passed.value, of_value, self._has_torso)
-            if self._has_torso:
-                features += more
-        self._torso.backward(passed.torso, features, False)
+            passed, selector_t = self._online.forward(obs), outputs_t
+        scale = batch[IMPORTANCE_WEIGHTS] / np.float32(count)
+        rows = _Rows(passed.outputs, outputs_t, selector_t, batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS], scale)
+        loss, gradient = _of_values(rows) if self._atoms is None else _of_distributions(rows, self._atoms)
+        self._online.backward(passed, gradient)
+        return loss
 
 
-def _layers(
-    weights: Mapping[str, Array], gradients: Mapping[str, Array], prefix: str, activations: list[str]
-) -> DenseLayers:
-    names = [(f"{prefix}.{2 * index}.weight", f"{prefix}.{2 * index}.bias") for index in range(len(activations))]
-    return DenseLayers(
-        [
-            DenseLayer(weights[weight], weights[bias], gradients[weight], gradients[bias], activation)
-            for (weight, bias), activation in zip(names, activations, strict=True)
-        ]
-    )
+def _of_values(rows: _Rows) -> tuple[DenseLoss, Array]:
+    """Return the Huber loss of the TD errors, and its gradient by the outputs ``[B, A, 1]``; as in ``loss.py``."""
+    q_tm1, q_t, selector_t = (each[:, :, 0] for each in (rows.outputs_tm1, rows.outputs_t, rows.selector_t))
+    numbers = np.arange(len(q_tm1))
+    taken = numbers, rows.a_tm1
+    td = rows.r_t + rows.discount_t * q_t[numbers, selector_t.argmax(axis=1)]
+    td -= q_tm1[taken]
+    slope = np.minimum(np.maximum(td, -1), 1)
+    # The Huber loss with its bend at 1 is slope * (td - slope / 2), and its derivative is slope.
+    weighted = rows.scale * slope
+    loss = np.dot(weighted, td - 0.5 * slope)
+    gradient = np.zeros_like(q_tm1)
+    gradient[taken] = -weighted
+    return _reported(loss, q_tm1, np.abs(td)), gradient[:, :, None]
 
 
-def _by_name(parameters: FlatParameters, flat: torch.Tensor) -> dict[str, Array]:
-    """Return views of ``flat`` by the names of the parameters that they belong to."""
-    views = parameters.views(flat.detach())
-    return {name: view.numpy() for name, view in zip(parameters.names, views, strict=True)}
+def _of_distributions(rows: _Rows, atoms: Atoms) -> tuple[DenseLoss, Array]:
+    """Return the cross-entropy of the distributions, and its gradient by the logits ``[B, A, K]``; as in ``loss.py``.
+
+    The gradient by the logits of the action taken is the predicted distribution less the projected one.
+    """
+    numbers = np.arange(len(rows.a_tm1))
+    taken = numbers, rows.a_tm1
+    next_action = atoms.values(softmax(rows.selector_t)).argmax(axis=1)
+    target = atoms.projected(softmax(rows.outputs_t[numbers, next_action]), rows.r_t, rows.discount_t)
+    p_tm1 = softmax(rows.outputs_tm1)
+    entropies = cross_entropies(target, log_softmax(rows.outputs_tm1[taken]))
+    gradient = np.zeros_like(rows.outputs_tm1)
+    gradient[taken] = rows.scale[:, None] * (p_tm1[taken] - target)
+    return _reported(np.dot(rows.scale, entropies), atoms.values(p_tm1), entropies), gradient
+
+
+def _reported(loss: np.floating, q_tm1: Array, td_errors: Array) -> DenseLoss:
+    mean_q = float(np.add.reduce(q_tm1, axis=None)) / q_tm1.size
+    return DenseLoss(float(loss), mean_q, float(np.add.reduce(td_errors)) / len(td_errors), td_errors)
+
+
+def _noise_of(network: QNetwork) -> Noise:
+    """Return views of the noise of every noisy layer, by the layer's name."""
+    return {
+        name: (layer.noise_in.numpy(), layer.noise_out.numpy()) for name, layer in network.named_noisy_layers().items()
+    }

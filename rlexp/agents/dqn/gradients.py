@@ -1,9 +1,8 @@
-"""How a DQN learner comes by the gradient of its loss: by autograd, or for small networks by hand."""
+"""The gradient of a DQN learner's loss by autograd; ``dense_gradient.py`` has that of small networks by hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,16 +27,8 @@ class BatchLoss:
     """Without sign, ``[B]``."""
 
 
-class LossGradient(Protocol):
-    """Writes the gradient of one learner's loss to where its Adam reads it."""
-
-    def compute(self, batch: SampleBatch) -> BatchLoss:
-        """Replace the gradient by that of a batch, which has COLUMNS."""
-        ...
-
-
 class AutogradGradient:
-    """The gradient of any network, on any device."""
+    """Writes the gradient of one learner's loss to where its Adam reads it: of any network, on any device."""
 
     def __init__(
         self,
@@ -53,6 +44,7 @@ class AutogradGradient:
         self._staging = BatchStaging(COLUMNS, device)
 
     def compute(self, batch: SampleBatch) -> BatchLoss:
+        """Replace the gradient by that of a batch, which has COLUMNS."""
         rows = self._staging.load(batch)
         passes = forward_passes(self._precision, self._device)
         result = row_losses(self._online, self._target, rows, self._double_q, passes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,23 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.dense_gradient import MOST_PRODUCTS, DenseGradient, is_dense
-from rlexp.agents.dqn.gradients import AutogradGradient, LossGradient
+from rlexp.agents.dqn.dense_gradient import MOST_PRODUCTS, DenseGradient
+from rlexp.agents.dqn.dense_network import is_dense
+from rlexp.agents.dqn.gradients import AutogradGradient
+from rlexp.agents.dqn.update import DQNUpdate, FigureReader, ReadyFigures
 from rlexp.agents.torch.device import Precision, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.memory import keep_freed_memory
 from rlexp.agents.torch.staging import LateNumbers
-from rlexp.errors import TrialError
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.models.weights import load_weights
-from rlexp.policy import LearnResult, Weights
+from rlexp.policy import LearnResult, SharedWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 NUM_PENDING_ON_GPU = 2
 """Updates that are begun before the result of an earlier one is read: the GPU has work while its thread copies."""
-FIGURES = ("loss", "mean_q", "mean_td_error", "grad_norm")
 
 
 @dataclass(frozen=True)
@@ -45,26 +44,6 @@ class DQNLearnerConfig:
     """Whether those are trained steps (APEX) or sampled ones (DQN)."""
     device: str
     precision: Precision = "float32"
-
-
-class DQNUpdate:
-    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
-
-    def __init__(self, number: int, lr: float, figures: Tensor, td_errors: Tensor) -> None:
-        """Take FIGURES ``[4]`` and ``td_errors [B]`` of update ``number``."""
-        self._number = number
-        self._lr = lr
-        self._numbers = LateNumbers(figures, td_errors)
-
-    def result(self) -> LearnResult:
-        figures, td_errors = self._numbers.read()
-        stats = dict(zip(FIGURES, figures.tolist(), strict=True))
-        if not (math.isfinite(stats["loss"]) and math.isfinite(stats["grad_norm"])):
-            raise TrialError(
-                f"the loss is {stats['loss']:g} and its gradient {stats['grad_norm']:g} at update {self._number:,}",
-                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
-            )
-        return LearnResult(stats | {"lr": self._lr}, td_errors)
 
 
 class DQNLearner:
@@ -86,11 +65,11 @@ class DQNLearner:
         self._parameters, self._target_parameters = FlatParameters(self._network), FlatParameters(self._target)
         self._target_parameters.copy_from(self._parameters)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
-        self._noisy_networks = (self._network, self._target) if network.head.noisy else ()
         self._autograd = AutogradGradient(
             self._network, self._target, self._adam, device, config.precision, config.double_q
         )
         self._by_hand = self._make_dense_gradient(network)
+        self._shared_weights = self._parameters.shared_arrays()
         self._noise = torch.Generator(device).manual_seed(seed)
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
@@ -114,22 +93,23 @@ class DQNLearner:
         """Begin what ``learn_on_batch`` does; on a CPU it is done when this returns."""
         if self.num_threads not in {None, torch.get_num_threads()}:
             torch.set_num_threads(self.num_threads)
-        for network in self._noisy_networks:
+        for network in (self._network, self._target):
             network.resample_noise(self._noise)
-        loss = self._gradient_of(batch.count).compute(batch)
         lr = self._config.lr.value(self._num_steps_sampled)
-        grad_norm = self._adam.step(lr)
+        figures = self._step(batch, lr) if not self._is_by_hand(batch.count) else self._step_by_hand(batch, lr)
         self.num_updates += 1
         self._num_steps_trained += batch.count
         self._update_target_when_due()
-        figures = torch.cat([loss.figures, grad_norm.unsqueeze(0)])
-        return DQNUpdate(self.num_updates, lr, figures, loss.td_errors)
+        return DQNUpdate(self.num_updates, lr, figures)
 
     def stats(self) -> Mapping[str, int]:
         return {"num_target_updates": self.num_target_updates}
 
     def get_weights(self) -> Weights:
         return self._parameters.arrays()
+
+    def shared_weights(self) -> SharedWeights | None:
+        return self._shared_weights
 
     def state_dict(self) -> Mapping[str, Array]:
         state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
@@ -150,20 +130,28 @@ class DQNLearner:
 
     def has_short_updates(self, num_rows: int) -> bool:
         """Return whether an update of so many rows is little but calls of Python: a thread of its own gains nothing."""
-        return self._gradient_of(num_rows) is self._by_hand
+        return self._is_by_hand(num_rows)
 
     def _make_dense_gradient(self, network: QNetworkConfig) -> DenseGradient | None:
         """Return what computes small gradients; None where only autograd can."""
         if self._device.type != "cpu" or self._config.precision != "float32" or not is_dense(network):
             return None
-        parameters = self._parameters, self._target_parameters
-        return DenseGradient(network, *parameters, self._adam, self._config.double_q)
+        online, target = (self._network, self._parameters), (self._target, self._target_parameters)
+        return DenseGradient(network, online, target, self._adam, self._config.double_q)
 
-    def _gradient_of(self, num_rows: int) -> LossGradient:
-        """Return what computes the gradient of so many rows the quickest."""
-        if self._by_hand is None or num_rows * self._parameters.values.numel() > MOST_PRODUCTS:
-            return self._autograd
-        return self._by_hand
+    def _is_by_hand(self, num_rows: int) -> bool:
+        """Return whether the gradient of so many rows is computed the quickest by hand."""
+        return self._by_hand is not None and num_rows * self._parameters.values.numel() <= MOST_PRODUCTS
+
+    def _step(self, batch: SampleBatch, lr: float) -> FigureReader:
+        loss = self._autograd.compute(batch)
+        return LateNumbers(torch.cat([loss.figures, self._adam.step(lr).unsqueeze(0)]), loss.td_errors)
+
+    def _step_by_hand(self, batch: SampleBatch, lr: float) -> FigureReader:
+        assert self._by_hand is not None
+        loss = self._by_hand.compute(batch)
+        norm = float(self._adam.step(lr))
+        return ReadyFigures(np.array([loss.loss, loss.mean_q, loss.mean_td_error, norm]), loss.td_errors)
 
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.models.weights import named_weights
+from rlexp.policy import SharedWeights
 from rlexp.sample_batch import Array
 
 BETA1, BETA2 = 0.9, 0.999
@@ -45,6 +46,11 @@ class FlatParameters:
             start += parameter.numel()
         return views
 
+    def arrays_of(self, flat: Tensor) -> dict[str, Array]:
+        """Return the ``views`` of ``flat [N]``, which is in NumPy's reach, by the names of the parameters."""
+        views = self.views(flat.detach())
+        return {name: view.numpy() for name, view in zip(self.names, views, strict=True)}
+
     def make_gradient(self) -> Tensor:
         """Return the zeros ``[N]`` to which every ``backward`` from now on adds the gradients."""
         gradient = torch.zeros_like(self.values)
@@ -62,6 +68,12 @@ class FlatParameters:
         if self._has_buffers:
             arrays |= {name: buffer.cpu().numpy().copy() for name, buffer in self._buffers().items()}
         return arrays
+
+    def shared_arrays(self) -> SharedWeights | None:
+        """Return every parameter by its name, in this memory; None where NumPy cannot read all of ``arrays`` there."""
+        if self.values.device.type != "cpu" or self._has_buffers:
+            return None
+        return SharedWeights(self.arrays_of(self.values))
 
     def copy_from(self, other: FlatParameters) -> None:
         """Copy the weights of a network that is made alike."""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.dqn.learner import DQNLearner, DQNUpdate
+from rlexp.agents.dqn.learner import DQNLearner
+from rlexp.agents.dqn.update import DQNUpdate
 from rlexp.agents.torch.staging import BatchStaging
 from rlexp.sample_batch import OBS, Array
 from tests.unit.agents.batches import make_batch, make_learner

@@ -1,5 +1,6 @@
 """The gradient that is computed by hand is the one of autograd."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from rlexp.agents.dqn import learner as learner_module
-from rlexp.agents.dqn.dense_gradient import DenseGradient, is_dense
+from rlexp.agents.dqn.dense_gradient import DenseGradient
+from rlexp.agents.dqn.dense_network import is_dense
 from rlexp.agents.dqn.gradients import AutogradGradient
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.errors import TrialError
 from rlexp.models import HeadConfig, QNetworkConfig
 from rlexp.models.network_config import TorsoConfig
 from rlexp.models.q_network import QNetwork
@@ -78,6 +81,11 @@ NETWORKS = {
     "without a torso": network_config(torso={"fcnet_hiddens": ()}, head={"dueling": True, "hiddens": (6,)}),
     "one layer": network_config(torso={"fcnet_hiddens": ()}),
     "bytes": network_config(sees_byte_vectors=True),
+    "noisy": network_config(head={"noisy": True}),
+    "noisy without a torso": network_config(torso={"fcnet_hiddens": ()}, head={"noisy": True, "hiddens": (6,)}),
+    "atoms": network_config(head={"num_atoms": 11}),
+    "two atoms": network_config(head={"num_atoms": 2, "dueling": True}),
+    "all of Rainbow's": network_config(head={"num_atoms": 11, "dueling": True, "noisy": True, "hiddens": (12,)}),
 }
 
 
@@ -89,19 +97,35 @@ def test_gradient_equals_autograds(name: str, double_q: bool) -> None:
     online, target = QNetwork(config), QNetwork(config).requires_grad_(False)
     parameters, target_parameters = FlatParameters(online), FlatParameters(target)
     adam = FlatAdam(parameters, 1e-8, None)
+    for network in (online, target):
+        network.resample_noise(torch.Generator().manual_seed(4))
     batch = batch_of(32, as_bytes=config.sees_byte_vectors)
     expected = AutogradGradient(online, target, adam, CPU, "float32", double_q).compute(batch)
     gradient = adam.gradient.clone()
     adam.gradient.fill_(7.0)  # nothing of it may be left
-    found = DenseGradient(config, parameters, target_parameters, adam, double_q).compute(batch)
+    by_hand = DenseGradient(config, (online, parameters), (target, target_parameters), adam, double_q)
+    found = by_hand.compute(batch)
     assert gradient.abs().max() > 0
     torch.testing.assert_close(adam.gradient, gradient, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(found.td_errors, expected.td_errors, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found.figures, expected.figures, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.td_errors, expected.td_errors.numpy(), rtol=1e-5, atol=1e-6)
+    figures = found.loss, found.mean_q, found.mean_td_error
+    np.testing.assert_allclose(figures, expected.figures.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_both_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = NETWORKS["dueling with hidden layers"]
+@pytest.mark.parametrize("num_atoms", [1, 11])
+def test_a_loss_that_is_not_finite_is_reported_and_nothing_else(num_atoms: int) -> None:
+    config = network_config(head={"num_atoms": num_atoms})
+    learner = DQNLearner(config, DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, "cpu"), 1)
+    state = dict(learner.state_dict())
+    state["network.torso.0.weight"] = np.full_like(state["network.torso.0.weight"], np.nan)
+    learner.load_state_dict(state)
+    with pytest.raises(TrialError, match="the loss is nan"):
+        learner.learn_on_batch(batch_of(16))
+
+
+@pytest.mark.parametrize("name", ["dueling with hidden layers", "all of Rainbow's"])
+def test_both_learn_the_same(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    config = NETWORKS[name]
     learner_config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, "cpu")
     by_hand = DQNLearner(config, learner_config, 1)
     monkeypatch.setattr(learner_module, "MOST_PRODUCTS", 0)
@@ -112,20 +136,13 @@ def test_both_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(learner_module, "MOST_PRODUCTS", 0)
         other = by_autograd.learn_on_batch(batch_of(16, seed))
         assert one.stats == pytest.approx(other.stats, rel=1e-3)
-    for name, weights in by_autograd.get_weights().items():
-        np.testing.assert_allclose(by_hand.get_weights()[name], weights, rtol=1e-3, atol=1e-5)
+    for parameter, weights in by_autograd.get_weights().items():
+        np.testing.assert_allclose(by_hand.get_weights()[parameter], weights, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        network_config(torso={"fcnet_activation": "swish"}),
-        network_config(head={"noisy": True}),
-        network_config(head={"num_atoms": 5}),
-    ],
-)
-def test_other_networks_are_left_to_autograd(config: QNetworkConfig) -> None:
-    assert not is_dense(config)
+def test_other_networks_are_left_to_autograd() -> None:
+    assert not is_dense(network_config(torso={"fcnet_activation": "swish"}))
+    assert not is_dense(replace(network_config(), observation_shape=(84, 84, 4)))
 
 
 def test_an_activation_of_no_layer_does_not_matter() -> None:

@@ -1,0 +1,173 @@
+"""Updates a second of DQN in one process, env steps and replay included, beside those of other libraries.
+
+pendulum: experiments/pendulum-dqn.yaml beside simple_distributed_rl (SRL): batches of 32 by priority from 5 000 rows,
+two layers of 64, double Q-learning, an update for every two steps. cartpole: what the RL Baselines3 Zoo has for
+CartPole-v1 beside Stable-Baselines3: two layers of 256, uniform batches of 64, and 128 updates after every 256 steps.
+Both programs of a task do as many env steps for an update, with the same network, in one process with one thread; their
+start and the first WARM_UP updates do not count. They take turns. rlexp's is the agent of a run, without Ray.
+
+SRL is no package: `git clone https://github.com/pocokhc/simple_distributed_rl`, and give its folder in PYTHONPATH.
+
+    python benchmarks/dqn.py [--tasks cartpole pendulum] [--repeats 5] [--sb3 PYTHON] [--srl PYTHON] [--json]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparison import Column, Table, conditions, in_turns, median_of, options
+from benchmarks.ppo_programs import USERS_ENVIRONMENT, experiment_of
+from benchmarks.processes import in_own_process, run_command, unwind_on_sigterm
+from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.task_pool import InlineTaskPool
+
+PEERS = Path(__file__).with_name("dqn_peers.py")
+PENDULUM = Path(__file__).parents[1] / "experiments" / "pendulum-dqn.yaml"
+WARM_UP, UPDATES = 500, 3000
+TIMEOUT_S = 300.0
+ZOO = {
+    "double_q": False,
+    "dueling": False,
+    "n_step": 1,
+    "prioritized_replay": False,
+    "lr": 2.3e-3,
+    "train_batch_size": 64,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+    "target_network_update_freq": 10,
+    "sample_batch_size": 256,
+    "training_intensity": 32,
+    "timesteps_per_iteration": 1000,
+    "min_iter_time_s": 0,
+    "grad_norm_clipping": 10,
+    "hiddens": [],
+    "model": {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"},
+}
+ZOO_OF_SB3 = {
+    "learning_rate": 2.3e-3,
+    "batch_size": 64,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+    "gamma": 0.99,
+    "target_update_interval": 10,
+    "train_freq": 256,
+    "gradient_steps": 128,
+    "exploration_fraction": 0.16,
+    "exploration_final_eps": 0.04,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+OF_SRL = {"batch_size": 32, "hiddens": [64, 64], "capacity": 5000, "warmup_size": 1000, "train_interval": 2}
+
+COLUMNS = (
+    Column("task", "task", 8),
+    Column("program", "program", 8),
+    Column("updates_per_s", "updates/s", 9, ",.0f"),
+    Column("updates_per_cpu_s", "updates/CPU s", 13, ",.0f"),
+    Column("ratio", "rlexp by it", 11, ".2f"),
+    Column("cpu_ratio", "by CPU time", 11, ".2f"),
+)
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What both programs train."""
+
+    name: str
+    env: str
+    config: Mapping[str, Any] | None
+    """rlexp's keys; None: those of PENDULUM."""
+    peer: str
+    package: str
+    settings: Mapping[str, Any]
+    """The peer's."""
+
+
+TASKS = (
+    Task("cartpole", "CartPole-v1", ZOO, "sb3", "stable_baselines3", ZOO_OF_SB3),
+    Task("pendulum", "Pendulum-v1", None, "srl", "srl", OF_SRL),
+)
+
+
+def train_rlexp(env: str, keys: Mapping[str, Any] | None) -> Figures:
+    """Train with the agent of a run in this process; return the speed of its last UPDATES updates."""
+    config = experiment_of(PENDULUM).config if keys is None else DQNConfig.model_validate(keys)
+    assert isinstance(config, DQNConfig)
+    agent = DQNAgent(env, config, InlineTaskPool(), 0)
+    updates = 0
+
+    def train_until(limit: int) -> None:
+        nonlocal updates
+        while updates < limit:
+            agent.train()
+            updates = agent.optimizer.num_updates
+
+    train_until(WARM_UP)
+    before, seconds, cpu_s = updates, time.perf_counter(), time.process_time()
+    train_until(before + UPDATES)
+    figures = _figures(updates - before, time.perf_counter() - seconds, time.process_time() - cpu_s)
+    agent.stop()
+    return figures
+
+
+def measure_peer(task: Task, python: str) -> Figures:
+    """Return the speed of the peer of ``task``, which ``python`` has."""
+    words = {"env": task.env, "warm_up": WARM_UP, "updates": UPDATES, "settings": dict(task.settings)}
+    command = [python, "-W", "ignore", str(PEERS), task.peer, json.dumps(words)]
+    trained = run_command(command, TIMEOUT_S, USERS_ENVIRONMENT | {"OMP_NUM_THREADS": "1"})[0].fields
+    return _figures(trained["updates"], trained["seconds"], trained["cpu_s"])
+
+
+def compare(task: Task, python: str, repeats: int, table: Table) -> None:
+    """Add a line for each program of ``task``: the medians, and rlexp's divided by them."""
+    turns: dict[str, Callable[[], Figures]] = {
+        "rlexp": partial(in_own_process, TIMEOUT_S, train_rlexp, task.env, task.config)
+    }
+    if _is_installed(python, task.package):
+        turns[task.peer] = partial(measure_peer, task, python)
+    else:
+        print(f"{task.package} is not installed, left out", file=sys.stderr)
+    measured = in_turns(turns, repeats)
+    medians = {
+        name: {key: median_of([run[key] for run in runs]) or 0.0 for key in runs[0]} for name, runs in measured.items()
+    }
+    for name, speed in medians.items():
+        wall, cpu = (medians["rlexp"][key] / speed[key] for key in ("updates_per_s", "updates_per_cpu_s"))
+        table.add({"task": task.name, "program": name, **speed, "ratio": wall, "cpu_ratio": cpu})
+
+
+def _figures(updates: float, seconds: float, cpu_s: float) -> Figures:
+    return {"updates_per_s": updates / seconds, "updates_per_cpu_s": updates / cpu_s}
+
+
+def _is_installed(python: str, package: str) -> bool:
+    command = [python, "-c", f"import importlib.util; assert importlib.util.find_spec({package!r})"]
+    return subprocess.run(command, capture_output=True, check=False, timeout=TIMEOUT_S).returncode == 0
+
+
+def main() -> None:
+    parser = options(__doc__, repeats=5)
+    names = [task.name for task in TASKS]
+    parser.add_argument("--tasks", nargs="*", choices=names, default=names, help="what is trained")
+    for peer in ("sb3", "srl"):
+        parser.add_argument(f"--{peer}", default=sys.executable, metavar="PYTHON", help=f"a Python that has {peer}")
+    args = parser.parse_args()
+    unwind_on_sigterm()
+    print(conditions(), file=sys.stderr)
+    table = Table(COLUMNS, args.json)
+    for task in TASKS:
+        if task.name in args.tasks:
+            compare(task, getattr(args, task.peer), args.repeats, table)
+
+
+if __name__ == "__main__":
+    main()
