@@ -1,10 +1,11 @@
 """Trains Stable-Baselines3's DQN on the tasks of docs/results.md, one run for each seed, and writes what compare reads.
 
-Settings are those of rl-baselines3-zoo (hyperparams/dqn.yml), where it has the env. For Pendulum, whose actions
-are continuous, it has none: those are the settings of experiments/pendulum-dqn.yaml, and the torque is one of five
-as there. One process, one thread. Beside the env that is trained in, 20 greedy episodes are played now and then in
-one with other seeds; the last ones are those of the final weights. Their seconds are not counted. Each folder
-OUT/TASK-SEED has `result.json` and `params.json` in RLlib's form: `rlexp compare sb3=OUT/acrobot-*` reads them.
+Settings are those of rl-baselines3-zoo (hyperparams/dqn.yml), where it has the env. It has none for Pendulum, whose
+actions are continuous, and for Taxi: those are the settings of experiments/pendulum-dqn.yaml and taxi-dqn.yaml, and
+the torque is one of five as there; `taxi-hidden` has a hidden layer. One process, one thread. Now and then 20 greedy
+episodes are played in an env with other seeds, the last ones with the final weights; their seconds are not counted.
+Each folder OUT/TASK-SEED has `result.json` and `params.json` in RLlib's form: `rlexp compare sb3=OUT/acrobot-*`
+reads them.
 
     python benchmarks/sb3_dqn.py TASK [--seeds 0 1 2] [--out results/sb3] [--evaluations 10]
 """
@@ -46,6 +47,19 @@ class Task:
     """Into how many actions a continuous one is divided."""
 
 
+_TAXI: Final[Settings] = {
+    "learning_rate": 0.05,
+    "batch_size": 128,
+    "buffer_size": 50_000,
+    "learning_starts": 1000,
+    "gamma": 0.99,
+    "target_update_interval": 1000,
+    "train_freq": 8,
+    "gradient_steps": 1,
+    "exploration_fraction": 20_000 / 150_000,
+    "exploration_final_eps": 0.02,
+    "net_arch": [],
+}
 _ACROBOT: Final[Settings] = {
     "learning_rate": 6.3e-4,
     "batch_size": 128,
@@ -114,6 +128,8 @@ TASKS: Final[Mapping[str, Task]] = {
         },
         torques=5,
     ),
+    "taxi": Task("Taxi-v4", 150_000, _TAXI),
+    "taxi-hidden": Task("Taxi-v4", 150_000, {**_TAXI, "learning_rate": 1e-3, "net_arch": [64]}),
 }
 
 

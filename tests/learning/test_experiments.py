@@ -19,6 +19,7 @@ QUICK = [file for file in EXPERIMENTS if file not in ATARI]
 GOALS = {
     "acrobot-apex": -120,
     "acrobot-dqn": -120,
+    "cartpole-dqn-50k": 250,
     "halfcheetah-ppo": 1400,
     "lunarlander-apex": 200,
     "lunarlander-dqn": 200,

@@ -170,7 +170,7 @@ def is_of_ale(env: str) -> bool:
 
 
 def is_minatar(env: str) -> bool:
-    """Return whether an id is one of the package MinAtar: games of 10x10 pixels. Version 1 leaves out actions without effect."""
+    """Return whether an id is one of the package MinAtar: games of 10x10 pixels."""
     return _MINATAR.fullmatch(env) is not None
 
 
