@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 from functools import cache
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlexp.config.keys.entry_points import PackageEntry
-from rlexp.config.keys.env_ids import ENVPOOL, ONE_AGENT, brought_by, is_minigrid, is_of_ale, several_agents
+from rlexp.config.keys.env_ids import ENVPOOL, ONE_AGENT, brought_by, is_minatar, is_minigrid, is_of_ale, several_agents
 from rlexp.config.keys.env_packages import GROUP
 from rlexp.errors import UsageError
 from rlexp.user_code import classes
@@ -112,6 +113,8 @@ def _register_package(env_id: str) -> None:
     """Import the package that registers an id, where one is known; raises UsageError where that is missing."""
     if is_of_ale(env_id):
         _register_ale_ids(env_id)
+    elif is_minatar(env_id):
+        _register_minatar_ids(env_id)
     elif is_minigrid(env_id):
         try:
             importlib.import_module("minigrid")
@@ -127,3 +130,16 @@ def _register_ale_ids(env_id: str) -> None:
     except ImportError as error:
         message = f"env {env_id} needs the Arcade Learning Environment: {error}"
         raise UsageError(message, "pip install 'rlexp[atari]'") from error
+
+
+def _register_minatar_ids(env_id: str) -> None:
+    """Let MinAtar register its games: Gymnasium asks packages no more; raises UsageError where it is missing."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # it warns that pictures need seaborn, by a bare except around its import
+    try:
+        importlib.import_module("minatar.gym").register_envs()
+    except ImportError as error:
+        raise UsageError(f"env {env_id} needs MinAtar: {error}", "pip install 'rlexp[minatar]'") from error
+    finally:
+        root.setLevel(level)

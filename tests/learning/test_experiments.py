@@ -14,8 +14,24 @@ from tests.learning.commands import REPOSITORY, rlexp
 FILES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
 EXPERIMENTS = [file for file in FILES if "\n  search:" not in file.read_text(encoding="utf-8")]
 ATARI = [file for file in EXPERIMENTS if "NoFrameskip-v4" in file.read_text(encoding="utf-8")]
+MINATAR = [file for file in EXPERIMENTS if file.stem.startswith("minatar-")]
 QUICK = [file for file in EXPERIMENTS if file not in ATARI]
-GOALS = {"pendulum-dqn": -200, "halfcheetah-ppo": 1400}
+GOALS = {
+    "acrobot-apex": -120,
+    "acrobot-dqn": -120,
+    "cartpole-dqn-50k": 250,
+    "halfcheetah-ppo": 1400,
+    "lunarlander-apex": 200,
+    "lunarlander-dqn": 200,
+    "minatar-dqn": 3,
+    "minatar-rainbow": 2,
+    "mountaincar-apex": -125,
+    "mountaincar-dqn": -125,
+    "pendulum-apex": -200,
+    "pendulum-dqn": -200,
+    "taxi-apex": 6,
+    "taxi-dqn": 6,
+}
 """Rewards to be reached by experiments that stop after a number of steps; others stop when they reach theirs."""
 
 
@@ -32,6 +48,8 @@ def test_is_planned_without_a_notice(file: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.parametrize("file", QUICK, ids=lambda file: file.stem)
 def test_reaches_its_goal(file: Path, tmp_path: Path) -> None:
+    if file in MINATAR:
+        pytest.importorskip("minatar")
     done = rlexp("run", file, "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run/run.json").read_text())

@@ -82,6 +82,7 @@ _ALE = re.compile(r"ALE/(?P<game>\w+?)(?P<ram>-ram)?-v5")
 _ATARI = re.compile(r"(?P<game>\w+?)(?P<ram>-ram)?(?P<speed>NoFrameskip|Deterministic)?-v(?P<version>[04])")
 _TASK = re.compile(r"(?P<task>\w+)-v[123]")
 _DOTTED_CLASS = re.compile(r"(?P<module>[a-z_]\w*(\.\w+)*)\.(?P<cls>[A-Z]\w*)", re.ASCII)
+_MINATAR = re.compile(r"MinAtar/(Asterix|Breakout|Freeway|Seaquest|SpaceInvaders)-v[01]")
 _MINIGRID = re.compile(r"(MiniGrid|BabyAI)-\w[\w-]*-v[0-9]+", re.ASCII)
 ENVPOOL: Final = "envpool:"
 """Begins the names of EnvPool's tasks: ``envpool:Pong-v5``."""
@@ -158,7 +159,7 @@ def brought_by(env: str) -> PackageEntry | None:
 
 
 def _needs_no_entry_point(env: str) -> bool:
-    return env in GYMNASIUM_IDS or ":" in env or is_of_ale(env) or is_minigrid(env)
+    return env in GYMNASIUM_IDS or ":" in env or is_of_ale(env) or is_minatar(env) or is_minigrid(env)
 
 
 def is_of_ale(env: str) -> bool:
@@ -166,6 +167,11 @@ def is_of_ale(env: str) -> bool:
     found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
     is_game = bool(found and found["game"] in ATARI_GAMES) and "Deterministic" not in env
     return is_game and env not in LATER_VERSIONS and env not in GYMNASIUM_IDS  # Blackjack is a game of both
+
+
+def is_minatar(env: str) -> bool:
+    """Return whether an id is one of the package MinAtar: games of 10x10 pixels."""
+    return _MINATAR.fullmatch(env) is not None
 
 
 def is_minigrid(env: str) -> bool:
@@ -199,6 +205,8 @@ def package_of(env: str) -> Package | None:
         return Package("mujoco", "rlexp[mujoco]")
     if env.startswith(ENVPOOL):
         return Package("envpool", "rlexp[envpool]")
+    if is_minatar(env):
+        return Package("minatar", "rlexp[minatar]")
     if is_minigrid(env):
         return Package("minigrid", "rlexp[minigrid]")
     if env.startswith(("phys2d/", "tabular/")):

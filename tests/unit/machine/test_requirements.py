@@ -130,6 +130,7 @@ def test_imported_module_that_does_not_exist_is_named(folder: Path) -> None:
         ("phys2d/CartPole-v1", "jax"),
         ("MiniGrid-Empty-5x5-v0", "minigrid"),
         ("BabyAI-GoToObj-v0", "minigrid"),
+        ("MinAtar/Breakout-v1", "minatar"),
         ("envpool:Pong-v5", "envpool"),
     ],
 )
