@@ -14,7 +14,7 @@ Outputs = Mapping[str, Array]
 """What a policy computed for observations ``[M, ...]``, as columns ``[M, ...]`` by name, beside their actions."""
 
 
-class SharedWeights(dict[str, Array]):
+class LiveWeights(dict[str, Array]):
     """Weights in their learner's own memory: every update changes them, in the thread of those who act with them.
 
     Who is given them may act with them as they are, or copy them as any others. They are given again after each
@@ -113,10 +113,10 @@ class Learner(Protocol):
 
 
 @runtime_checkable
-class SharingLearner(Learner, Protocol):
+class HasLiveWeights(Learner, Protocol):
     """A learner whose weights others can read in its own memory."""
 
-    def shared_weights(self) -> SharedWeights | None:
+    def live_weights(self) -> LiveWeights | None:
         """Return the same object at each call; None where NumPy cannot read the memory that they are in."""
         ...
 

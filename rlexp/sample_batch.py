@@ -175,6 +175,11 @@ class FrameRows:
         """Rows."""
         return len(self.rows)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns and frames."""
+        return self.rows.nbytes + int(self.frames.nbytes)
+
     def slice(self, start: int, stop: int) -> FrameRows:
         """Return rows ``start`` to ``stop`` (exclusive), with all frames."""
         return replace(self, rows=self.rows.slice(start, stop))

@@ -19,7 +19,7 @@ from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, r
 from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.agents.stall_watch import StallWatch
 from rlexp.agents.trial_callbacks import end_iteration, trial_callbacks
-from rlexp.agents.workers import MakeSpec, WorkerParts, place_workers, worker_spec
+from rlexp.agents.workers import MakeSpec, WorkerLinks, WorkerParts, place_workers, worker_spec
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
@@ -125,12 +125,12 @@ class Agent(ABC, Generic[ConfigT]):
         """The trial's own workers, and the seats of those who join it."""
         return num_players_of(self.config, self.board)
 
-    def place_workers(self, queue_depth: int, max_weight_sync_delay: int) -> SampleSource:
-        """Place the rollout workers; the arguments are those of ``RemoteWorkers``. With a board they may be none."""
+    def place_workers(self, links: WorkerLinks) -> SampleSource:
+        """Place the rollout workers; with a board they may be none."""
         if self.board is not None and self.config.num_workers == 0:
             return self.with_board(None)
         workers = self.pool, self.config, self.spec_maker(), self.stream_seed
-        return self.with_board(place_workers(*workers, queue_depth, max_weight_sync_delay))
+        return self.with_board(place_workers(*workers, links))
 
     def with_board(self, own: SampleSource | None) -> SampleSource:
         """Return ``own`` workers together with the actors that join, where there is a board."""

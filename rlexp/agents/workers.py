@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rlexp.agents.observation_filters import ObservationFilters
@@ -17,8 +17,18 @@ from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.user_callbacks import callback_classes
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import MakePolicy, RewardLimits, RolloutConfig, RowWriter, WorkerSpec
+from rlexp.rollout.worker_spec import (
+    EACH_ALONE,
+    MakePolicy,
+    MessageLimits,
+    RewardLimits,
+    RolloutConfig,
+    RowWriter,
+    WorkerSpec,
+)
 from rlexp.seeding import derive_seed
+from rlexp.shared_memory.segment import Segment
+from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, Resources, TaskPool
 
 
@@ -39,27 +49,43 @@ MakeSpec = Callable[[int, int, int | None], WorkerSpec]
 """Both are called with a worker's index, its seed, and the threads of its forward passes (None: as in this process)."""
 
 
-def place_workers(
-    pool: TaskPool, config: CommonConfig, make_spec: MakeSpec, seed: int, queue_depth: int, max_weight_sync_delay: int
-) -> SampleSource:
-    """Return the workers of ``config``; with ``num_workers: 0`` one works in this thread.
+@dataclass(frozen=True)
+class WorkerLinks:
+    """How a source is linked to its workers, where these have processes of their own."""
 
-    Each of the others has up to ``queue_depth`` sample calls in flight, and gets newer weights once it has
-    sampled ``max_weight_sync_delay`` env steps with its own.
-    """
+    queue_depth: int
+    """Sample calls in flight per worker."""
+    max_weight_sync_delay: int
+    """Env steps that a worker samples before it gets newer weights."""
+    shares_weights: bool = False
+    """Whether workers on this machine read weights from shared memory, where the system has it: once they are due,
+    instead of with their next call."""
+    message: MessageLimits = EACH_ALONE
+    """Which fragments such a worker sends together."""
+
+
+def place_workers(
+    pool: TaskPool, config: CommonConfig, make_spec: MakeSpec, seed: int, links: WorkerLinks
+) -> SampleSource:
+    """Return the workers of ``config``; with ``num_workers: 0`` one works in this thread."""
     if config.num_workers == 0:
         return LocalWorkers(pool, [RolloutWorker(make_spec(0, seed, None))])
     bundles = bundles_of(config)
+    delay = links.max_weight_sync_delay
+    shares_weights = links.shares_weights and Segment.can_be_created()
+    shared_weights = SharedWeights(config.num_workers, delay) if shares_weights else None
 
     def place(index: int, attempt: int) -> Actor[RolloutWorker]:
         # A worker's replacement does not play its predecessor's episodes again.
         own_seed = derive_seed(seed, "attempt", attempt) if attempt else seed
         spec = make_spec(index, own_seed, config.num_threads_per_worker or 1)
+        if shared_weights is not None:
+            spec = replace(spec, weights=shared_weights.reader(index), message=links.message)
         return pool.place(f"worker-{index}", worker_resources(config, bundles, index), RolloutWorker, spec)
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
     fleet = Fleet(pool, place, config.num_workers, limits, RunningClock())
-    return RemoteWorkers(pool, fleet, queue_depth, max_weight_sync_delay)
+    return RemoteWorkers(pool, fleet, links.queue_depth, delay, shared_weights)
 
 
 def worker_resources(config: CommonConfig, bundles: Bundles, index: int) -> Resources:

@@ -11,7 +11,7 @@ from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
-from rlexp.policy import Learner, SharedWeights, SharingLearner, Weights
+from rlexp.policy import Learner, LiveWeights, HasLiveWeights, Weights
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
@@ -62,7 +62,7 @@ class SyncReplayOptimizer:
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
         self._last_stats: Mapping[str, float] = {}
-        self._shared_weights = _shared_weights(learner, source)
+        self._live_weights = _live_weights(learner, source)
 
     @property
     def num_updates(self) -> int:
@@ -172,11 +172,11 @@ class SyncReplayOptimizer:
             self._source.publish(self._learner.num_updates, self._newest_weights())
 
     def _newest_weights(self) -> Weights:
-        return self._learner.get_weights() if self._shared_weights is None else self._shared_weights
+        return self._learner.get_weights() if self._live_weights is None else self._live_weights
 
 
-def _shared_weights(learner: Learner, source: SampleSource) -> SharedWeights | None:
+def _live_weights(learner: Learner, source: SampleSource) -> LiveWeights | None:
     """Return the weights in the learner's own memory where the workers act in its thread: between two updates."""
-    if isinstance(source, LocalWorkers) and isinstance(learner, SharingLearner):
-        return learner.shared_weights()
+    if isinstance(source, LocalWorkers) and isinstance(learner, HasLiveWeights):
+        return learner.live_weights()
     return None

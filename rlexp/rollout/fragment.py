@@ -127,3 +127,5 @@ class SampleInfo:
     """Moments of the raw observations, where there is a filter."""
     shard: int | None = None
     """The replay shard for which the rows were written already; None: they may go to any."""
+    num_weight_reads: int | None = None
+    """How often the worker itself has read newer weights from shared memory for them; None: it is sent weights."""

@@ -43,6 +43,16 @@ def join_infos(infos: Sequence[SampleInfo]) -> SampleInfo:
     )
 
 
+def join_reports_of_worker(infos: Sequence[SampleInfo]) -> SampleInfo:
+    """Return one report about fragments of one worker, with what it observed and how often it read weights."""
+    reads = [info.num_weight_reads for info in infos if info.num_weight_reads is not None]
+    return replace(
+        join_infos(infos),
+        observed=join_observed(infos).get(infos[0].worker_index),
+        num_weight_reads=sum(reads) if reads else None,
+    )
+
+
 def join_observed(infos: Sequence[SampleInfo]) -> dict[int, Moments]:
     """Return by worker what was observed in all of ``infos``."""
     observed: dict[int, list[Moments]] = {}

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import TrialError
-from rlexp.policy import Outputs, Policy, SharedWeights, Weights
+from rlexp.policy import Outputs, Policy, LiveWeights, Weights
 from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
 from rlexp.rollout.filters import MeanStdFilter, Moments
@@ -263,7 +263,7 @@ class RecordingAhead:
         return recording
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        if isinstance(weights, SharedWeights):  # the learner goes on while the thread acts
+        if isinstance(weights, LiveWeights):  # the learner goes on while the thread acts
             weights = {name: array.copy() for name, array in weights.items()}
         self._changes.append(self._thread.submit(self._recorder.set_weights, version, weights))
 

@@ -14,6 +14,7 @@ from rlexp.rollout.source import Sample
 from rlexp.rollout.turns import Turns
 from rlexp.rollout.weight_syncs import WeightSyncs
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
 
 
@@ -23,17 +24,27 @@ class RemoteWorkers:
     What a step costs depends on what has completed, not on the number of workers.
     """
 
-    def __init__(self, pool: TaskPool, fleet: Fleet, queue_depth: int, max_weight_sync_delay: int) -> None:
+    def __init__(
+        self,
+        pool: TaskPool,
+        fleet: Fleet,
+        queue_depth: int,
+        max_weight_sync_delay: int,
+        shared_weights: SharedWeights | None = None,
+    ) -> None:
         """Weights go to a worker once it has sampled ``max_weight_sync_delay`` env steps since its last ones.
 
-        With 0, newer weights always go to each worker before its next call.
+        With 0, newer weights always go to each worker before its next call. A worker whose first report says that it
+        reads ``shared_weights``, which this owns, is sent none from then on.
         """
         self.num_weight_syncs = 0
         self._pool = pool
         self._fleet = fleet
         self._lane = Lane(pool, num_returns=2)
         self._updates = Lane(pool)
-        self._published: tuple[int, Ref[Weights]] | None = None
+        self._shared_weights = shared_weights
+        self._published: tuple[int, Weights] | None = None
+        self._sent: Ref[Weights] | None = None
         self._filter: Ref[Moments] | None = None
         self._turns = Turns(queue_depth)
         self._syncs = WeightSyncs(max_weight_sync_delay)
@@ -64,10 +75,12 @@ class RemoteWorkers:
         return self._pool.wait(timeout)
 
     def weights_wanted(self) -> bool:
-        return self._syncs.has_due
+        return self._syncs.has_due or (self._shared_weights is not None and self._shared_weights.is_wanted)
 
     def publish(self, version: int, weights: Weights) -> None:
-        self._published = (version, self._pool.put(weights))
+        if self._shared_weights is not None:
+            self._shared_weights.publish(version, weights)
+        self._published, self._sent = (version, weights), None
         self._syncs.published()
 
     def set_filter(self, moments: Moments) -> None:
@@ -89,6 +102,8 @@ class RemoteWorkers:
         for worker in self._fleet:
             self._forget(worker)
         self._fleet.stop()
+        if self._shared_weights is not None:
+            self._shared_weights.close()
 
     def _sample_of(self, call: Completed[RolloutWorker, SampleInfo]) -> Sample | None:
         """Return what a completed call has brought; None if its worker was lost by it, or before."""
@@ -101,8 +116,15 @@ class RemoteWorkers:
             self._replace(call.actor, error)
             return None
         self._fleet.delivered(call.actor)
-        self._syncs.sampled(call.actor, info.num_env_steps)
+        self._count_sync(call.actor, info)
         return Sample(call.refs[0], info)
+
+    def _count_sync(self, worker: Actor[RolloutWorker], info: SampleInfo) -> None:
+        if info.num_weight_reads is None:
+            self._syncs.sampled(worker, info.num_env_steps)
+            return
+        self._syncs.reads(worker)
+        self.num_weight_syncs += info.num_weight_reads
 
     def _check_updates(self) -> None:
         """Replace workers that could not take their weights or filter: they would act with old ones."""
@@ -142,12 +164,13 @@ class RemoteWorkers:
         self._syncs.remove(worker)
 
     def _send_weights(self) -> None:
-        """Send the newest weights to each worker that is due, before its next call."""
+        """Send the newest weights to each worker that is due, before its next call; they are put once."""
         if self._published is None:
             return
         version, weights = self._published
         for worker in self._syncs.take(version):
-            self._updates.submit(worker, RolloutWorker.set_weights, version, weights)
+            self._sent = self._sent or self._pool.put(weights)
+            self._updates.submit(worker, RolloutWorker.set_weights, version, self._sent)
             self.num_weight_syncs += 1
 
     def _ask(self, num_steps_sampled: int, wanted: float) -> None:

@@ -1,4 +1,4 @@
-"""WeightSyncs: which of many workers are due for newer weights."""
+"""WeightSyncs: which of the workers that are sent weights are due for newer ones."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class WeightSyncs:
         self._due: dict[Worker, None] = {}
         # Those that may be sent the newest weights: looked at once for each version, not at each step.
         self._candidates: dict[Worker, None] = {}
+        self._reading: set[Worker] = set()
 
     @property
     def has_due(self) -> bool:
@@ -39,6 +40,14 @@ class WeightSyncs:
         self._version_of.pop(worker, None)
         self._due.pop(worker, None)
         self._candidates.pop(worker, None)
+        self._reading.discard(worker)
+
+    def reads(self, worker: Worker) -> None:
+        """Learn that ``worker`` reads weights from shared memory when it is due: it is sent none from now on."""
+        if worker not in self._reading:
+            self._reading.add(worker)
+            self._due.pop(worker, None)
+            self._candidates.pop(worker, None)
 
     def sampled(self, worker: Worker, num_env_steps: int) -> None:
         """Count env steps that ``worker`` has sampled."""
@@ -53,7 +62,8 @@ class WeightSyncs:
     def lost(self, worker: Worker) -> None:
         """Learn that weights did not reach ``worker``: it is sent some again."""
         self._version_of.pop(worker, None)
-        self._candidates[worker] = None
+        if worker not in self._reading:
+            self._candidates[worker] = None
 
     def take(self, version: int) -> list[Worker]:
         """Return the workers to which weights of ``version`` are sent now, as if they had them."""

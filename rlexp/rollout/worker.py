@@ -23,9 +23,10 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
+from rlexp.rollout.joined_rows import join_reports_of_worker, join_rows
 from rlexp.rollout.recorder import ENV, FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
-from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
+from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames
 from rlexp.seeding import derive_seed
 
 
@@ -38,6 +39,7 @@ class RolloutWorker:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
+        self._weights = None if spec.weights is None else spec.weights.open()
         self._policy = spec.make_policy()
         env = spec.make_env()
         self._accumulator = _make_accumulator(spec, env.num_envs)
@@ -50,10 +52,15 @@ class RolloutWorker:
         self._recorder: Recorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        """Act with ``weights`` from the next fragment on; ``version`` counts the learner's updates behind them."""
-        self._recorder.set_weights(version, weights)
-        if not self._policy_acts:
-            self._policy.set_weights(weights)
+        """Act with ``weights`` from the next fragment on; ``version`` counts the learner's updates behind them.
+
+        They are ignored where the worker has read newer ones from shared memory meanwhile.
+        """
+        if self._weights is not None:
+            if version <= self._weights.version:
+                return
+            self._weights.given(version)
+        self._act_with(version, weights)
 
     def set_filter(self, moments: Moments) -> None:
         """Standardise observations by ``moments`` of all workers from the next fragment on."""
@@ -63,25 +70,21 @@ class RolloutWorker:
         """Step every env ``fragment_length`` times; return the complete transitions and a report about them.
 
         With ``batch_mode: complete_episodes`` again and again, until as many steps of whole episodes are
-        there. ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules.
+        there. ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules. Where the
+        worker reads weights itself, it may do all this several times and return everything together.
         """
-        recordings: list[Recording] = []
-        batch, folding_s = None, 0.0
-        while batch is None:
-            recording = self._recorder.record(num_steps_sampled)
-            num_steps_sampled += recording.num_env_steps
-            recordings.append(recording)
-            started = time.perf_counter()
-            fragment = recording.fragment
-            batch = self._accumulator.push(fragment if self._packer is None else self._packer.pack(fragment))
-            folding_s += time.perf_counter() - started
-        started = time.perf_counter()
-        rows = self._postprocessed(batch)
-        folding_s += time.perf_counter() - started
-        sent: SentRows = rows
-        if self._spec.row_writer is not None and isinstance(rows, SampleBatch):
-            sent = self._spec.row_writer.write(rows)
-        return sent, self._info(sent, recordings, SampleTime(folding_s, folding_s=folding_s))
+        started, num_bytes = time.perf_counter(), 0
+        parts: list[SampleBatch | FrameRows] = []
+        infos: list[SampleInfo] = []
+        while not parts or self._may_gather(len(parts), num_bytes, time.perf_counter() - started):
+            rows, info = self._sample_once(num_steps_sampled)
+            num_steps_sampled += info.num_env_steps
+            num_bytes += rows.nbytes
+            parts.append(rows)
+            infos.append(info)
+        if len(parts) == 1:
+            return self._sent(parts[0], infos[0])
+        return self._sent(join_rows(parts), join_reports_of_worker(infos))
 
     def state(self) -> dict[str, Any] | None:
         """Return all that the next call of ``sample`` depends on but weights; None where that cannot be read.
@@ -111,6 +114,51 @@ class RolloutWorker:
         """End what is in progress and close the envs; idempotent."""
         self._recorder.stop()
 
+    def _act_with(self, version: int, weights: Weights) -> None:
+        self._recorder.set_weights(version, weights)
+        if not self._policy_acts:
+            self._policy.set_weights(weights)
+
+    def _may_gather(self, num_fragments: int, num_bytes: int, seconds: float) -> bool:
+        return self._weights is not None and self._spec.message.have_room(num_fragments, num_bytes, seconds)
+
+    def _sample_once(self, num_steps_sampled: int) -> tuple[SampleBatch | FrameRows, SampleInfo]:
+        """Return the rows of the next fragment, or of the next whole episodes, and a report about them."""
+        num_weight_reads = self._read_weights()
+        recordings: list[Recording] = []
+        batch, folding_s = None, 0.0
+        while batch is None:
+            recording = self._recorder.record(num_steps_sampled)
+            num_steps_sampled += recording.num_env_steps
+            recordings.append(recording)
+            started = time.perf_counter()
+            fragment = recording.fragment
+            batch = self._accumulator.push(fragment if self._packer is None else self._packer.pack(fragment))
+            folding_s += time.perf_counter() - started
+        started = time.perf_counter()
+        rows = self._postprocessed(batch)
+        folding_s += time.perf_counter() - started
+        info = self._info(rows, recordings, SampleTime(folding_s, folding_s=folding_s))
+        if self._weights is None:
+            return rows, info
+        self._weights.sampled(info.num_env_steps)
+        return rows, replace(info, num_weight_reads=num_weight_reads)
+
+    def _read_weights(self) -> int:
+        """Act with newer weights, if the worker reads them itself and is due; return how many versions it took."""
+        weights = None if self._weights is None else self._weights.take()
+        if self._weights is None or weights is None:
+            return 0
+        self._act_with(self._weights.version, weights)
+        return 1
+
+    def _sent(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> tuple[SentRows, SampleInfo]:
+        """Return what travels: the rows, or where they were written; and the report about them."""
+        if self._spec.row_writer is None or not isinstance(rows, SampleBatch):
+            return rows, info
+        written = self._spec.row_writer.write(rows)
+        return written, replace(info, shard=written.shard)
+
     def _postprocessed(self, batch: SampleBatch) -> SampleBatch | FrameRows:
         """Return the rows to send; a policy that needs their observations gets them laid out in full."""
         if self._packer is None:
@@ -122,17 +170,16 @@ class RolloutWorker:
         frame_ids = {obs: (ids, sent.rows[ids]) for obs, ids in FRAME_IDS_OF.items() if ids in sent.rows}
         return replace(sent, rows=rows.exchange(frame_ids))
 
-    def _info(self, sent: SentRows, recordings: Sequence[Recording], folding: SampleTime) -> SampleInfo:
+    def _info(self, rows: SampleBatch | FrameRows, recordings: Sequence[Recording], folding: SampleTime) -> SampleInfo:
         observed = [recording.observed for recording in recordings if recording.observed is not None]
         return SampleInfo(
             worker_index=self._spec.index,
-            num_rows=sent.count,
+            num_rows=rows.count,
             num_env_steps=sum(recording.num_env_steps for recording in recordings),
             episodes=Episodes.join([recording.episodes for recording in recordings]),
             weights_version=recordings[-1].weights_version,
             time=SampleTime.sum([*(recording.time for recording in recordings), folding]),
             observed=reduce(Moments.merged, observed) if observed else None,
-            shard=sent.shard if isinstance(sent, WrittenRows) else None,
         )
 
 

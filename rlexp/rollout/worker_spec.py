@@ -13,6 +13,7 @@ from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.user_callbacks import CallbackClasses
 from rlexp.sample_batch import SampleBatch, WrittenRows
+from rlexp.shared_memory.weights import WeightsHandle
 
 MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
 MakePolicy = Callable[[], Policy]
@@ -48,6 +49,29 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class MessageLimits:
+    """When fragments go together: another one is recorded first, unless all would exceed one of these limits."""
+
+    num_fragments: int = 1
+    """1: each goes alone."""
+    num_bytes: int = 0
+    """Of the rows of all."""
+    seconds: float = 0.0
+    """In which all were recorded."""
+
+    def have_room(self, num_fragments: int, num_bytes: int, seconds: float) -> bool:
+        """Return whether another fragment like ``num_fragments``, which took so many bytes and seconds, may join."""
+        if num_fragments >= self.num_fragments:
+            return False
+        growth = (num_fragments + 1) / num_fragments
+        return growth * num_bytes <= self.num_bytes and growth * seconds <= self.seconds
+
+
+EACH_ALONE = MessageLimits()
+"""Every fragment is a message of its own."""
+
+
+@dataclass(frozen=True)
 class WorkerSpec:
     """One rollout worker. It can be pickled, as its functions are those of modules."""
 
@@ -63,3 +87,7 @@ class WorkerSpec:
     """What writes its transitions into replay; None: they are sent."""
     callbacks: CallbackClasses | None = None
     """The user's classes with hooks for its episodes; None: there are none."""
+    weights: WeightsHandle | None = None
+    """Where the newest weights are, if its process can reach that memory; None: it is sent weights."""
+    message: MessageLimits = EACH_ALONE
+    """Which fragments it sends together, if it reads weights itself: those that it is sent wait for its calls."""

@@ -14,7 +14,7 @@ from rlexp.rollout.source import Sample, SampleSource
 from rlexp.task_pool import InlineTaskPool
 from tests.doubles.scripted import ScriptedSource, rows
 from tests.unit.rollout.test_gatherer import gathered
-from tests.unit.rollout.test_sample_sources import local, remote
+from tests.unit.rollout.test_sample_sources import local, reading, remote
 
 Make = Callable[[InlineTaskPool], SampleSource]
 POLLS = 3
@@ -27,13 +27,13 @@ def scripted(pool: InlineTaskPool) -> ScriptedSource:
     return source
 
 
-@pytest.fixture(params=[local, remote, gathered, scripted])
+@pytest.fixture(params=[local, remote, reading, gathered, scripted])
 def make(request: pytest.FixtureRequest) -> Make:
     found: Make = request.param
     return found
 
 
-@pytest.fixture(params=[local, remote, gathered])
+@pytest.fixture(params=[local, remote, reading, gathered])
 def of_two_workers(request: pytest.FixtureRequest) -> SampleSource:
     made: SampleSource = request.param(InlineTaskPool())
     return made

@@ -33,6 +33,7 @@ FLOORS = {
     "machine": 2,
     "checkpoint": 1,
     "metrics": 1,
+    "shared_memory": 1,
     "task_pool": 1,
     "transport": 1,
     "user_code": 1,

@@ -35,10 +35,11 @@ from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
+from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from tests.doubles.policies import CountingPolicy, own_number
 from tests.doubles.scripted import ScriptedLearner
@@ -60,6 +61,9 @@ SLOW_GATHERED = pytest.param(GATHERED, marks=pytest.mark.cluster_slow)
 NUM_WORKERS = 3
 NUM_ENVS = 4
 QUEUE_DEPTH = 2
+SYNC_DELAY = 100
+TOGETHER = MessageLimits(num_fragments=3, num_bytes=100_000, seconds=1.0)
+"""With ACTORS workers read weights from shared memory, and send several fragments at once; else they are sent them."""
 FRAGMENT = 10
 MOST_WAITING = NUM_WORKERS * NUM_ENVS * (N_STEP - 1)
 """At most n - 1 steps of each env still wait for their successors."""
@@ -116,8 +120,8 @@ REPLAY = ReplayConfig(
 class CountedWorkers(RemoteWorkers):
     """Remembers how many env steps came from each worker."""
 
-    def __init__(self, pool: TaskPool, fleet: Fleet) -> None:
-        super().__init__(pool, fleet, queue_depth=QUEUE_DEPTH, max_weight_sync_delay=100)
+    def __init__(self, pool: TaskPool, fleet: Fleet, shared_weights: SharedWeights | None) -> None:
+        super().__init__(pool, fleet, QUEUE_DEPTH, SYNC_DELAY, shared_weights)
         self.num_steps_of: Counter[int] = Counter()
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
@@ -143,6 +147,7 @@ class Pipeline:
         self.pool = pool
         self.replay = replay
         self.shared: SharedReplay | None = None
+        self.weights = SharedWeights(NUM_WORKERS, SYNC_DELAY) if storage == ACTORS else None
         if storage == SHARED_MEMORY:
             sizes = RingSizes(replay.capacity, NUM_WORKERS, headroom=2 * QUEUE_DEPTH * FRAGMENT * NUM_ENVS)
             self.shared = SharedReplay(num_shards, sizes)
@@ -161,11 +166,11 @@ class Pipeline:
         self.optimizer.start()
 
     def make_workers(self) -> RemoteWorkers:
-        return CountedWorkers(self.pool, Fleet(self.pool, self.place_worker, NUM_WORKERS, LIMITS))
+        return CountedWorkers(self.pool, Fleet(self.pool, self.place_worker, NUM_WORKERS, LIMITS), self.weights)
 
     def make_gatherers(self, num_shards: int) -> GatheredWorkers:
         fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, words=FleetWords("gatherer {}".format))
-        gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, max_weight_sync_delay=100)
+        gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, SYNC_DELAY)
         for index in range(num_shards):
             gathered.set_shard(index, self.shards[index])
         return gathered
@@ -175,7 +180,7 @@ class Pipeline:
             num_shards=len(self.shards),
             limits=LIMITS,
             queue_depth=QUEUE_DEPTH,
-            max_weight_sync_delay=100,
+            max_weight_sync_delay=SYNC_DELAY,
             joined_rows=2 * FRAGMENT * NUM_ENVS,
             reported_rows=4 * FRAGMENT * NUM_ENVS,
             longest_wait_s=0.5,
@@ -196,6 +201,8 @@ class Pipeline:
             index=index,
             seed=SEED + attempt,
             row_writer=self.shared.writer(index, seed=index) if self.shared else None,
+            weights=self.weights.reader(index) if self.weights else None,
+            message=TOGETHER,
         )
 
     def place_shard(self, index: int, generation: int) -> Actor[ReplayShard]:
@@ -322,6 +329,7 @@ def test_workers_act_with_newer_and_newer_weights(held: tuple[Pipeline, list[dic
     for info in pipeline.optimizer.drain_infos():
         if not isinstance(info, GatheredInfo):  # those are of several workers
             assert info.weights_version >= versions.get(info.worker_index, 0)
+            assert (info.num_weight_reads is not None) == (pipeline.weights is not None)
         versions[info.worker_index] = info.weights_version
     assert all(version > 0 for version in versions.values()), versions
 

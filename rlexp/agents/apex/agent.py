@@ -16,7 +16,7 @@ from rlexp.agents.iteration import Iteration
 from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.torch.learner_threads import LearnerThreads, trial_load
-from rlexp.agents.workers import WorkerParts
+from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.machine import available_cpus
@@ -35,9 +35,17 @@ from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.source import SampleSource
+from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits
 from rlexp.sample_batch import num_frames
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources, trial_group
+
+FRAGMENTS_OF_MESSAGE = 4
+"""Fragments that a worker sends at once, at most: each message costs the driver and the worker a millisecond each."""
+BYTES_OF_MESSAGE = 96_000
+"""Of rows that Ray returns with its answer: beyond 100 kB they go through its object store, which costs another one."""
+SECONDS_OF_MESSAGE = 0.02
+"""In which the fragments of a message are sampled: slow envs send each of theirs at once."""
 
 
 class ApexAgent(DQNAgent[ApexConfig]):
@@ -61,7 +69,8 @@ class ApexAgent(DQNAgent[ApexConfig]):
         self._gathered = self._place_gatherers()
         if self._gathered is not None:
             return self.with_board(self._gathered)
-        return self.place_workers(settings.sample_queue_depth, settings.max_weight_sync_delay)
+        delay, message = settings.max_weight_sync_delay, self._message_limits()
+        return self.place_workers(WorkerLinks(settings.sample_queue_depth, delay, shares_weights=True, message=message))
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         parts = super().worker_parts(worker_index, seed, num_threads)
@@ -133,6 +142,16 @@ class ApexAgent(DQNAgent[ApexConfig]):
             headroom=2 * settings.sample_queue_depth * config.fragment_length * config.num_envs_per_worker,
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
+
+    def _message_limits(self) -> MessageLimits:
+        """Return which fragments go together where sampling waits for nobody.
+
+        With an intensity workers wait for the learner, and what they have sampled in advance gets old meanwhile. A
+        ring has room for single fragments.
+        """
+        if self.config.training_intensity is not None or self._shared is not None:
+            return EACH_ALONE
+        return MessageLimits(FRAGMENTS_OF_MESSAGE, BYTES_OF_MESSAGE, SECONDS_OF_MESSAGE)
 
     def _place_gatherers(self) -> GatheredWorkers | None:
         """Return the workers behind gatherers; None where shards are in this process, which alone can add rows."""

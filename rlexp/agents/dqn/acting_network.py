@@ -11,7 +11,7 @@ from rlexp.agents.dqn.atoms import Atoms, softmax
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.models import QNetworkConfig
 from rlexp.models.numpy_q_network import NumpyQNetwork, can_be
-from rlexp.policy import SharedWeights, Weights
+from rlexp.policy import LiveWeights, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch, new
 
 Q_VALUES = "q_values"
@@ -67,11 +67,11 @@ class NumpyActingNetwork:
         self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
         self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
         self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
-        self._shared: SharedWeights | None = None
+        self._shared: LiveWeights | None = None
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
-        if not isinstance(weights, SharedWeights):
+        if not isinstance(weights, LiveWeights):
             self._shared = None
             self._network.load(weights)
         elif weights is not self._shared:

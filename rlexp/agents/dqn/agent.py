@@ -14,7 +14,7 @@ from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.agents.dqn.policies import DQNPolicies
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import emulation, learner_device
-from rlexp.agents.workers import WorkerParts
+from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models import QNetworkConfig
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
@@ -64,7 +64,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     def make_source(self) -> SampleSource:
         # The workers overlap with the update, and get its weights with their next call.
-        return self.place_workers(queue_depth=1, max_weight_sync_delay=1)
+        return self.place_workers(WorkerLinks(queue_depth=1, max_weight_sync_delay=1))
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         return self._players.parts(worker_index, seed, num_threads)

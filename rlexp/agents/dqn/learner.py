@@ -20,7 +20,7 @@ from rlexp.agents.torch.staging import LateNumbers
 from rlexp.models import QNetworkConfig
 from rlexp.models.q_network import QNetwork
 from rlexp.models.weights import load_weights
-from rlexp.policy import LearnResult, SharedWeights, Weights
+from rlexp.policy import LearnResult, LiveWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
@@ -69,7 +69,7 @@ class DQNLearner:
             self._network, self._target, self._adam, device, config.precision, config.double_q
         )
         self._by_hand = self._make_dense_gradient(network)
-        self._shared_weights = self._parameters.shared_arrays()
+        self._live_weights = self._parameters.live_arrays()
         self._noise = torch.Generator(device).manual_seed(seed)
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
@@ -108,8 +108,8 @@ class DQNLearner:
     def get_weights(self) -> Weights:
         return self._parameters.arrays()
 
-    def shared_weights(self) -> SharedWeights | None:
-        return self._shared_weights
+    def live_weights(self) -> LiveWeights | None:
+        return self._live_weights
 
     def state_dict(self) -> Mapping[str, Array]:
         state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}

@@ -16,7 +16,7 @@ from rlexp.agents.ppo.policies import PPOPolicies, actor_critic_config
 from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.agents.torch.device import learner_device
-from rlexp.agents.workers import WorkerParts
+from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.models import ActorCriticConfig
@@ -60,7 +60,7 @@ class PPOAgent(Agent[PPOConfig]):
         return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus, bundle=bundle), spec)
 
     def make_source(self) -> SampleSource:
-        return self.place_workers(self._calls_per_worker(), max_weight_sync_delay=0)
+        return self.place_workers(WorkerLinks(self._calls_per_worker(), max_weight_sync_delay=0))
 
     def _calls_per_worker(self) -> int:
         """Return how many calls of a worker may be in flight: a whole train batch while the learner learns."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.models.weights import named_weights
-from rlexp.policy import SharedWeights
+from rlexp.policy import LiveWeights
 from rlexp.sample_batch import Array
 
 BETA1, BETA2 = 0.9, 0.999
@@ -69,11 +69,11 @@ class FlatParameters:
             arrays |= {name: buffer.cpu().numpy().copy() for name, buffer in self._buffers().items()}
         return arrays
 
-    def shared_arrays(self) -> SharedWeights | None:
+    def live_arrays(self) -> LiveWeights | None:
         """Return every parameter by its name, in this memory; None where NumPy cannot read all of ``arrays`` there."""
         if self.values.device.type != "cpu" or self._has_buffers:
             return None
-        return SharedWeights(self.arrays_of(self.values))
+        return LiveWeights(self.arrays_of(self.values))
 
     def copy_from(self, other: FlatParameters) -> None:
         """Copy the weights of a network that is made alike."""

@@ -23,8 +23,8 @@ from rlexp.replay.n_step_fold import Intake, NStepConfig
 from rlexp.replay.samplers import PrioritizedSampler
 from rlexp.replay.shared.rings import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter
 from rlexp.replay.shared.rows import SharedRows
-from rlexp.replay.shared.segment import Segment, SegmentHandle
 from rlexp.sample_batch import Array, SampleBatch, WrittenRows
+from rlexp.shared_memory.segment import Segment, SegmentHandle
 
 NO_PRIORITY = np.float32(np.nan)
 """Stands in the shared memory for a first priority that was not given."""

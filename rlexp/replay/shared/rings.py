@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlexp.replay.shared.segment import Segment, SegmentHandle
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import TD_ERRORS, Array, Column, SampleBatch, WrittenRows
+from rlexp.shared_memory.fence import fence
+from rlexp.shared_memory.segment import Segment, SegmentHandle
 
 CACHE_LINE = 128
 """Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
 
-_FENCE = threading.Lock()
 FULL_TIMEOUT_S = 60.0
 """Bound of a writer's wait for room. The learner's process takes rows in several times a second."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 5e-3
@@ -79,19 +78,6 @@ class RingMemory:
         self.storage.close()
         self.td_errors = np.empty(0, np.float32)
         self.written = self.released = np.empty(0, np.int64)
-
-
-def fence() -> None:
-    """Let everything that this thread read and wrote before be done before anything that it reads or writes after.
-
-    Between rows and the counter that speaks of them. x86 needs none here, because it keeps the order of loads
-    and that of stores; other machines do not. Python has no fence, but a lock's release waits for what came
-    before, and what comes after waits for a lock's acquisition: hence one pair after the other, in this order.
-    """
-    with _FENCE:
-        pass
-    with _FENCE:
-        pass
 
 
 class RingWriter:

@@ -143,7 +143,7 @@ class StreamOf:
 
 @pytest.mark.parametrize("noisy", [True, False])
 @pytest.mark.parametrize("sees_byte_vectors", [True, False])
-def test_shared_weights_act_as_they_are_now(noisy: bool, sees_byte_vectors: bool) -> None:
+def test_live_weights_act_as_they_are_now(noisy: bool, sees_byte_vectors: bool) -> None:
     config = dataclasses.replace(config_of(), sees_byte_vectors=sees_byte_vectors)
     config = dataclasses.replace(config, head=dataclasses.replace(config.head, noisy=noisy))
     network = make_torch_network(config).eval()

@@ -9,8 +9,8 @@ import numpy as np
 from rlexp.replay.shared import RingSizes
 from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
-from rlexp.replay.shared.segment import Segment
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
+from rlexp.shared_memory.segment import Segment
 
 LONGEST_BATCH = 60
 

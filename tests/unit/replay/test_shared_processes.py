@@ -22,8 +22,8 @@ from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
-from rlexp.replay.shared.segment import Segment
 from rlexp.sample_batch import WrittenRows
+from rlexp.shared_memory.segment import Segment
 from tests.unit.replay.row_writing import check_whole, checked_rows, own_a_segment, write_for_ever
 
 SPAWN = multiprocessing.get_context("spawn")

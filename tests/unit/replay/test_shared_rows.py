@@ -16,9 +16,9 @@ from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes
 from rlexp.replay.shared.rings import RingMemory, RingWriter, SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
-from rlexp.replay.shared.segment import Segment
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
+from rlexp.shared_memory.segment import Segment
 from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(

@@ -14,12 +14,14 @@ from rlexp.policy import Weights
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from tests.doubles.policies import StepPolicy
 from tests.doubles.scripted import HeldPool
 from tests.envs import ENDLESS_ENV
 from tests.rollout_settings import fleet_of, spec_of
 from tests.sent_rows import whole
+from tests.weights_read_here import read_here
 
 R = TypeVar("R")
 FRAGMENT_LENGTH = 10
@@ -72,6 +74,15 @@ def remote(
 ) -> RemoteWorkers:
     workers: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", make_worker(index)) for index in range(num_workers)]
     return RemoteWorkers(pool, fleet_of(pool, workers), queue_depth, max_weight_sync_delay)
+
+
+def reading(pool: InlineTaskPool) -> RemoteWorkers:
+    """Return a source whose workers read weights from shared memory."""
+    shared = SharedWeights(num_readers=2, max_delay=1)
+    spec = spec_of(ENDLESS_ENV, StepPolicy, num_envs=1, fragment_length=FRAGMENT_LENGTH)
+    specs = [replace(spec, index=index, weights=read_here(shared.reader(index))) for index in range(2)]
+    workers: list[Actor[RolloutWorker]] = [Actor(f"worker-{each.index}", RolloutWorker(each)) for each in specs]
+    return RemoteWorkers(pool, fleet_of(pool, workers), 2, 1, shared)
 
 
 def local(pool: InlineTaskPool) -> LocalWorkers:

@@ -15,7 +15,7 @@ from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
-from rlexp.policy import SharedWeights, Weights
+from rlexp.policy import LiveWeights, Weights
 from rlexp.rollout.recorder import RecordingAhead
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
@@ -58,7 +58,7 @@ def test_a_worker_in_its_thread_reads_the_learners_memory_and_knows_each_version
     while learner.num_updates < 5:
         optimizer.step()
     assert [version for version, _ in worker.given] == [0, 1, 2, 3, 4, 5]
-    assert all(weights is learner.shared_weights() for _, weights in worker.given)
+    assert all(weights is learner.live_weights() for _, weights in worker.given)
     own, copied = worker._policy, DQNPolicy(ADAPTED)
     copied.set_weights(learner.get_weights())
     obs = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -77,9 +77,9 @@ def test_workers_elsewhere_get_copies() -> None:
 
     source, learner = Source(), DQNLearner(ADAPTED, CONFIG, 0)
     make_optimizer(source, learner).start()
-    assert not isinstance(source.given[0], SharedWeights)
+    assert not isinstance(source.given[0], LiveWeights)
     before = {name: weight.copy() for name, weight in source.given[0].items()}
-    weights = learner.shared_weights()
+    weights = learner.live_weights()
     assert weights is not None
     for weight in weights.values():
         weight *= 2.0
@@ -104,7 +104,7 @@ def test_a_thread_that_acts_meanwhile_gets_a_copy() -> None:
 
     recorder: Any = Slow()
     ahead = RecordingAhead(recorder)
-    weights = SharedWeights(bias=np.ones(3, np.float32))
+    weights = LiveWeights(bias=np.ones(3, np.float32))
     ahead.set_weights(1, weights)
     weights["bias"][:] = 7.0
     recorder.may_go_on.set()
@@ -114,12 +114,12 @@ def test_a_thread_that_acts_meanwhile_gets_a_copy() -> None:
 
 
 @pytest.mark.parametrize("num_atoms", [1, 5])
-def test_a_noisy_policy_explores_with_shared_weights_as_with_copies(num_atoms: int) -> None:
+def test_a_noisy_policy_explores_with_live_weights_as_with_copies(num_atoms: int) -> None:
     config = replace(NETWORK, head=replace(NETWORK.head, noisy=True, num_atoms=num_atoms))
     learner = DQNLearner(config, CONFIG, 0)
     exploration = replace(EXPLORATION, epsilon=ConstantEpsilon((0.0,) * 32))
     shared, copied = DQNPolicy(config, exploration, True), DQNPolicy(config, exploration, True)
-    weights, batch = learner.shared_weights(), make_batch()
+    weights, batch = learner.live_weights(), make_batch()
     assert weights is not None
     for _ in range(3):
         learner.learn_on_batch(batch)

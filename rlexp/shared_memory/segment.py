@@ -61,9 +61,14 @@ class Segment:
         self._close = weakref.finalize(self, os.close, fd)
 
     @staticmethod
+    def can_be_created() -> bool:
+        """Return whether this system has anonymous shared memory."""
+        return hasattr(os, "memfd_create")
+
+    @staticmethod
     def create() -> Segment:
         """Return a new segment without any array; raises ResourceError where the system has none."""
-        if not hasattr(os, "memfd_create"):
+        if not Segment.can_be_created():
             raise ResourceError("this system has no anonymous shared memory: shared replay is for Linux", HINT)
         name = f"rlexp-{secrets.token_hex(16)}"
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.replay.shared.segment import Segment
+from rlexp.shared_memory.segment import Segment
 
 
 def test_segment_arrays_share_memory_by_order() -> None:
