@@ -89,7 +89,7 @@ def layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[A
         yield Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), activation)
 
 
-def shared_layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
+def live_layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
     """Yield what ``layers_of`` does, but of the weights where they are: who changes them changes the layers."""
     for index, activation in enumerate(activations):
         name = f"{prefix}.{2 * index}"

@@ -15,8 +15,8 @@ from rlexp.models.numpy_layers import (
     forward,
     identity,
     layers_of,
+    live_layers_of,
     relu,
-    shared_layers_of,
     side_by_side,
     torso_activations,
     with_centered_bytes,
@@ -64,9 +64,9 @@ class NumpyQNetwork:
 
     def share(self, weights: Mapping[str, Array]) -> None:
         """Read ``weights`` where they are from now on, also when their owner changes them; names as for ``load``."""
-        self._layers = tuple(shared_layers_of(_means(weights), "torso", self._torso_activations))
-        self._advantage = self._shared_head(weights, "advantage_head")
-        self._value = self._shared_head(weights, "value_head") if self._config.head.dueling else ()
+        self._layers = tuple(live_layers_of(_means(weights), "torso", self._torso_activations))
+        self._advantage = self._live_head(weights, "advantage_head")
+        self._value = self._live_head(weights, "value_head") if self._config.head.dueling else ()
         self._centers_obs = self._config.sees_byte_vectors
 
     def resample_noise(self, rng: np.random.Generator) -> None:
@@ -95,12 +95,12 @@ class NumpyQNetwork:
         per_action += level[:, None]
         return advantage
 
-    def _shared_head(self, weights: Mapping[str, Array], part: str) -> tuple[Layer, ...]:
-        means = shared_layers_of(_means(weights), part, self._head_activations)
+    def _live_head(self, weights: Mapping[str, Array], part: str) -> tuple[Layer, ...]:
+        means = live_layers_of(_means(weights), part, self._head_activations)
         if self._noise is None:
             return tuple(means)
         linear = (identity,) * len(self._head_activations)
-        deviations = shared_layers_of(_deviations(weights), part, linear)
+        deviations = live_layers_of(_deviations(weights), part, linear)
         noise = self._noise.of(part)
         parts = zip(means, deviations, noise, strict=True)
         return tuple(NoisyLayer(mean, deviation, *each) for mean, deviation, each in parts)

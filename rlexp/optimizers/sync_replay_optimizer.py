@@ -11,7 +11,7 @@ from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
-from rlexp.policy import Learner, LiveWeights, HasLiveWeights, Weights
+from rlexp.policy import HasLiveWeights, Learner, LiveWeights, Weights
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo

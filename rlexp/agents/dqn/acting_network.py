@@ -67,15 +67,15 @@ class NumpyActingNetwork:
         self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
         self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
         self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
-        self._shared: LiveWeights | None = None
+        self._live: LiveWeights | None = None
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
         if not isinstance(weights, LiveWeights):
-            self._shared = None
+            self._live = None
             self._network.load(weights)
-        elif weights is not self._shared:
-            self._shared = weights
+        elif weights is not self._live:
+            self._live = weights
             self._network.share(weights)
 
     def outputs(self, obs: Array) -> Array:
