@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
@@ -122,8 +126,30 @@ def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
 
 def _meaning(group: type[KeyGroup], name: str) -> str:
     """Return the key's docstring, of the class nearest to ``group`` that gives one."""
-    fields = (ancestor.model_fields.get(name) for ancestor in group.__mro__ if _is_group(ancestor))
-    return next((field.description for field in fields if field and field.description), "")
+    texts = (_docstrings(ancestor).get(name) for ancestor in group.__mro__ if _is_group(ancestor))
+    return next(filter(None, texts), "")
+
+
+@cache
+def _docstrings(group: type[KeyGroup]) -> Mapping[str, str]:
+    """Return the docstrings of the keys that a class itself gives, by their names; none where it has no source.
+
+    Pydantic would read the source of every class when it is imported, which few commands need.
+    """
+    try:
+        (tree,) = ast.parse(dedent(inspect.getsource(group))).body
+    except (OSError, TypeError):
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        key.target.id: inspect.cleandoc(text.value.value)
+        for key, text in pairwise(tree.body)
+        if isinstance(key, ast.AnnAssign)
+        and isinstance(key.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
