@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import Session
+from rlexp.tuning.actor_classes import actors_of_idle_processes
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
 from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.keeper_actor import keeper_of
@@ -55,7 +56,10 @@ def run_trials(
     events = TrialEvents(source, directory, display, request, cluster)
 
     def run_tune() -> None:
-        with keeper_of(directory.path, session) as keeper:
+        with ExitStack() as stack:
+            keeper = stack.enter_context(keeper_of(directory.path, session))
+            if not session.is_joined:
+                stack.enter_context(actors_of_idle_processes())
             make_tuner(source, directory, events, session, keeper).fit()
 
     request.trials_may_save(stop_file, END_TIMEOUT_S + _save_timeout_s(session) - SAVE_TIMEOUT_S)

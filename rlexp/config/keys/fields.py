@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isfinite
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -243,4 +243,4 @@ GroupT = TypeVar("GroupT", bound=KeyGroup)
 
 def defaults_of(group: type[GroupT]) -> GroupT:
     """Return a group with all its defaults, which fit together; unlike ``group()`` it builds nothing that validates."""
-    return group.model_construct()
+    return cast(GroupT, group.model_construct())
