@@ -22,12 +22,12 @@ from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import Session
-from rlexp.tuning.actor_classes import actors_of_idle_processes
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
 from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.keeper_actor import keeper_of
 from rlexp.tuning.placement import placement
 from rlexp.tuning.ray_nodes import RayNodes
+from rlexp.tuning.spared_work import actors_of_idle_processes, callbacks_not_counted
 from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.trial_watch import our_trial
@@ -57,6 +57,7 @@ def run_trials(
 
     def run_tune() -> None:
         with ExitStack() as stack:
+            stack.enter_context(callbacks_not_counted())
             keeper = stack.enter_context(keeper_of(directory.path, session))
             if not session.is_joined:
                 stack.enter_context(actors_of_idle_processes())

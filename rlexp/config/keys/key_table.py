@@ -44,12 +44,19 @@ class Key:
     default: Any
     """None as well where the key has no default (see ``required``)."""
     required: bool
-    meaning: str
-    """The docstring of the key."""
+    group: type[KeyGroup]
+    """The class that it is a field of."""
+    field: str
+    """The name of the field: the key's own, unless that is a word of Python's."""
     is_group: bool
     """Whether it has other keys below it: ``config``, ``config.model``."""
     is_rlexp_only: bool
     """Whether no release of RLlib has it."""
+
+    @property
+    def meaning(self) -> str:
+        """The docstring of the key."""
+        return _meaning(self.group, self.field)
 
     @property
     def name(self) -> str:
@@ -112,7 +119,8 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             items_expect=_expectation_of_items(field.annotation),
             default=None if field.is_required() else field.get_default(call_default_factory=True),
             required=field.is_required(),
-            meaning=_meaning(group, name),
+            group=group,
+            field=name,
             is_group=below is not None,
             is_rlexp_only=RLEXP_ONLY in field.metadata,
         )

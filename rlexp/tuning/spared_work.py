@@ -1,12 +1,14 @@
-"""What Tune makes of a Trainable: an actor of any idle process, instead of one that has to be prepared for it."""
+"""What Tune does for a trial on this machine, without what is of use only in a cluster or to Ray's makers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any
 
 import ray
+from ray.air._internal import usage
 from ray.tune.execution import tune_controller
 
 
@@ -31,13 +33,25 @@ def actors_of_idle_processes() -> Iterator[None]:
     an agent of Ray's prepares, for the trial and then for each of its workers. On one machine these processes inherit
     the variables anyway. A Tune that is made of other parts than the ones known here continues to do so.
     """
-    name = "_ActorClassCache"
-    before = getattr(tune_controller, name, None)
-    if before is None:
+    with _replaced(tune_controller, "_ActorClassCache", _PlainActorClasses):
         yield
-        return
-    setattr(tune_controller, name, _PlainActorClasses)
-    try:
+
+
+@contextmanager
+def callbacks_not_counted() -> Iterator[None]:
+    """Let Tune in the body not count callbacks by their kinds for Ray's usage statistics, which rlexp turns off.
+
+    For that it imports MLflow, Weights & Biases and others where they are installed, which takes a second or more.
+    """
+    with _replaced(usage, "tag_callbacks", lambda callbacks: False):
         yield
-    finally:
-        setattr(tune_controller, name, before)
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Replace what a module has by that name in the body; nothing where it has nothing."""
+    with ExitStack() as stack:
+        if hasattr(module, name):
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, value)
+        yield
