@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import inspect
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
 from rlexp import __version__
-from rlexp.commands import board_group, explaining, exporting, joining, reading, submitting, training
-from rlexp.commands.options import ErrorOptions
-from rlexp.commands.override_words import CommandWithOverrides
+from rlexp.commands.output_options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
-from rlexp.terminal import print_error
+from rlexp.terminal.lines import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
+COMMANDS: Final[Mapping[str, str]] = {
+    "check": "explaining",
+    "run": "training",
+    "sweep": "training",
+    "resume": "training",
+    "join": "joining",
+    "submit": "submitting",
+    "tasks": "submitting",
+    "cancel": "submitting",
+    "evaluate": "reading",
+    "export": "exporting",
+    "logs": "reading",
+    "compare": "reading",
+    "ls": "reading",
+    "tensorboard": "reading",
+    "train": "training",
+    "explain": "explaining",
+    "schema": "explaining",
+    "convert": "explaining",
+    "doctor": "explaining",
+    "board": "board_group",
+}
+"""Each command, a function of that name, and the module of ``rlexp.commands`` that has it, as ``--help`` lists them."""
+_PACKAGE: Final = "rlexp.commands"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "submit", "board"}
 """Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
@@ -31,17 +58,27 @@ _OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", 
 
 
 class _Commands(TyperGroup):
-    """The commands; the error of an unknown one names the one that was probably meant."""
+    """The commands, each imported when it is called; the error of an unknown one names the one probably meant."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return their names."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; raises UsageError where there is none of that name."""
-        command = super().get_command(ctx, cmd_name)
-        if command is None and not cmd_name.startswith("-") and not ctx.resilient_parsing:  # it completes a word
-            close = [_OTHER_NAMES.get(cmd_name), *get_close_matches(cmd_name, self.commands, n=1)]
+        if cmd_name in COMMANDS:
+            return command_of(cmd_name)
+        if not cmd_name.startswith("-") and not ctx.resilient_parsing:  # it completes a word
+            close = [_OTHER_NAMES.get(cmd_name), *get_close_matches(cmd_name, COMMANDS, n=1)]
             meant = next(filter(None, close), None)
             hint = f"did you mean rlexp {meant}?" if meant else "rlexp -h lists the commands"
             raise UsageError(f"unknown command {cmd_name}", hint)
-        return command
+        return None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List them; importing all of them would take most of the time of ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary_of(name)) for name in COMMANDS])
 
 
 app = typer.Typer(
@@ -82,13 +119,44 @@ def _run_app(errors: ErrorOptions) -> None:
         sys.stdout.flush()
 
 
-def _first_paragraph(command: Callable[..., None]) -> str:
-    """Return a command's line in the list of commands; given explicitly, it is wrapped on narrow terminals, not cut."""
-    return " ".join(inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0].split())
+@cache
+def command_of(name: str) -> TyperCommand | TyperGroup:
+    """Import a command, or the group of ``board``."""
+    module = import_module(f"{_PACKAGE}.{COMMANDS[name]}")
+    if name == "board":
+        group = get_group(module.board_app)
+        group.name = name
+        return group
+    function = getattr(module, name)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command(cls=_class_of(function), short_help=summary_of(name))(function)
+    command = get_command(alone)
+    assert isinstance(command, TyperCommand)
+    return command
+
+
+def summary_of(name: str) -> str:
+    """Return a command's line in the list of commands, the first paragraph of its docstring, without importing it.
+
+    Given explicitly, it is wrapped on narrow terminals, not cut.
+    """
+    source = Path(__file__).with_name("commands") / f"{COMMANDS[name]}.py"
+    functions = (node for node in _parsed(source).body if isinstance(node, ast.FunctionDef))
+    text = next(ast.get_docstring(each) or "" for each in functions if each.name == name)
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+@cache
+def _parsed(source: Path) -> ast.Module:
+    return ast.parse(source.read_text(encoding="utf-8"))
 
 
 def _class_of(command: Callable[..., None]) -> type[TyperCommand]:
-    return CommandWithOverrides if "overrides" in inspect.signature(command).parameters else TyperCommand
+    if "overrides" not in inspect.signature(command).parameters:
+        return TyperCommand
+    from rlexp.commands.override_words import CommandWithOverrides  # it reads YAML
+
+    return CommandWithOverrides
 
 
 def _print_version(wanted: bool) -> None:
@@ -107,28 +175,3 @@ def rlexp(
     """Train reinforcement-learning agents (Ape-X, DQN, PPO) from YAML experiment files."""
     if context.invoked_subcommand not in _ANSWER_SIGNALS and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-for command in (
-    explaining.check,
-    training.run,
-    training.sweep,
-    training.resume,
-    joining.join,
-    submitting.submit,
-    submitting.tasks,
-    submitting.cancel,
-    reading.evaluate,
-    exporting.export,
-    reading.logs,
-    reading.compare,
-    reading.ls,
-    reading.tensorboard,
-    training.train,
-    explaining.explain,
-    explaining.schema,
-    explaining.convert,
-    explaining.doctor,
-):
-    app.command(cls=_class_of(command), short_help=_first_paragraph(command))(command)
-app.add_typer(board_group.board_app, name="board", short_help=_first_paragraph(board_group.board))

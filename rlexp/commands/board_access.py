@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlexp.commands.options import Debug
+from rlexp.commands.output_options import Debug
 from rlexp.errors import UsageError
 from rlexp.terminal.board_checks import print_access
 from rlexp.transport.boards.access import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES

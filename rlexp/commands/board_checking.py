@@ -8,7 +8,7 @@ import typer
 
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.joining import Url
-from rlexp.commands.options import AsJson, Debug
+from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.terminal.board_checks import print_findings
 from rlexp.terminal.board_findings import Finding, Level, reach_findings, refused, server_findings, unreachable

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.options import AsJson, Debug
+from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.json_file import to_json
 from rlexp.transport.address import BOARD_VARIABLE, parse_address

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.commands.drain_request import DrainRequest
-from rlexp.commands.options import AsJson, Debug
+from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import RlexpError, UsageError
 from rlexp.machine import this_machine
 from rlexp.terminal.board_servers import ServedBoard, print_served

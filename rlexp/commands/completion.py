@@ -1,6 +1,7 @@
 """What shells complete: keys behind ``-o`` and ``explain``, experiment files, and the directories of runs.
 
-A shell starts ``rlexp`` for each press of the tab key, so nothing here loads torch or Ray, or reads more than it shows.
+A shell starts ``rlexp`` for each press of the tab key, so nothing here loads torch or Ray, or reads more than it shows;
+most commands complete nothing, and do not load the keys for it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from rlexp.config.keys.agents import experiment_class, find_agent
-from rlexp.config.reference.key_completion import Candidate, explained_from, overrides_from
 from rlexp.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlexp.config.reference.key_completion import Candidate
 
 _AGENT_LINE: Final = re.compile(r"^\s*[\"']?(?:run|algo)[\"']?\s*:\s*[\"']?([\w.-]+)", re.MULTILINE)
 _SUFFIXES: Final = (".yaml", ".yml")
@@ -40,6 +42,8 @@ def complete_override(ctx: typer.Context, incomplete: str) -> Completions:
 
 def complete_name(incomplete: str) -> Completions:
     """Complete what ``explain`` explains."""
+    from rlexp.config.reference.key_completion import explained_from
+
     return _shown(explained_from(incomplete))
 
 
@@ -58,12 +62,16 @@ def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
     """Complete an experiment file; behind the first one, an override as well."""
     if _key_before_value() is not None:
         return complete_override(ctx, incomplete)
+    from rlexp.config.reference.key_completion import Candidate
+
     files = [Candidate(path) for path in _paths(incomplete, _SUFFIXES)]
     is_behind_a_file = incomplete and _files_of(ctx)
     return _shown([*files, *_overrides(ctx, incomplete)] if is_behind_a_file else files)
 
 
 def _overrides(ctx: typer.Context, incomplete: str) -> list[Candidate]:
+    from rlexp.config.reference.key_completion import overrides_from
+
     return overrides_from(incomplete, _agents_in(_files_of(ctx)))
 
 
@@ -102,6 +110,8 @@ def _agents_in(files: Iterable[Path]) -> set[str]:
 
 def _usable_agent(name: str) -> str | None:
     """Return the agent of a name in any case; None where there is none, or that of a package cannot be used."""
+    from rlexp.config.keys.agents import experiment_class, find_agent
+
     agent = find_agent(name)
     try:
         if agent is not None:

@@ -14,8 +14,6 @@ from rlexp.commands.completion import complete_file, complete_name
 from rlexp.commands.options import (
     Address,
     AllowUnknown,
-    AsJson,
-    Debug,
     Files,
     Fit,
     Imports,
@@ -24,21 +22,17 @@ from rlexp.commands.options import (
     load_options,
     room_of,
 )
+from rlexp.commands.output_options import AsJson, Debug
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError, UsageError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.search.optuna_sampler import require_sampler
 from rlexp.sessions.choose import ADDRESS_OPTION, Joining, choose
-from rlexp.terminal import (
-    plan_as_json,
-    print_checked,
-    print_condition,
-    print_explanation,
-    print_notices,
-    print_plan,
-)
 from rlexp.terminal.cluster_condition import print_nodes
+from rlexp.terminal.condition import print_condition
+from rlexp.terminal.explanations import print_explanation
+from rlexp.terminal.plans import plan_as_json, print_checked, print_notices, print_plan
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.commands.completion import complete_run
-from rlexp.commands.options import AsJson, Debug
+from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.terminal.exports import print_export
 

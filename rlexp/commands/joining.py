@@ -20,7 +20,7 @@ from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, ta
 from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
-from rlexp.commands.options import AsJsonLines, Debug
+from rlexp.commands.output_options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.errors import UsageError
 from rlexp.sessions.choose import choose, seconds_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
@@ -35,15 +34,12 @@ Overrides = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for every experiment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Out = Annotated[
     Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created.")
 ]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the directory in OUT.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished run or sweep of the same name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, create nothing.")]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, one per event.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors and the summary.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Import a module that registers environments; repeatable."),
@@ -87,21 +83,6 @@ Track = Annotated[
         help="Record trials with this tracker too, whatever the file says; none: with none. Repeatable.",
     ),
 ]
-
-
-@dataclass
-class ErrorOptions:
-    """How an error that ends a command is shown: the ``obj`` of the command's context."""
-
-    show_tracebacks: bool = False
-
-
-def _show_tracebacks(context: typer.Context, debug: bool) -> bool:
-    context.ensure_object(ErrorOptions).show_tracebacks = debug
-    return debug
-
-
-Debug = Annotated[bool, typer.Option("--debug", callback=_show_tracebacks, is_eager=True, help="Show tracebacks.")]
 
 
 def load_options(

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from rlexp.commands.completion import complete_run
-from rlexp.commands.options import AsJson, Debug
+from rlexp.commands.output_options import AsJson, Debug
 from rlexp.run_results.axis import Axis
-from rlexp.terminal import EvaluationProgress, print_evaluation
+from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
 
 
 def evaluate(

@@ -16,24 +16,21 @@ from rlexp.commands.completion import complete_file
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.options import (
     AllowUnknown,
-    AsJson,
-    AsJsonLines,
-    Debug,
     Imports,
     Name,
     Out,
     Overrides,
     Overwrite,
-    Quiet,
     Seed,
     Track,
     track_flags,
 )
+from rlexp.commands.output_options import AsJson, AsJsonLines, Debug, Quiet
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
 from rlexp.machine import check_requirements
-from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
+from rlexp.terminal.plans import print_notices
 from rlexp.transport.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.transport.board import TaskStatus
 from rlexp.transport.tokens import client_token

@@ -19,8 +19,6 @@ from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
     AllowUnknown,
-    AsJsonLines,
-    Debug,
     DryRun,
     Files,
     Fit,
@@ -31,7 +29,6 @@ from rlexp.commands.options import (
     Out,
     Overrides,
     Overwrite,
-    Quiet,
     SchedulerName,
     Searched,
     SearcherName,
@@ -44,14 +41,15 @@ from rlexp.commands.options import (
     search_flags,
     track_flags,
 )
+from rlexp.commands.output_options import AsJsonLines, Debug, Quiet
 from rlexp.commands.rllib_options import plan_of_text, refuse_beside_files
 from rlexp.config.command_line import experiment_text
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import OWN, Joining, choose
-from rlexp.terminal import print_notices
 from rlexp.terminal.output_streams import outlive_readers
+from rlexp.terminal.plans import print_notices
 from rlexp.transport.address import BoardAddress
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from rlexp.json_file import parse_json
 from rlexp.metrics.statistics import interquartile_band
 from rlexp.run_results.axis import Axis
+from rlexp.run_results.trial_folder import RESULT_FILE, number
 from rlexp.sample_batch import Array
 
-RESULT_FILE: Final = "result.json"
 _POINTS: Final = 200
 _BAND_RESAMPLES: Final = 2_000
 
@@ -98,16 +98,6 @@ class _Rows:
         seconds = np.maximum.accumulate(table[:, 1])
         metrics = frozenset(name for name, value in _flat(self.last) if number(value) is not None)
         return Curve(table[:, 0], seconds, table[:, 2], self.damaged_lines, metrics)
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer of hundreds of digits
-        return None
 
 
 def _parsed(line: bytes) -> Mapping[str, Any]:

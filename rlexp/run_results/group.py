@@ -17,8 +17,7 @@ from rlexp.errors import UsageError
 from rlexp.json_file import to_json
 from rlexp.number_format import MISSING
 from rlexp.run_results.trial_folder import TrialFolder, trials_at
-from rlexp.runs.run_directory import RESOLVED_FILE
-from rlexp.runs.run_record import SEE_LS
+from rlexp.runs.run_record import RESOLVED_FILE, SEE_LS
 from rlexp.runs.secrets import masked
 
 Settings = Mapping[str, str]

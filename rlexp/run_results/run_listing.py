@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import ResumeError, UsageError
-from rlexp.run_results.curve import number
-from rlexp.run_results.trial_folder import directories_of, read_mapping
-from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE
+from rlexp.run_results.trial_folder import directories_of, number, read_mapping
 from rlexp.runs.run_lock import LOCK_FILE, is_in_use
-from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord, read_run_record
+from rlexp.runs.run_record import (
+    PARAMETERS_FILE,
+    RESOLVED_FILE,
+    RUN_FILE,
+    RunRecord,
+    Status,
+    TrialRecord,
+    read_run_record,
+)
 
 KILLED: Final = "KILLED"
 """Its record has the status RUNNING, but no process holds its lock: it can be resumed."""

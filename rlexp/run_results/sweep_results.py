@@ -16,8 +16,7 @@ from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
 from rlexp.json_file import to_json
 from rlexp.number_format import count, duration, exact, percent
-from rlexp.run_results.curve import number
-from rlexp.run_results.trial_folder import read_mapping
+from rlexp.run_results.trial_folder import number, read_mapping
 from rlexp.runs.run_record import Status
 from rlexp.search.ranking import SWEEP_FILE
 

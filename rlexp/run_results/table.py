@@ -15,8 +15,7 @@ import numpy as np
 from rlexp.errors import UsageError
 from rlexp.json_file import parse_json
 from rlexp.number_format import count, score
-from rlexp.run_results.curve import RESULT_FILE, number
-from rlexp.run_results.trial_folder import TrialFolder, trials_at
+from rlexp.run_results.trial_folder import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
 from rlexp.runs.run_record import Status
 from rlexp.sample_batch import Array

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rlexp.errors import ResumeError, UsageError
 from rlexp.json_file import read_json
-from rlexp.run_results.curve import RESULT_FILE
-from rlexp.runs.run_directory import PARAMETERS_FILE
-from rlexp.runs.run_record import RUN_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
+from rlexp.runs.run_record import PARAMETERS_FILE, RUN_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
+
+RESULT_FILE: Final = "result.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,3 +122,13 @@ def _run(path: Path) -> RunFolder:
         return RunFolder(path, read_run_record(path), None)
     except ResumeError as error:
         return RunFolder(path, None, error.message)
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None

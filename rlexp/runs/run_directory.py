@@ -27,6 +27,8 @@ from rlexp.runs.row_columns import ITERATION
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
 from rlexp.runs.run_record import (
+    PARAMETERS_FILE,
+    RESOLVED_FILE,
     RecordedError,
     RunRecord,
     Status,
@@ -38,12 +40,6 @@ from rlexp.runs.run_record import (
 )
 from rlexp.runs.secrets import has_secrets, masked, masked_command
 from rlexp.runs.storage import CheckpointCopies, folder_of
-
-RESOLVED_FILE: Final = "resolved.yaml"
-"""The experiments with every default and seed: what a resumed run goes by."""
-
-PARAMETERS_FILE: Final = "params.json"
-"""A trial's agent, environment and keys."""
 
 _OWNER_ONLY: Final = 0o700
 RESULT_DELAY_S: Final = 5.0

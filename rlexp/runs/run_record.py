@@ -20,6 +20,11 @@ from rlexp.json_file import read_json, replace_json
 from rlexp.runs.row_columns import flatten
 
 RUN_FILE: Final = "run.json"
+RESOLVED_FILE: Final = "resolved.yaml"
+"""The experiments with every default and seed: what a resumed run goes by."""
+
+PARAMETERS_FILE: Final = "params.json"
+"""A trial's agent, environment and keys."""
 FORMAT: Final = 1
 SEE_LS: Final = "rlexp ls DIR lists runs"
 _PACKAGES: Final = ("ray", "torch", "gymnasium", "numpy")

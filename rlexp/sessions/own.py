@@ -23,6 +23,7 @@ from rlexp.machine.cluster import Cluster
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.guard import Guard
 from rlexp.sessions.processes import SESSION, family_of, has_ended, kill, kill_processes_of
+from rlexp.sessions.ray_services import only_needed_services
 from rlexp.sessions.ray_thread import Function, RayThread
 from rlexp.sessions.session import FOLDER_PREFIX, RayStartError, RayStoppedError, job_without_folders
 
@@ -48,10 +49,12 @@ class OwnRay:
 
     is_joined = False
 
-    def __init__(self, num_cpus: int, num_gpus: int, debug: bool) -> None:
+    def __init__(self, num_cpus: int, num_gpus: int, debug: bool, num_processes: int = 1) -> None:
+        """``num_processes``: of actors, started while nobody has asked for them yet."""
         self.cluster = Cluster.of(replace(this_machine(), cpus=num_cpus, gpus=num_gpus))
         self._num_cpus = num_cpus
         self._num_gpus = num_gpus
+        self._num_processes = num_processes
         self._debug = debug
         self._folder: Path | None = None
         self._lock: RunLock | None = None
@@ -96,7 +99,7 @@ class OwnRay:
         import ray
 
         def start() -> None:
-            with _blocked(signal.SIGHUP, signal.SIGTERM):
+            with _blocked(signal.SIGHUP, signal.SIGTERM), only_needed_services(self._num_processes, self._debug):
                 ray.init(
                     address="local",
                     num_cpus=self._num_cpus,
@@ -108,6 +111,10 @@ class OwnRay:
                     log_to_driver=self._debug,
                     _temp_dir=str(folder / "ray"),
                     job_config=job_without_folders(),
+                    _system_config={
+                        # Else Ray ends after a second what was started ahead, where there are more than CPUs.
+                        "num_workers_soft_limit": max(self._num_cpus, self._num_processes),
+                    },
                 )
 
         level = logging.INFO if self._debug else logging.CRITICAL

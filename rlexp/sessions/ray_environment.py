@@ -34,6 +34,8 @@ ENVIRONMENT_OF_OWN_RAY = {
     AUTH_MODE: "token",
     # No record of every call, which is not read without a dashboard: its server grew by 25 MB a minute.
     "RAY_task_events_report_interval_ms": "0",
+    # What every process of a trial needs, imported while it waits for its trial or its worker.
+    "RAY_preload_python_modules": "rlexp.rollout.worker",
 }
 """What closes a Ray of our own to strangers and keeps it small. Whether a cluster wants a token, Ray finds out."""
 _OF_WORKERS = (

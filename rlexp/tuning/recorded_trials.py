@@ -13,8 +13,7 @@ from rlexp.config.load import Plan
 from rlexp.errors import ResumeError
 from rlexp.json_file import to_json
 from rlexp.runs.last_row import last_row
-from rlexp.runs.run_directory import RESOLVED_FILE
-from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, TrialRecord
+from rlexp.runs.run_record import RESOLVED_FILE, RUN_FILE, RunRecord, Status, TrialRecord
 from rlexp.runs.secrets import masked
 from rlexp.tuning.stop_condition import ended_by
 

@@ -24,8 +24,8 @@ from rlexp.runs.changed_keys import (
     refuse_changes_of,
     what_can_change,
 )
-from rlexp.runs.run_directory import PARAMETERS_FILE, RESOLVED_FILE, RunDirectory, load_recorded_plan
-from rlexp.runs.run_record import RUN_FILE, RunRecord, Status, read_run_record
+from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
+from rlexp.runs.run_record import PARAMETERS_FILE, RESOLVED_FILE, RUN_FILE, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
 from rlexp.runs.storage import fetch_missing
 from rlexp.runs.trust import refuse_own_modules, refuse_untrusted

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from rlexp.checkpoint import list_checkpoints
@@ -27,6 +28,7 @@ from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit
 from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
 from rlexp.tuning.board_task import checked_board, record_task, task_failure_reported
+from rlexp.tuning.early_imports import imported_meanwhile
 from rlexp.tuning.handed_task import ended_with_parent
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
@@ -95,7 +97,9 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):
         require_video_extra()
-    for report in try_envs(trials, plan.modules, this_machine(), plan.env_places, plan.copies_trials):
+    with imported_meanwhile():
+        reports = try_envs(trials, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
+    for report in reports:
         for notice in report.notices:
             display.on_note(None, f"env {report.env}: {notice}")
     return cluster
@@ -147,13 +151,15 @@ def _train(
     Raises KeyboardInterrupt where a run was interrupted that has no result.
     """
     display.on_phase(None, "loading Ray")
-    from rlexp.tuning.tune_runner import run_trials  # a second or two in which a signal interrupts
+    import_module("ray")  # a second or two in which a signal interrupts
 
     with ExitStack() as stack:
         display.on_phase(None, "joining the cluster" if session.is_joined else "starting Ray")
         with request.held_back():
             stack.enter_context(session)
         stack.callback(display.on_phase, None, "leaving the cluster" if session.is_joined else "ending Ray")
+        from rlexp.tuning.tune_runner import run_trials  # with Tune, which a thread may have imported meanwhile
+
         several = len(directory.record.trials) > 1
         display.on_phase(
             None, "starting the processes of the trials" if several else "starting the process of the trial"

@@ -29,6 +29,7 @@ from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.board_secrets import BoardSecrets
 from rlexp.tuning.board_task import board_link
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
+from rlexp.tuning.early_imports import few_collections
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
@@ -162,8 +163,9 @@ class ExperimentTrainable(tune.Trainable):
 
     def _make_agent(self) -> Agent[Any]:
         self._files.write_phase("loading PyTorch")
-        make_agent = agent_class(self._experiment)
-        self._restore_process()
+        with few_collections():
+            make_agent = agent_class(self._experiment)
+            self._restore_process()
         config = self._experiment.config
         assert config.seed is not None  # a plan gives every trial one
         own, aside = self._files.newest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.keeper_actor import keeper_of
 from rlexp.tuning.placement import placement
 from rlexp.tuning.ray_nodes import RayNodes
+from rlexp.tuning.spared_work import actors_of_idle_processes, callbacks_not_counted
 from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.trial_watch import our_trial
@@ -55,7 +56,11 @@ def run_trials(
     events = TrialEvents(source, directory, display, request, cluster)
 
     def run_tune() -> None:
-        with keeper_of(directory.path, session) as keeper:
+        with ExitStack() as stack:
+            stack.enter_context(callbacks_not_counted())
+            keeper = stack.enter_context(keeper_of(directory.path, session))
+            if not session.is_joined:
+                stack.enter_context(actors_of_idle_processes())
             make_tuner(source, directory, events, session, keeper).fit()
 
     request.trials_may_save(stop_file, END_TIMEOUT_S + _save_timeout_s(session) - SAVE_TIMEOUT_S)

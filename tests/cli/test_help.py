@@ -7,12 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
-from rlexp.cli import app
-
-COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]
+from rlexp.cli import COMMANDS, app, command_of
 
 
 def helped(*arguments: str, columns: int = 80) -> str:
@@ -31,16 +28,15 @@ def test_help_sentences_are_not_cut(columns: int) -> None:
     listed = helped("-h", columns=columns)
     assert "..." not in listed.replace("[ARGS]...", "")
     sentences = " ".join(listed.split())
-    for command in app.registered_commands:
-        assert command.callback is not None
-        first, _, _ = str(command.callback.__doc__).partition("\n")
-        assert f"{command.callback.__name__} {first}" in sentences
+    for name in COMMANDS:
+        first, _, _ = str(command_of(name).help).partition("\n")
+        assert f"{name} {first}" in sentences
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_explained(command: str) -> None:
-    options = get_command(app).commands[command].params  # type: ignore[attr-defined]
-    assert [option.name for option in options if not (option.help or "").endswith((".", "..."))] == []
+    options = command_of(command).params
+    assert [option.name for option in options if not (getattr(option, "help", "") or "").endswith((".", "..."))] == []
 
 
 @pytest.mark.parametrize(
@@ -53,3 +49,14 @@ def test_errors_in_a_file_have_no_colours(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert done.stderr
     assert b"\x1b" not in done.stderr + done.stdout
+
+
+def test_help_imports_no_command() -> None:
+    program = (
+        "import sys\nfrom rlexp.cli import app\n"
+        "try:\n    app(['--help'], prog_name='rlexp')\n"
+        "finally:\n    names = 'pydantic', 'yaml', 'numpy', 'rlexp.commands.training'\n"
+        "    print([name for name in names if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

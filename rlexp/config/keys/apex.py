@@ -19,6 +19,7 @@ from rlexp.config.keys.fields import (
     CountOrZero,
     PositiveFraction,
     PositiveOrZero,
+    defaults_of,
 )
 
 
@@ -100,7 +101,7 @@ class ApexConfig(DQNConfig):
     each of them once, and batches are gathered there. Needs observations of 1 kB or more. Without a GPU the frames are
     in the learner's process."""
 
-    optimizer: AsyncReplayOptimizerConfig = AsyncReplayOptimizerConfig()
+    optimizer: AsyncReplayOptimizerConfig = defaults_of(AsyncReplayOptimizerConfig)
     """How experience moves."""
 
     @property
@@ -198,4 +199,4 @@ class ApexExperiment(Experiment):
     AGENT: ClassVar[str] = "rlexp.agents.apex.agent:ApexAgent"
     POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
     run: Literal["APEX"]
-    config: ApexConfig = ApexConfig()
+    config: ApexConfig = defaults_of(ApexConfig)

@@ -19,6 +19,7 @@ from rlexp.config.keys.fields import (
     Positive,
     PositiveOrZero,
     Schedule,
+    defaults_of,
 )
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_class import UserClass, UserClasses
@@ -212,7 +213,7 @@ class CommonKeys(KeyGroup):
     """Seconds that an evaluation may take. One that takes longer ends with the episodes that have ended by then, and
     training goes on; an env without an end of its own needs ``evaluation_config.horizon``."""
 
-    evaluation_config: EvaluationConfig = EvaluationConfig()
+    evaluation_config: EvaluationConfig = defaults_of(EvaluationConfig)
     """What is different in evaluation episodes."""
 
     callbacks: Classes = ()
@@ -230,5 +231,5 @@ class CommonKeys(KeyGroup):
     """Seed from which those of all envs, workers, replay shards and of the learner are derived. Null: a random one,
     which is recorded."""
 
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = defaults_of(ModelConfig)
     """The neural network."""

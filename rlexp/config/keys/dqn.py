@@ -12,7 +12,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn_keys import DQNKeys
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.fields import Conflict, defaults_of
 
 _EPSILON = (
     "exploration_initial_eps",
@@ -211,4 +211,4 @@ class DQNExperiment(Experiment):
     AGENT: ClassVar[str] = "rlexp.agents.dqn.agent:DQNAgent"
     POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
     run: Literal["DQN"]
-    config: DQNConfig = DQNConfig()
+    config: DQNConfig = defaults_of(DQNConfig)

@@ -19,6 +19,7 @@ from rlexp.config.keys.fields import (
     PositiveFraction,
     PositiveOrZero,
     Whole,
+    defaults_of,
 )
 
 EpsilonLadder = Literal["worker", "env"]
@@ -171,10 +172,10 @@ class DQNKeys(CommonConfig):
     target_network_update_freq: Count = 500
     """Steps between two updates of the target network: sampled steps for DQN, trained steps for APEX."""
 
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = defaults_of(OptimizerConfig)
     """How experience moves."""
 
-    board: Annotated[BoardConfig, RLEXP_ONLY] = BoardConfig()
+    board: Annotated[BoardConfig, RLEXP_ONLY] = defaults_of(BoardConfig)
     """How actors join the trial over a board, with ``rlexp run --board URL``."""
 
     @property

@@ -14,7 +14,18 @@ from pydantic_core import PydanticCustomError
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import ENV_ID, is_atari
-from rlexp.config.keys.fields import CONFLICT, RLEXP_ONLY, RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
+from rlexp.config.keys.fields import (
+    CONFLICT,
+    RLEXP_ONLY,
+    RULE,
+    Conflict,
+    Count,
+    CountOrZero,
+    KeyGroup,
+    Positive,
+    Whole,
+    defaults_of,
+)
 from rlexp.config.keys.metric_names import (
     AGENT_METRICS,
     EVALUATION_METRICS,
@@ -151,10 +162,10 @@ class Experiment(KeyGroup):
     """Let a process train one trial after another, which saves the seconds that a new one needs to start. False: each
     trial has a new process. Envs that keep state outside of themselves, in their module, need that."""
 
-    search: Annotated[SearchConfig, RLEXP_ONLY] = SearchConfig()
+    search: Annotated[SearchConfig, RLEXP_ONLY] = defaults_of(SearchConfig)
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
 
-    track: Annotated[TrackConfig, RLEXP_ONLY] = TrackConfig()
+    track: Annotated[TrackConfig, RLEXP_ONLY] = defaults_of(TrackConfig)
     """Which trackers record the trials beside the files of the run: ``wandb``, ``mlflow``, a list of both, or a mapping
     with their options. ``--track`` on the command line wins."""
 

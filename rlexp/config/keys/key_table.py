@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
@@ -40,12 +44,19 @@ class Key:
     default: Any
     """None as well where the key has no default (see ``required``)."""
     required: bool
-    meaning: str
-    """The docstring of the key."""
+    group: type[KeyGroup]
+    """The class that it is a field of."""
+    field: str
+    """The name of the field: the key's own, unless that is a word of Python's."""
     is_group: bool
     """Whether it has other keys below it: ``config``, ``config.model``."""
     is_rlexp_only: bool
     """Whether no release of RLlib has it."""
+
+    @property
+    def meaning(self) -> str:
+        """The docstring of the key."""
+        return _meaning(self.group, self.field)
 
     @property
     def name(self) -> str:
@@ -108,7 +119,8 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             items_expect=_expectation_of_items(field.annotation),
             default=None if field.is_required() else field.get_default(call_default_factory=True),
             required=field.is_required(),
-            meaning=_meaning(group, name),
+            group=group,
+            field=name,
             is_group=below is not None,
             is_rlexp_only=RLEXP_ONLY in field.metadata,
         )
@@ -122,8 +134,30 @@ def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
 
 def _meaning(group: type[KeyGroup], name: str) -> str:
     """Return the key's docstring, of the class nearest to ``group`` that gives one."""
-    fields = (ancestor.model_fields.get(name) for ancestor in group.__mro__ if _is_group(ancestor))
-    return next((field.description for field in fields if field and field.description), "")
+    texts = (_docstrings(ancestor).get(name) for ancestor in group.__mro__ if _is_group(ancestor))
+    return next(filter(None, texts), "")
+
+
+@cache
+def _docstrings(group: type[KeyGroup]) -> Mapping[str, str]:
+    """Return the docstrings of the keys that a class itself gives, by their names; none where it has no source.
+
+    Pydantic would read the source of every class when it is imported, which few commands need.
+    """
+    try:
+        (tree,) = ast.parse(dedent(inspect.getsource(group))).body
+    except (OSError, TypeError):
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        key.target.id: inspect.cleandoc(text.value.value)
+        for key, text in pairwise(tree.body)
+        if isinstance(key, ast.AnnAssign)
+        and isinstance(key.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from rlexp.config.keys.capabilities import ActionScaling, FactLine, LearnerProcesses, PlayableActions
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.fields import Conflict, defaults_of
 from rlexp.config.keys.ppo_keys import PPOKeys
 
 _CRITIC = ("vf_loss_coeff", "vf_clip_param", "model.vf_share_layers")
@@ -135,4 +135,4 @@ class PPOExperiment(Experiment):
     AGENT: ClassVar[str] = "rlexp.agents.ppo.agent:PPOAgent"
     POLICIES: ClassVar[str] = "rlexp.agents.ppo.policies:PPOPolicies"
     run: Literal["PPO"]
-    config: PPOConfig = PPOConfig()
+    config: PPOConfig = defaults_of(PPOConfig)

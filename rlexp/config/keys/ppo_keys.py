@@ -5,7 +5,16 @@ from __future__ import annotations
 from pydantic import Field
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.fields import Count, CountOrZero, Fraction, FragmentLength, Positive, PositiveOrZero, Schedule
+from rlexp.config.keys.fields import (
+    Count,
+    CountOrZero,
+    Fraction,
+    FragmentLength,
+    Positive,
+    PositiveOrZero,
+    Schedule,
+    defaults_of,
+)
 from rlexp.config.keys.model import ActorCriticModelConfig
 
 
@@ -18,7 +27,7 @@ class PPOKeys(CommonConfig):
     grad_norm_clipping: Positive | None = None
     timesteps_per_iteration: CountOrZero | None = 0
     min_iter_time_s: PositiveOrZero | None = 0.0
-    model: ActorCriticModelConfig = ActorCriticModelConfig()
+    model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
     sample_async: bool = False
     """Sample the next train batch while the learner trains on the last one. The weights that sample it are then one

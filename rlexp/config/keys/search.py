@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole
+from rlexp.config.keys.fields import RULE, Conflict, Count, CountOrZero, KeyGroup, Positive, Whole, defaults_of
 from rlexp.config.keys.metric_names import is_known
 from rlexp.config.keys.optuna import OptunaConfig
 from rlexp.config.keys.trial_schedulers import (
@@ -81,22 +81,22 @@ class SearchConfig(KeyGroup):
     Must be longer than the start of a process, and than the longest iteration with its evaluation.
     """
 
-    asha: AshaConfig = AshaConfig()
+    asha: AshaConfig = defaults_of(AshaConfig)
     """Options of ``scheduler: asha``."""
 
-    hyperband: HyperbandConfig = HyperbandConfig()
+    hyperband: HyperbandConfig = defaults_of(HyperbandConfig)
     """Options of ``scheduler: hyperband``."""
 
-    median: MedianConfig = MedianConfig()
+    median: MedianConfig = defaults_of(MedianConfig)
     """Options of ``scheduler: median``."""
 
-    pbt: PbtConfig = PbtConfig()
+    pbt: PbtConfig = defaults_of(PbtConfig)
     """Options of ``scheduler: pbt``."""
 
-    optuna: OptunaConfig = OptunaConfig()
+    optuna: OptunaConfig = defaults_of(OptunaConfig)
     """Options of ``searcher: optuna``."""
 
-    confirm: ConfirmConfig = ConfirmConfig()
+    confirm: ConfirmConfig = defaults_of(ConfirmConfig)
     """Whether the best configurations are trained again with fresh seeds before ``best.yaml`` is written."""
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from rlexp.config.keys.fields import Conflict, KeyGroup
+from rlexp.config.keys.fields import Conflict, KeyGroup, defaults_of
 
 TrackerName = Literal["wandb", "mlflow"]
 TRACKERS: Final[tuple[TrackerName, ...]] = get_args(TrackerName)
@@ -80,8 +80,8 @@ class TrackConfig(KeyGroup):
     somebody else wrote cannot choose it.
     """
 
-    wandb: WandbConfig = WandbConfig()
+    wandb: WandbConfig = defaults_of(WandbConfig)
     """Options of Weights & Biases."""
 
-    mlflow: MlflowConfig = MlflowConfig()
+    mlflow: MlflowConfig = defaults_of(MlflowConfig)
     """Options of MLflow."""

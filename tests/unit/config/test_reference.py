@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.fields import KeyGroup, defaults_of
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.reference import explain
 from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
@@ -13,6 +14,13 @@ from rlexp.config.reference.page import behaviour_tests, page
 
 ROOT = Path(__file__).parents[3]
 BEHAVIOUR = ROOT / "tests" / "behaviour"
+
+
+class OtherKeys(KeyGroup):
+    """Keys of an agent that gives one of them another meaning."""
+
+    n_step: int = 1
+    """Other steps."""
 
 
 def without_tests(text: str) -> list[str]:
@@ -74,6 +82,13 @@ def test_find_old_key() -> None:
     assert nearest_key("num_wokers") == "num_workers"
 
 
+@pytest.mark.parametrize("run", AGENTS)
+def test_defaults_that_are_not_validated_are_those_that_are(run: str) -> None:
+    group = AGENTS[run].model_fields["config"].annotation
+    assert isinstance(group, type)
+    assert defaults_of(group) == group()
+
+
 def test_key_reference_has_defaults_by_agent() -> None:
     (key,) = find_keys("n_step")
     assert key.defaults == {"DQN": 1, "APEX": 3}
@@ -82,7 +97,7 @@ def test_key_reference_has_defaults_by_agent() -> None:
 def test_key_reference_has_values_and_meaning_by_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {run: dict(key_table(run)) for run in AGENTS}
     path = ("config", "n_step")
-    tables["APEX"][path] = replace(tables["APEX"][path], expects="a number", meaning="Other steps.")
+    tables["APEX"][path] = replace(tables["APEX"][path], expects="a number", group=OtherKeys)
     monkeypatch.setattr(explain, "key_table", tables.__getitem__)
     explain.key_references.cache_clear()
     try:

@@ -1,0 +1,114 @@
+"""The services of a Ray of our own: those that trials need, without those that only a cluster or a dashboard has.
+
+``ray.init`` starts seven processes. Trials need two, the registry (``gcs_server``) and the node's manager (``raylet``);
+the other five are Python programs that take a third of the CPU time until the first result, and the raylet starts no
+process of a trial before two of them answer: the autoscaler's monitor, the dashboard's server and its agent, the
+monitor of logs, and the agent that prepares runtime environments, which trials on this machine do not have.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from rlexp.sessions import agent_stand_in
+
+NO_PORT: Final = -1
+"""What an agent of Ray's that offers no service writes in place of its port."""
+_AGENTS: Final = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+"""Options of the raylet, which wants a command for each of its agents."""
+_AHEAD: Final = "--num_prestart_python_workers="
+"""How many processes it starts before any is asked for: of itself one for each CPU."""
+_AT_ONCE: Final = "--maximum_startup_concurrency="
+
+
+@contextmanager
+def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
+    """Let ``ray.init`` in the body start only the services that trials need; the raylet starts ``num_processes`` ahead.
+
+    ``with_logs``: what the processes of trials print is passed on to this one. A Ray that is made of other parts than
+    the ones known here starts as it does by itself.
+    """
+    try:
+        from ray._private import node, services
+        from ray._raylet import (  # type: ignore[attr-defined]  # compiled
+            DASHBOARD_AGENT_LISTEN_PORT_NAME,
+            METRICS_AGENT_PORT_NAME,
+            METRICS_EXPORT_PORT_NAME,
+            RUNTIME_ENV_AGENT_PORT_NAME,
+            persist_port,
+        )
+
+        start_process = services.start_ray_process
+    except (AttributeError, ImportError):
+        yield
+        return
+    ports = (
+        DASHBOARD_AGENT_LISTEN_PORT_NAME,
+        METRICS_AGENT_PORT_NAME,
+        METRICS_EXPORT_PORT_NAME,
+        RUNTIME_ENV_AGENT_PORT_NAME,
+    )
+
+    class SmallNode(node.Node):
+        """Ray's node, without the services that a dashboard or a cluster needs."""
+
+        def start_monitor(self) -> None:
+            """Start no autoscaler."""
+
+        def start_api_server(self, **_: Any) -> None:
+            """Start no server of a dashboard."""
+            self._webui_url = ""
+
+        def start_log_monitor(self) -> None:
+            """Start what reads logs only where somebody wants them."""
+            if with_logs:
+                super().start_log_monitor()  # type: ignore[no-untyped-call]
+
+        def start_ray_processes(self) -> None:
+            """Start the raylet, for which the agents seem to have started without a port."""
+            for name in ports:
+                persist_port(self._session_dir, self._node_id, name, NO_PORT)
+            super().start_ray_processes()  # type: ignore[no-untyped-call]
+
+    def start(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
+        own = raylet_command(command, num_processes) if process_type == "raylet" else command
+        return start_process(own, process_type, *arguments, **named)
+
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(node, "Node", SmallNode))
+        stack.enter_context(_replaced(services, "start_ray_process", start))
+        yield
+
+
+def raylet_command(command: Sequence[str], num_processes: int) -> list[str]:
+    """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` ahead."""
+    stand_in = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(agent_stand_in.__file__))])
+    return [_option_of_raylet(word, num_processes, stand_in) for word in command]
+
+
+def _option_of_raylet(word: str, num_processes: int, stand_in: str) -> str:
+    name, equals, value = word.partition("=")
+    option = name + equals
+    if option in _AGENTS:
+        return option + stand_in
+    if option == _AHEAD:
+        return f"{option}{num_processes}"
+    if option == _AT_ONCE:
+        return f"{option}{max(int(value), num_processes)}"
+    return word
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)

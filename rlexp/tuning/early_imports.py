@@ -1,0 +1,53 @@
+"""Imports of what a run needs later, in a thread, while the main thread waits for another process."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from threading import Event, Thread
+from typing import Final
+
+RAY_AND_TUNE: Final = ("numpy", "ray", "pyarrow", "pandas", "ray.data", "ray.tune", "rlexp.tuning.tune_runner")
+"""In steps of some tenths of a second: what Tune itself imports comes before it."""
+
+
+ALLOCATIONS_PER_COLLECTION: Final = 50_000
+"""Instead of 700: imports allocate objects that stay, which each collection would look at."""
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Let the body, which imports much, run with few collections of garbage."""
+    before = gc.get_threshold()
+    gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
+def imported_meanwhile(modules: tuple[str, ...] = RAY_AND_TUNE) -> Iterator[None]:
+    """Import ``modules`` one after the other, beginning with the body, and without waiting for the last at its end.
+
+    Whoever imports one of them later waits until it is there. Where the body raises, the rest is left out: the command
+    ends, for which the thread is waited for. An import that fails is repeated, and reported, where it is needed.
+    """
+    is_cancelled = Event()
+
+    def import_all() -> None:
+        for module in modules:
+            if is_cancelled.is_set():
+                return
+            with suppress(ImportError):
+                import_module(module)
+
+    thread = Thread(target=import_all, name="imports")
+    thread.start()
+    try:
+        yield
+    except BaseException:
+        is_cancelled.set()
+        raise
