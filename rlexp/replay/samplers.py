@@ -164,8 +164,8 @@ class PrioritizedSampler:
         rows held, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
         which leaves (min_j p_j^alpha / p_i^alpha)^beta. Raises ValueError when no priority is above 0.
         """
-        slots = self._tree.find(rng.random(size) * self._tree.total)
-        weights = (self._tree.min / self._tree.get(slots)) ** beta
+        slots, masses = self._tree.find(rng.random(size) * self._tree.total)
+        weights = (self._tree.min / masses) ** beta
         return self.rows.read(slots).with_columns(**{IMPORTANCE_WEIGHTS: weights.astype(np.float32)})
 
     def update_priorities(self, keys: Array, priorities: Array) -> int:

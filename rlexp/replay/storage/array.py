@@ -74,13 +74,16 @@ class ArrayStorage:
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``."""
         # "clip" because NumPy buffers its output when it may have to raise; the slots are known to exist.
-        records = self._records.take(slots, mode="clip")
-        return SampleBatch(
-            {
-                name: self._take(self._wide[name], slots) if name in self._wide else records[name].copy()
-                for name in self._columns
-            }
-        )
+        records = self._opaque_records.take(slots, mode="clip")
+        columns = {}
+        for name, column in self._columns.items():
+            if name in self._wide:
+                columns[name] = self._take(column, slots)
+                continue
+            drawn = records[name].copy()
+            is_opaque = drawn.dtype != column.dtype
+            columns[name] = drawn.view(column.dtype).reshape(-1, *column.shape[1:]) if is_opaque else drawn
+        return SampleBatch(columns)
 
     def state(self, count: int) -> dict[str, Array]:
         """Return the first ``count`` rows of every column, as views; nothing when there are none."""
@@ -96,7 +99,7 @@ class ArrayStorage:
     def close(self) -> None:
         """Give the memory back; the second call does nothing."""
         self._lent = LentArrays()
-        self._records = np.empty(0, [])
+        self._records = self._opaque_records = np.empty(0, [])
         self._wide: dict[str, Array] = {}
         self._columns: dict[str, Array] = {}
 
@@ -113,6 +116,7 @@ class ArrayStorage:
             else:
                 self._wide[name] = self._make_array((self._capacity, *row), column.dtype)
         self._records = self._make_array((self._capacity,), np.dtype(narrow, align=True))
+        self._opaque_records = self._records.view(_opaque(self._records.dtype))
         self._columns = {name: self._wide[name] if name in self._wide else self._records[name] for name in batch}
 
 
@@ -121,6 +125,18 @@ def check_lengths(columns: Mapping[str, Array], count: int) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if set(lengths.values()) != ({count} if count else set()):
         raise CheckpointError(f"a replay state should hold {count} rows of each column, but holds {lengths}")
+
+
+def _opaque(records: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of ``records`` with each field of several numbers as one piece of as many bytes.
+
+    NumPy copies 512 of those in 0.5 µs, and in 3 µs what it takes for a short array in each record.
+    """
+    names = list(records.names or ())
+    fields = [records[name] for name in names]
+    formats = [np.dtype((np.void, field.itemsize)) if field.shape and field.itemsize else field for field in fields]
+    offsets = [records.fields[name][1] for name in names] if records.fields else []
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": records.itemsize})
 
 
 def row_bytes(column: Array) -> int:

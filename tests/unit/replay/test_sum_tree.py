@@ -66,6 +66,7 @@ def test_sum_tree_matches_a_new_tree_at_any_time(
             elif model.any():
                 numbers = np.linspace(0, fresh.total, 50)
                 np.testing.assert_array_equal(tree.find(numbers), fresh.find(numbers))
+                np.testing.assert_array_equal(tree.find(numbers)[1], model[tree.find(numbers)[0]])
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
@@ -75,10 +76,10 @@ def test_sum_tree_finds_slots_in_proportion_to_values(capacity: int) -> None:
     model[rng.integers(capacity)] = 3.0
     tree = made_at_once(model)
     whole = np.arange(model.sum())
-    found = tree.find(whole)
+    found, _ = tree.find(whole)
     np.testing.assert_array_equal(np.bincount(found, minlength=capacity), model)
     assert np.count_nonzero(np.diff(found)) == np.count_nonzero(model) - 1  # each is one stretch
-    np.testing.assert_array_equal(tree.find(whole + rng.random(len(whole))), found)
+    np.testing.assert_array_equal(tree.find(whole + rng.random(len(whole)))[0], found)
 
 
 @pytest.mark.parametrize("count", [1, 60])  # a few are renewed one by one, many with their whole levels
@@ -92,7 +93,7 @@ def test_sum_tree_finds_last_written_values(count: int) -> None:
         tree.set_run(start, values[::-1])
         model[slots], model[start : start + count] = values, values[::-1]
         if model.any():
-            found = tree.find(np.arange(model.sum()))
+            found, _ = tree.find(np.arange(model.sum()))
             np.testing.assert_array_equal(np.bincount(found, minlength=5000), model)
 
 
@@ -118,8 +119,9 @@ def test_sum_tree_never_finds_an_empty_slot(capacity: int) -> None:
         tree.set_run(0, values)
         edges = np.cumsum(values)
         edges = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges, 0), [0.0, tree.total]])
-        found = tree.find(np.append(edges, tree.total * 1.001))
-        assert (tree.get(found) > 0).all()
+        found, values = tree.find(np.append(edges, tree.total * 1.001))
+        assert (values > 0).all()
+        np.testing.assert_array_equal(values, tree.get(found))
         assert found.max() < capacity
 
 
@@ -132,7 +134,8 @@ def test_sum_tree_rounding_in_subtree_finds_no_empty_slot() -> None:
     tree.set(np.array([last, before]), np.array([right, left]))  # the blocks beside theirs are empty
     just_below = np.nextafter(tree.total, 0)
     assert just_below - right == left  # as much is left as the left half has, though the number is below the total
-    assert tree.find(np.array([just_below, 0.0])).tolist() == [last, before]
+    slots, values = tree.find(np.array([just_below, 0.0]))
+    assert (slots.tolist(), values.tolist()) == ([last, before], [right, left])
 
 
 def test_sum_tree_rounding_in_block_finds_no_empty_slot() -> None:
@@ -140,7 +143,8 @@ def test_sum_tree_rounding_in_block_finds_no_empty_slot() -> None:
     values = np.array([1.0, 0.0, 0.0, 0.0, half_ulp, half_ulp, 0.0, 0.0])
     tree = made_at_once(values)
     assert tree.total > values.cumsum()[-1] == 1.0  # the order of adding matters here
-    assert (tree.get(tree.find(np.array([1.0]))) > 0).all()
+    found, held = tree.find(np.array([1.0]))
+    assert held.tolist() == tree.get(found).tolist() != [0.0]
 
 
 def test_sum_tree_last_value_of_repeated_slot_counts() -> None:
@@ -165,7 +169,8 @@ def test_sum_tree_sums_do_not_drift() -> None:
 def test_sum_tree_find_sorts_and_does_not_change_its_argument() -> None:
     tree = made_at_once(np.arange(1.0, 4.0))
     asked = np.array([5.5, 0.5, 3.5, 1.0])
-    np.testing.assert_array_equal(tree.find(asked), [int(tree.find(np.array([number]))[0]) for number in sorted(asked)])
+    one_by_one = [tree.find(np.array([number]))[0].item() for number in sorted(asked)]
+    np.testing.assert_array_equal(tree.find(asked)[0], one_by_one)
     assert asked.tolist() == [5.5, 0.5, 3.5, 1.0]
 
 
@@ -190,7 +195,7 @@ def test_sum_tree_accepts_no_rows() -> None:
     tree.set_run(0, np.array([1.0, 1.0]))
     tree.set(np.zeros(0, np.int64), np.zeros(0))
     tree.set_run(1, np.zeros(0))
-    assert tree.find(np.zeros(0)).shape == (0,)
+    assert [found.shape for found in tree.find(np.zeros(0))] == [(0,), (0,)]
     assert tree.total == 2.0
 
 
