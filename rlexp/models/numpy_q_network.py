@@ -61,6 +61,8 @@ class NumpyQNetwork:
             head = tuple(_dueling(head, value, self._config.num_actions))
         first, *others = chain(torso, head)
         self._layers = (with_centered_bytes(first) if self._config.sees_byte_vectors else first, *others)
+        self._advantage = self._value = ()
+        self._centers_obs = False
 
     def share(self, weights: Mapping[str, Array]) -> None:
         """Read ``weights`` where they are from now on, also when their owner changes them; names as for ``load``."""

@@ -187,8 +187,8 @@ def test_the_driver_reserves_cpus_and_learns_with_as_many_threads() -> None:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("given", "threads_used"), [(None, 1), (1, 1), (2, 2)])
 def test_a_worker_acts_with_so_many_threads(given: int | None, threads_used: int) -> None:
-    # Workers are placed in this process, after the driver set its own threads; a distribution takes torch to act with.
-    make_agent(num_workers=1, num_threads_per_worker=given, num_cpus_for_driver=4, num_atoms=5).stop()
+    # Workers are placed in this process, after the driver set its own threads; a perturbed network acts with torch.
+    make_agent(num_workers=1, num_threads_per_worker=given, num_cpus_for_driver=4, parameter_noise=True).stop()
     assert torch.get_num_threads() == threads_used
 
 

@@ -24,8 +24,9 @@ from tests.envs import COUNTING_ENV
 from tests.forged import forge
 
 
-def saved(folder: Path, env: str = COUNTING_ENV, **metadata: Any) -> Path:
-    agent = make_agent()
+def saved(folder: Path, env: str = COUNTING_ENV, trained_on: str = COUNTING_ENV, **metadata: Any) -> Path:
+    """Write a checkpoint of a policy for ``trained_on`` that names ``env``; return its path."""
+    agent = make_agent(trained_on)
     agent.train()
     config = agent.config.model_dump(mode="json")
     experiment = {"name": "e", "run": "DQN", "env": env, "config": config}
@@ -68,7 +69,7 @@ def test_a_strangers_folders_are_not_searched_for_what_the_callers_module_import
     (mine / "module_of_mine.py").write_text(own, encoding="utf-8")
     (theirs / "optional_module_of_mine.py").write_text(f"open({str(ran)!r}, 'w').close()\n", encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(mine), *sys.path])
-    path = saved(tmp_path, "CartPole-v1", module_folders=[str(theirs)])
+    path = saved(tmp_path, "CartPole-v1", "CartPole-v1", module_folders=[str(theirs)])
     path.chmod(0o777)
     with pytest.raises(ResumeError, match="may be written by every user"):
         load_policy(path, imports=["module_of_mine"])

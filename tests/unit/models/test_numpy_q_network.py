@@ -160,6 +160,8 @@ def test_live_weights_act_as_they_are_now(noisy: bool, sees_byte_vectors: bool) 
     np.testing.assert_array_equal(copied.outputs(obs), before)
     np.testing.assert_allclose(shared.outputs(obs), copy_of_newest.outputs(obs), rtol=1e-4, atol=1e-4)
     assert np.abs(shared.outputs(obs) - before).max() > 0.1
+    shared.load(arrays_of(network))
+    np.testing.assert_array_equal(shared.outputs(obs), copy_of_newest.outputs(obs))
 
 
 def test_draws_other_noise_each_time() -> None:
