@@ -33,7 +33,6 @@ from rlexp.envs.native_vectors import (
 from rlexp.envs.registry import find_class, find_spec
 from rlexp.envs.single_env import SingleEnv
 from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
-from rlexp.envs.stepped_envs import SteppedEnvs
 from rlexp.envs.wrappers import preprocessed, wrapped
 from rlexp.errors import EnvError, RlexpError, UsageError
 from rlexp.user_code.classes import prepare_imports
@@ -116,7 +115,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
         prepare_imports(config.named_modules, config.modules)
         vector = native_vector_env(config, num_envs)
     if vector is None:
-        vector = SteppedEnvs([lambda: make_env(config)] * num_envs)
+        vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
     return _as_agents_play(vector, config)
 
