@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
-from typing import Final
-
-ALLOCATIONS_PER_COLLECTION: Final = 50_000
-"""Instead of 700. Imports allocate a million objects that stay, and collections look at them again and again: without
-them, importing Ray, Tune and torch takes a sixth less CPU time, and what a light command needs a tenth less."""
 
 
 def main() -> None:
@@ -20,11 +14,13 @@ def main() -> None:
     and continue.
     """
     _leave_current_folder()
-    gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
     # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from rlexp.cli import main as run_command
+    from rlexp.tuning.early_imports import few_collections
+
+    with few_collections():
+        from rlexp.cli import main as run_command
 
     run_command()
 

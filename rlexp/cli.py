@@ -24,6 +24,7 @@ from rlexp.commands.output_options import ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal.lines import print_error
 from rlexp.terminal.output_streams import open_output_streams
+from rlexp.tuning.early_imports import few_collections
 
 COMMANDS: Final[Mapping[str, str]] = {
     "check": "explaining",
@@ -122,7 +123,8 @@ def _run_app(errors: ErrorOptions) -> None:
 @cache
 def command_of(name: str) -> TyperCommand | TyperGroup:
     """Import a command, or the group of ``board``."""
-    module = import_module(f"{_PACKAGE}.{COMMANDS[name]}")
+    with few_collections():
+        module = import_module(f"{_PACKAGE}.{COMMANDS[name]}")
     if name == "board":
         group = get_group(module.board_app)
         group.name = name

@@ -36,6 +36,7 @@ def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
     """
     try:
         from ray._private import node, services
+        from ray._private.node import Node
         from ray._raylet import (  # type: ignore[attr-defined]  # compiled
             DASHBOARD_AGENT_LISTEN_PORT_NAME,
             METRICS_AGENT_PORT_NAME,
@@ -55,7 +56,7 @@ def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
         RUNTIME_ENV_AGENT_PORT_NAME,
     )
 
-    class SmallNode(node.Node):
+    class SmallNode(Node):
         """Ray's node, without the services that a dashboard or a cluster needs."""
 
         def start_monitor(self) -> None:

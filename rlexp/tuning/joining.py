@@ -100,17 +100,18 @@ def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:
     address = options.joining.address
     if address is None:
         machine = cluster.nodes[0].machine
-        return OwnRay(machine.cpus, machine.gpus, options.debug, _first_processes(plan.everything, machine.cpus))
+        return OwnRay(machine.cpus, machine.gpus, options.debug, first_processes(plan.everything, machine.cpus))
     return JoinedRay(address, cluster, _runtime_env(plan, plan.everything, options), options.debug)
 
 
-def _first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
+def first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
     """Return how many processes the first trials are likely to have: one each, and one for each of their workers.
 
-    It is no more than a guess at what Ray starts while Tune is imported: others are started when they are asked for.
+    It is no more than a guess at what Ray starts while Tune is imported: others are started when they are asked for,
+    and two for each CPU at most, since the command waits longer for Ray the more processes start beside it.
     """
     needed = [1 + trial.experiment.config.num_workers for trial in trials]
-    return min(sum(needed), max(num_cpus, needed[0]))
+    return min(sum(needed), max(num_cpus, min(needed[0], 2 * num_cpus)))
 
 
 def _question(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> Question:

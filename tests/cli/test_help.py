@@ -60,3 +60,13 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_commands_run_with_as_many_collections_as_before() -> None:
+    program = (
+        "import gc, rlexp.__main__\nbefore = gc.get_threshold()\n"
+        "try:\n    rlexp.__main__.main()\nfinally:\n    print(gc.get_threshold() == before)"
+    )
+    command = [sys.executable, "-c", program, "ls", "-h"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "True", done.stderr

@@ -134,8 +134,14 @@ def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
 
 def _meaning(group: type[KeyGroup], name: str) -> str:
     """Return the key's docstring, of the class nearest to ``group`` that gives one."""
-    texts = (_docstrings(ancestor).get(name) for ancestor in group.__mro__ if _is_group(ancestor))
+    texts = (_own_meaning(ancestor, name) for ancestor in group.__mro__ if _is_group(ancestor))
     return next(filter(None, texts), "")
+
+
+def _own_meaning(group: type[KeyGroup], name: str) -> str | None:
+    """Return what a class itself says of a key; an agent of a package may say it as the field's description."""
+    field = group.model_fields.get(name)
+    return (field and field.description) or _docstrings(group).get(name)
 
 
 @cache
@@ -146,7 +152,7 @@ def _docstrings(group: type[KeyGroup]) -> Mapping[str, str]:
     """
     try:
         (tree,) = ast.parse(dedent(inspect.getsource(group))).body
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError):  # the last: a class in a function, with text that begins left of it
         return {}
     assert isinstance(tree, ast.ClassDef)
     return {

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.fields import KeyGroup, defaults_of
@@ -21,6 +22,8 @@ class OtherKeys(KeyGroup):
 
     n_step: int = 1
     """Other steps."""
+
+    gamma: float = Field(1.0, description="Another discount.")
 
 
 def without_tests(text: str) -> list[str]:
@@ -87,6 +90,21 @@ def test_defaults_that_are_not_validated_are_those_that_are(run: str) -> None:
     group = AGENTS[run].model_fields["config"].annotation
     assert isinstance(group, type)
     assert defaults_of(group) == group()
+
+
+def test_meaning_may_be_the_description_of_a_field() -> None:
+    key = key_table("DQN")["config", "gamma"]
+    assert replace(key, group=OtherKeys).meaning == "Another discount."
+
+
+def test_keys_of_a_class_with_text_left_of_it_have_no_meaning() -> None:
+    class Nested(KeyGroup):
+        gamma: float = 1.0
+        """The margin
+of this text is none."""
+
+    key = key_table("DQN")["config", "gamma"]
+    assert replace(key, group=Nested).meaning == ""
 
 
 def test_key_reference_has_defaults_by_agent() -> None:

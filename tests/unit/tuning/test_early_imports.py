@@ -37,13 +37,21 @@ def fail_once_begun(name: str) -> None:
     raise ZeroDivisionError
 
 
-def test_modules_are_there_after_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = write_modules(tmp_path, monkeypatch, early_first="import nowhere_to_be_found", early_second="value = 2")
+def test_modules_are_there_after_others_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = write_modules(
+        tmp_path,
+        monkeypatch,
+        early_first="import nowhere_to_be_found",
+        early_unfit="raise ValueError('numpy.dtype size changed')",
+        early_last="import gc\nthreshold = gc.get_threshold()[0]",
+    )
+    before = gc.get_threshold()
     with imported_meanwhile(names):
         pass
     wait_for_imports()
-    assert "early_first" not in sys.modules
-    assert sys.modules["early_second"].value == 2
+    assert {"early_first", "early_unfit"}.isdisjoint(sys.modules)
+    assert sys.modules["early_last"].threshold > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_an_error_leaves_out_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
