@@ -35,7 +35,7 @@ class RolloutConfig:
     """How a worker samples, whatever the algorithm."""
 
     fragment_length: int
-    """Steps per env and ``sample`` call (``sample_batch_size``)."""
+    """Steps per env and fragment (``sample_batch_size``)."""
     clip_rewards: RewardLimits
     """How the learner sees rewards; episode returns are never clipped."""
     batch_mode: Literal["truncate_episodes", "complete_episodes"]

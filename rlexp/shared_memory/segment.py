@@ -62,18 +62,25 @@ class Segment:
 
     @staticmethod
     def can_be_created() -> bool:
-        """Return whether this system has anonymous shared memory."""
-        return hasattr(os, "memfd_create")
+        """Return whether this system has anonymous shared memory, and lets this process have some."""
+        try:
+            Segment.create().close()
+        except ResourceError:
+            return False
+        return True
 
     @staticmethod
     def create() -> Segment:
         """Return a new segment without any array; raises ResourceError where the system has none."""
-        if not Segment.can_be_created():
+        if not hasattr(os, "memfd_create"):
             raise ResourceError("this system has no anonymous shared memory: shared replay is for Linux", HINT)
         name = f"rlexp-{secrets.token_hex(16)}"
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        return Segment(fd, name)
+        try:
+            segment = Segment(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), name)
+            fcntl.fcntl(segment._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        except OSError as error:  # a sandbox may forbid it
+            raise ResourceError(f"this system gives no anonymous shared memory: {error}", HINT) from error
+        return segment
 
     @property
     def handle(self) -> SegmentHandle:
@@ -81,7 +88,12 @@ class Segment:
         return SegmentHandle(os.getpid(), self._fd, self._name)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return the next array, of zeros before anybody wrote to it; it stays valid after :meth:`close`."""
+        """Return the next array, of zeros before anybody wrote to it; it stays valid after :meth:`close`.
+
+        ValueError for a segment that is closed: its descriptor may be another file's by now.
+        """
+        if not self._close.alive:
+            raise ValueError("the segment is closed")
         dtype = np.dtype(dtype)
         start, nbytes = self._end, math.prod(shape) * dtype.itemsize
         self._end += -(-max(nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

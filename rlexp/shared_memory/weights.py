@@ -74,6 +74,13 @@ class _Memory:
             for form, start in zip(self.forms, starts, strict=True)
         }
 
+    def close(self) -> None:
+        """Let no further process in, and give the memory back where nobody reads it; counters keep their values."""
+        self._segment.close()
+        self.slots = []
+        self.begun, self.published, self.versions = self.begun.copy(), self.published.copy(), self.versions.copy()
+        self.wanted, self._forms_nbytes = self.wanted.copy(), self._forms_nbytes.copy()
+
     def _segment_bytes(self, nbytes: int) -> Array:
         return self._segment.array((nbytes,), np.uint8)
 
@@ -111,7 +118,10 @@ class SharedWeights:
         return WeightsHandle(self._segment.handle, self._num_readers, index, self._max_delay)
 
     def publish(self, version: int, weights: Mapping[str, Array]) -> None:
-        """Copy ``weights`` to where readers find them. Versions grow; ValueError for weights of another form."""
+        """Copy ``weights`` to where readers find them. Versions grow.
+
+        ValueError for weights of another form, and once this is closed.
+        """
         forms = tuple(Column(name, array.dtype.str, array.shape) for name, array in weights.items())
         if not self._views:
             self._memory.lay_out(forms)
@@ -131,7 +141,8 @@ class SharedWeights:
 
     def close(self) -> None:
         """Let no further process in, and give the memory back when nobody reads it any more; idempotent."""
-        self._segment.close()
+        self._views = []
+        self._memory.close()
 
 
 @dataclass(frozen=True)

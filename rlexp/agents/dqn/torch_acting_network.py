@@ -1,4 +1,4 @@
-"""The acting network in torch: convolutions, distributions, and noise in layers or on weights."""
+"""The acting network in torch: convolutions, torsos of the user's own, noise on weights, and several threads."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
 
     max_weight_sync_delay: Count = 400
     """Env steps that a worker samples before it gets new weights. Small: workers act with newer weights. Large: fewer
-    weights are sent."""
+    weights are copied and sent."""
 
     num_replay_buffer_shards: Count = 4
     """Number of replay shards. Storing in one does not wait for sampling from another."""
@@ -45,7 +45,11 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
 
     sample_queue_depth: Annotated[Count, RLEXP_ONLY] = 2
     """Calls to sample in flight per worker. With 2, a worker starts the next fragment while the last one is stored.
-    With more, its weights are older."""
+    With more, its weights are older.
+
+    Without ``training_intensity``, a call of a worker on the learner's machine returns up to four fragments where they
+    are small and take less than 20 ms together.
+    """
 
     replay_queue_depth: Annotated[Count, RLEXP_ONLY] = 4
     """Batches requested in advance from each replay shard. More hide the time to send a batch, but have older

@@ -26,7 +26,7 @@ METRICS: Final[Mapping[str, str]] = MappingProxyType(
         "info/num_steps_sampled": "Env steps sampled since the trial began; the same as timesteps_total.",
         "info/num_steps_trained": "Rows trained on since the trial began; a row that is replayed twice counts twice.",
         "info/num_target_updates": "How often the target network was updated.",
-        "info/num_weight_syncs": "How often weights were sent to a worker.",
+        "info/num_weight_syncs": "How often a worker was sent newer weights, or read them from shared memory.",
         "info/num_fragments_lost": "Fragments of workers that were lost with the node that held them, since this "
         "process of the trial began; their rows are not trained on.",
         "info/sample_throughput": "Env steps sampled per second, in this iteration.",

@@ -18,8 +18,9 @@ from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
+from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.task_pool import InlineTaskPool
+from rlexp.task_pool import Actor, InlineTaskPool, Resources
 from tests.envs import COUNTING_ENV, IDENTITY_ENV, UNEVEN_ENV
 
 OPTIMIZER = AsyncReplayOptimizerConfig(
@@ -86,6 +87,35 @@ def test_a_row_of_results_tells_of_both_shards_and_of_the_queue() -> None:
     assert info["num_steps_trained"] % 32 == 0
     assert info["num_weight_syncs"] >= 1
     agent.stop()
+
+
+class SpecPool(YieldingPool):
+    """Remembers what its workers are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.specs: list[WorkerSpec] = []
+
+    def place(
+        self, name: str, resources: Resources | None, make: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Actor[Any]:
+        self.specs += [each for each in args if isinstance(each, WorkerSpec)]
+        return super().place(name, resources, make, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "several"),
+    [({}, True), ({"training_intensity": 2.0}, False), ({"replay_storage": "shared_memory"}, False)],
+)
+def test_workers_send_several_fragments_at_once_only_where_nobody_waits_for_single_ones(
+    changes: dict[str, Any], several: bool
+) -> None:
+    pool = SpecPool()
+    agent = ApexAgent(COUNTING_ENV, ApexConfig(**{**SMALL, "num_workers": 2, **changes}), pool, seed=0)
+    agent.stop()
+    assert [(spec.message.num_fragments > 1) for spec in pool.specs] == [several] * 2
+    handles = [spec.weights for spec in pool.specs]
+    assert [(handle.index, handle.max_delay) for handle in handles if handle is not None] == [(0, 40), (1, 40)]
 
 
 def test_buffer_and_start_are_split_over_the_shards_so_that_nothing_is_lost() -> None:

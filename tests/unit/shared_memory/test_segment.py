@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from typing import Any
@@ -60,6 +61,8 @@ def test_segment_close_refuses_opening_and_keeps_arrays() -> None:
     assert array.tolist() == [5] * 4
     with pytest.raises(ResourceError):
         handle.open()
+    with pytest.raises(ValueError, match="closed"):
+        segment.array((4,), np.int64)
 
 
 def test_segment_closes_when_collected() -> None:
@@ -73,5 +76,17 @@ def test_segment_closes_when_collected() -> None:
 def test_segment_error_without_memfd_has_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ResourceError, match="Linux") as error:
+        Segment.create()
+    assert error.value.hint == "-o config.replay_storage=actors"
+
+
+def test_segment_is_refused_where_a_sandbox_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(name: str, flags: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    assert Segment.can_be_created()
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    assert not Segment.can_be_created()
+    with pytest.raises(ResourceError, match="not permitted") as error:
         Segment.create()
     assert error.value.hint == "-o config.replay_storage=actors"

@@ -230,6 +230,19 @@ def users_of(name: str) -> list[str]:
     return found
 
 
+def test_closed_weights_give_their_memory_back_while_their_owner_lives() -> None:
+    shared = SharedWeights(num_readers=1, max_delay=10)
+    name = shared.reader(0).segment.name
+    shared.publish(1, weights(1))
+    assert users_of(name)
+    shared.close()
+    shared.close()
+    assert users_of(name) == []
+    assert not shared.is_wanted
+    with pytest.raises(ValueError, match="closed"):
+        shared.publish(2, weights(2))
+
+
 def test_weights_are_never_torn_and_outlive_their_killed_writer() -> None:
     size = 1_000
     here, there = SPAWN.Pipe()
