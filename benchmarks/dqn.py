@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.comparison import Column, Table, conditions, in_turns, median_of, options
 from benchmarks.ppo_programs import USERS_ENVIRONMENT, experiment_of
 from benchmarks.processes import in_own_process, run_command, unwind_on_sigterm
+from benchmarks.sb3_dqn import TASKS as SB3_TASKS
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.task_pool import InlineTaskPool
@@ -51,19 +52,6 @@ ZOO = {
     "grad_norm_clipping": 10,
     "hiddens": [],
     "model": {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"},
-}
-ZOO_OF_SB3 = {
-    "learning_rate": 2.3e-3,
-    "batch_size": 64,
-    "buffer_size": 100_000,
-    "learning_starts": 1000,
-    "gamma": 0.99,
-    "target_update_interval": 10,
-    "train_freq": 256,
-    "gradient_steps": 128,
-    "exploration_fraction": 0.16,
-    "exploration_final_eps": 0.04,
-    "policy_kwargs": {"net_arch": [256, 256]},
 }
 OF_SRL = {"batch_size": 32, "hiddens": [64, 64], "capacity": 5000, "warmup_size": 1000, "train_interval": 2}
 
@@ -93,7 +81,7 @@ class Task:
 
 
 TASKS = (
-    Task("cartpole", "CartPole-v1", ZOO, "sb3", "stable_baselines3", ZOO_OF_SB3),
+    Task("cartpole", "CartPole-v1", ZOO, "sb3", "stable_baselines3", SB3_TASKS["cartpole"].settings),
     Task("pendulum", "Pendulum-v1", None, "srl", "srl", OF_SRL),
 )
 

@@ -35,7 +35,8 @@ def train_sb3(task: Task) -> Times:
     """Train with Stable-Baselines3."""
     sb3 = import_module("stable_baselines3")
     settings = dict(task["settings"])
-    model = sb3.DQN("MlpPolicy", task["env"], seed=0, device="cpu", **settings)
+    policy = {"net_arch": settings.pop("net_arch")}
+    model = sb3.DQN("MlpPolicy", task["env"], seed=0, device="cpu", policy_kwargs=policy, **settings)
     per_update = settings["train_freq"] / settings["gradient_steps"]
     model.learn(int(settings["learning_starts"] + task["warm_up"] * per_update), progress_bar=False)
     before, clock = model._n_updates, Clock()

@@ -17,7 +17,7 @@ def main() -> None:
     # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from rlexp.tuning.early_imports import few_collections
+    from rlexp.early_imports import few_collections
 
     with few_collections():
         from rlexp.cli import main as run_command

@@ -21,10 +21,10 @@ from typer.main import get_command, get_group
 
 from rlexp import __version__
 from rlexp.commands.output_options import ErrorOptions
+from rlexp.early_imports import few_collections
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal.lines import print_error
 from rlexp.terminal.output_streams import open_output_streams
-from rlexp.tuning.early_imports import few_collections
 
 COMMANDS: Final[Mapping[str, str]] = {
     "check": "explaining",

@@ -10,6 +10,7 @@ from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.config.keys.bundles import Bundles, bundles_of
 from rlexp.config.keys.common import CommonConfig
 from rlexp.envs import EnvConfig, is_atari, make_vector_env
+from rlexp.errors import ResourceError
 from rlexp.metrics.timers import RunningClock
 from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.fleet import Fleet, FleetLimits
@@ -27,7 +28,6 @@ from rlexp.rollout.worker_spec import (
     WorkerSpec,
 )
 from rlexp.seeding import derive_seed
-from rlexp.shared_memory.segment import Segment
 from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, Resources, TaskPool
 
@@ -71,9 +71,7 @@ def place_workers(
     if config.num_workers == 0:
         return LocalWorkers(pool, [RolloutWorker(make_spec(0, seed, None))])
     bundles = bundles_of(config)
-    delay = links.max_weight_sync_delay
-    shares_weights = links.shares_weights and Segment.can_be_created()
-    shared_weights = SharedWeights(config.num_workers, delay) if shares_weights else None
+    shared_weights = _shared_weights(config.num_workers, links)
 
     def place(index: int, attempt: int) -> Actor[RolloutWorker]:
         # A worker's replacement does not play its predecessor's episodes again.
@@ -85,7 +83,17 @@ def place_workers(
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
     fleet = Fleet(pool, place, config.num_workers, limits, RunningClock())
-    return RemoteWorkers(pool, fleet, links.queue_depth, delay, shared_weights)
+    return RemoteWorkers(pool, fleet, links.queue_depth, links.max_weight_sync_delay, shared_weights)
+
+
+def _shared_weights(num_workers: int, links: WorkerLinks) -> SharedWeights | None:
+    """Return where workers read weights; None where they are sent them, as where the system gives no shared memory."""
+    if not links.shares_weights:
+        return None
+    try:
+        return SharedWeights(num_workers, links.max_weight_sync_delay)
+    except ResourceError:
+        return None
 
 
 def worker_resources(config: CommonConfig, bundles: Bundles, index: int) -> Resources:

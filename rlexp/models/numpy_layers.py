@@ -96,6 +96,11 @@ def live_layers_of(weights: Mapping[str, Array], prefix: str, activations: Seque
         yield Linear(weights[f"{name}.weight"].T, weights[f"{name}.bias"], activation)
 
 
+def centered_bytes(obs: Array) -> Array:
+    """Return (x - 128) / 128 of bytes x, float32."""
+    return np.asarray((obs.astype(np.float32, copy=False) - np.float32(BYTE_CENTER)) / np.float32(BYTE_CENTER))
+
+
 def with_centered_bytes(layer: Linear) -> Linear:
     """Return a layer that computes of bytes x what ``layer`` computes of (x - 128) / 128."""
     return Linear(layer.weight / BYTE_CENTER, layer.bias - layer.weight.sum(axis=0), layer.activation)

@@ -7,11 +7,12 @@ from itertools import chain, pairwise, repeat
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.numpy_layers import (
     Layer,
     Linear,
     NoisyLayer,
+    centered_bytes,
     forward,
     identity,
     layers_of,
@@ -79,7 +80,7 @@ class NumpyQNetwork:
     def outputs(self, obs: Array) -> Array:
         """Return float32 action values ``[B, A]`` of ``obs [B, N]``, or logits ``[B, A, K]`` of their K atoms."""
         if self._centers_obs:
-            obs = (obs.astype(np.float32) - np.float32(BYTE_CENTER)) / np.float32(BYTE_CENTER)
+            obs = centered_bytes(obs)
         outputs = forward(self._layers, obs)
         if self._advantage:
             outputs = self._joined_heads(outputs)

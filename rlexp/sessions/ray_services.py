@@ -1,7 +1,7 @@
 """The services of a Ray of our own: those that trials need, without those that only a cluster or a dashboard has.
 
 ``ray.init`` starts seven processes. Trials need two, the registry (``gcs_server``) and the node's manager (``raylet``);
-the other five are Python programs that take a third of the CPU time until the first result, and the raylet starts no
+the other five are Python programs that take a fifth of the CPU time until the first result, and the raylet starts no
 process of a trial before two of them answer: the autoscaler's monitor, the dashboard's server and its agent, the
 monitor of logs, and the agent that prepares runtime environments, which trials on this machine do not have.
 """
@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from rlexp.sessions import agent_stand_in
+from rlexp.sessions.replaced_parts import replaced
 
 NO_PORT: Final = -1
 """What an agent of Ray's that offers no service writes in place of its port."""
@@ -82,8 +82,8 @@ def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
         return start_process(own, process_type, *arguments, **named)
 
     with ExitStack() as stack:
-        stack.enter_context(_replaced(node, "Node", SmallNode))
-        stack.enter_context(_replaced(services, "start_ray_process", start))
+        stack.enter_context(replaced(node, "Node", SmallNode))
+        stack.enter_context(replaced(services, "start_ray_process", start))
         yield
 
 
@@ -103,13 +103,3 @@ def _option_of_raylet(word: str, num_processes: int, stand_in: str) -> str:
     if option == _AT_ONCE:
         return f"{option}{max(int(value), num_processes)}"
     return word
-
-
-@contextmanager
-def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)

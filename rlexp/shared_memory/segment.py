@@ -17,6 +17,8 @@ from numpy.typing import DTypeLike
 from rlexp.errors import ResourceError
 from rlexp.sample_batch import Array
 
+CACHE_LINE = 128
+"""Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
 HINT = "-o config.replay_storage=actors"
 
 
@@ -59,15 +61,6 @@ class Segment:
         self._name = name
         self._end = 0
         self._close = weakref.finalize(self, os.close, fd)
-
-    @staticmethod
-    def can_be_created() -> bool:
-        """Return whether this system has anonymous shared memory, and lets this process have some."""
-        try:
-            Segment.create().close()
-        except ResourceError:
-            return False
-        return True
 
     @staticmethod
     def create() -> Segment:

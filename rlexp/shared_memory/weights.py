@@ -19,11 +19,9 @@ import numpy as np
 from rlexp.errors import ResourceError
 from rlexp.sample_batch import Array, Column
 from rlexp.shared_memory.fence import fence
-from rlexp.shared_memory.segment import Segment, SegmentHandle
+from rlexp.shared_memory.segment import CACHE_LINE, Segment, SegmentHandle
 
 NUM_SLOTS = 2
-CACHE_LINE = 128
-"""Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
 ALIGNMENT = 64
 """Of each array within a slot, in bytes."""
 MOST_READS = 10

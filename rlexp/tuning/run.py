@@ -8,11 +8,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 from rlexp.checkpoint import list_checkpoints
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.display import Display
+from rlexp.early_imports import imported_meanwhile
 from rlexp.errors import RlexpError
 from rlexp.machine import Cluster, check_fits, this_machine
 from rlexp.runs.checkpoints import starting_point
@@ -28,12 +30,13 @@ from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit
 from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
 from rlexp.tuning.board_task import checked_board, record_task, task_failure_reported
-from rlexp.tuning.early_imports import imported_meanwhile
 from rlexp.tuning.handed_task import ended_with_parent
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest
 
+_RAY_AND_TUNE: Final = ("numpy", "ray", "pyarrow", "pandas", "ray.data", "ray.tune", "rlexp.tuning.tune_runner")
+"""Imported early, in steps of some tenths of a second: what Tune itself imports comes before it."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 
@@ -97,7 +100,7 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
         starting_point(trial)
     if any(trial.experiment.config.monitor for trial in trials):
         require_video_extra()
-    with imported_meanwhile():
+    with imported_meanwhile(_RAY_AND_TUNE):
         reports = try_envs(trials, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
     for report in reports:
         for notice in report.notices:

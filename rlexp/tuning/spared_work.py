@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray.air._internal import usage
 from ray.tune.execution import tune_controller
+
+from rlexp.sessions.replaced_parts import replaced
 
 
 class _PlainActorClasses:
@@ -33,7 +34,7 @@ def actors_of_idle_processes() -> Iterator[None]:
     an agent of Ray's prepares, for the trial and then for each of its workers. On one machine these processes inherit
     the variables anyway. A Tune that is made of other parts than the ones known here continues to do so.
     """
-    with _replaced(tune_controller, "_ActorClassCache", _PlainActorClasses):
+    with replaced(tune_controller, "_ActorClassCache", _PlainActorClasses):
         yield
 
 
@@ -43,15 +44,5 @@ def callbacks_not_counted() -> Iterator[None]:
 
     For that it imports MLflow, Weights & Biases and others where they are installed, which takes a second or more.
     """
-    with _replaced(usage, "tag_callbacks", lambda callbacks: False):
-        yield
-
-
-@contextmanager
-def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """Replace what a module has by that name in the body; nothing where it has nothing."""
-    with ExitStack() as stack:
-        if hasattr(module, name):
-            stack.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
+    with replaced(usage, "tag_callbacks", lambda callbacks: False):
         yield

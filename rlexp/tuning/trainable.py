@@ -19,6 +19,7 @@ from rlexp.agents.registry import agent_class
 from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
+from rlexp.early_imports import few_collections
 from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING
@@ -29,7 +30,6 @@ from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.board_secrets import BoardSecrets
 from rlexp.tuning.board_task import board_link
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
-from rlexp.tuning.early_imports import few_collections
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint

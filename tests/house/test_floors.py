@@ -44,6 +44,7 @@ FLOORS = {
     "seeding": 0,
     "json_file": 0,
     "number_format": 0,
+    "early_imports": 0,
     "line_width": 0,
     "errors": 0,
     "callbacks": 0,

@@ -41,7 +41,7 @@ from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, Resources, trial_group
 
 FRAGMENTS_OF_MESSAGE = 4
-"""Fragments that a worker sends at once, at most: each message costs the driver and the worker a millisecond each."""
+"""Fragments that a worker sends at once, at most: each message costs the driver and the worker time of their own."""
 BYTES_OF_MESSAGE = 96_000
 """Of rows that Ray returns with its answer: beyond 100 kB they go through its object store, which costs another one."""
 SECONDS_OF_MESSAGE = 0.02

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.noisy_gradients import NoisyWeights
 from rlexp.models.numpy_gradients import SLOPES, DenseLayer, DenseLayers
+from rlexp.models.numpy_layers import centered_bytes
 from rlexp.models.numpy_q_network import can_be
 from rlexp.sample_batch import Array
 
@@ -94,8 +95,7 @@ class DenseNetwork:
             layer.write_gradient_of_sigma(name, self._gradients)
 
     def _seen(self, obs: Array) -> Array:
-        seen = obs.astype(np.float32, copy=False)
-        return (seen - np.float32(BYTE_CENTER)) / np.float32(BYTE_CENTER) if self._centers_bytes else seen
+        return centered_bytes(obs) if self._centers_bytes else obs.astype(np.float32, copy=False)
 
     def _layers(self, weights: Mapping[str, Array], prefix: str, activations: list[str]) -> DenseLayers:
         names = [f"{prefix}.{2 * index}" for index in range(len(activations))]

@@ -96,7 +96,7 @@ class DQNLearner:
         for network in (self._network, self._target):
             network.resample_noise(self._noise)
         lr = self._config.lr.value(self._num_steps_sampled)
-        figures = self._step(batch, lr) if not self._is_by_hand(batch.count) else self._step_by_hand(batch, lr)
+        figures = self._step_by_hand(batch, lr) if self._is_by_hand(batch.count) else self._step(batch, lr)
         self.num_updates += 1
         self._num_steps_trained += batch.count
         self._update_target_when_due()

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlexp.optimizers.async_replay_optimizer import BUSY_WAIT_SHARE
 from rlexp.rollout.fragment import SampleInfo
 
 WINDOW_S = 5.0
 """Time over which a load is averaged before it decides, at least."""
 FRAGMENTS_PER_WORKER = 8
 """Fragments of each worker in that time, on average, at least: the time of one counts as a whole where it ends."""
-BUSY_WAIT_SHARE = 0.2
-"""A learner that waits for data less than this part of its time is busy."""
 FREE_CORES = 0.5
 """Cores that nobody uses from which on another thread is worth it: below, it would take its core from the workers."""
 IDLE_WAIT_SHARE, SCARCE_WAIT_SHARE = 0.5, 0.25

@@ -11,10 +11,7 @@ import numpy as np
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import TD_ERRORS, Array, Column, SampleBatch, WrittenRows
 from rlexp.shared_memory.fence import fence
-from rlexp.shared_memory.segment import Segment, SegmentHandle
-
-CACHE_LINE = 128
-"""Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
+from rlexp.shared_memory.segment import CACHE_LINE, Segment, SegmentHandle
 
 FULL_TIMEOUT_S = 60.0
 """Bound of a writer's wait for room. The learner's process takes rows in several times a second."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -101,6 +102,19 @@ class SpecPool(YieldingPool):
     ) -> Actor[Any]:
         self.specs += [each for each in args if isinstance(each, WorkerSpec)]
         return super().place(name, resources, make, *args, **kwargs)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_workers_read_weights_where_the_system_gives_shared_memory(
+    has_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_memory:
+        monkeypatch.delattr(os, "memfd_create")
+    pool = SpecPool()
+    agent = ApexAgent(IDENTITY_ENV, ApexConfig(**{**SMALL, "num_workers": 2}), pool, seed=0)
+    assert [spec.weights is not None for spec in pool.specs] == [has_memory] * 2
+    assert agent.train()["info"]["num_weight_syncs"] >= 1
+    agent.stop()
 
 
 @pytest.mark.parametrize(

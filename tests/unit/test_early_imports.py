@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.tuning.early_imports import few_collections, imported_meanwhile
+from rlexp.early_imports import few_collections, imported_meanwhile
 
 TIMEOUT_S = 20.0
 

@@ -1,16 +1,14 @@
-"""Imports of what a run needs later, in a thread, while the main thread waits for another process."""
+"""Imports that take less: with few collections of garbage, and beside the wait for another process."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from threading import Event, Thread
 from typing import Final
 
-RAY_AND_TUNE: Final = ("numpy", "ray", "pyarrow", "pandas", "ray.data", "ray.tune", "rlexp.tuning.tune_runner")
-"""In steps of some tenths of a second: what Tune itself imports comes before it."""
 ALLOCATIONS_PER_COLLECTION: Final = 50_000
 """Instead of 700. Imports allocate a million objects that stay, and collections look at them again and again: without
 them, importing Ray, Tune and torch takes a sixth less CPU time, and what a light command needs a tenth less."""
@@ -31,7 +29,7 @@ def few_collections() -> Iterator[None]:
 
 
 @contextmanager
-def imported_meanwhile(modules: tuple[str, ...] = RAY_AND_TUNE) -> Iterator[None]:
+def imported_meanwhile(modules: Sequence[str]) -> Iterator[None]:
     """Import ``modules`` one after the other, beginning with the body, and without waiting for the last at its end.
 
     Whoever imports one of them later waits until it is there. Where the body raises, the rest is left out: the command
