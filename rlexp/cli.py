@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from rlexp import __version__
-from rlexp.commands.output_options import ErrorOptions
+from rlexp.commands.output_options import HELP_OPTIONS, ErrorOptions
 from rlexp.early_imports import few_collections
 from rlexp.errors import RlexpError, UsageError
 from rlexp.terminal.lines import print_error
@@ -87,7 +87,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
 )
 
 
@@ -131,7 +131,8 @@ def command_of(name: str) -> TyperCommand | TyperGroup:
         return group
     function = getattr(module, name)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    alone.command(cls=_class_of(function), short_help=summary_of(name))(function)
+    # of its own: Click keeps the help option of the first call, which may be one without the app around it
+    alone.command(cls=_class_of(function), short_help=summary_of(name), context_settings=HELP_OPTIONS)(function)
     command = get_command(alone)
     assert isinstance(command, TyperCommand)
     return command

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
+"""Settings of a context: the options that print what a command does."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, one per event.")]
