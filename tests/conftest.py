@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from rlexp.sessions.fork_server import ForkServer
 from rlexp.sessions.own import OwnRay
 from rlexp.sessions.ray_environment import set_ray_environment
 from tests.brokers import RedisServer, running_redis
@@ -21,10 +22,14 @@ settings.load_profile("make test")
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """A Ray with four logical CPUs, started at the first test that needs one."""
-    with OwnRay(num_cpus=4, num_gpus=0, debug=False):
-        yield
+def ray_session() -> Iterator[ForkServer]:
+    """A Ray with four logical CPUs, started at the first test that needs one; what its processes are forked from."""
+    server = ForkServer()
+    try:
+        with OwnRay(num_cpus=4, num_gpus=0, debug=False, fork_server=server):
+            yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

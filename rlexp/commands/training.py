@@ -48,6 +48,7 @@ from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import OWN, Joining, choose
+from rlexp.sessions.fork_server import prepared
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.terminal.plans import print_notices
 from rlexp.transport.address import BoardAddress
@@ -87,8 +88,9 @@ def run(
     if dry_run:
         return check_files(files, overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
-    plan = load_plan(files, overrides or (), seed, options)
-    return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
+    with prepared(joining, debug) as joining:
+        plan = load_plan(files, overrides or (), seed, options)
+        return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining, address_of_board))
 
 
 def sweep(
@@ -140,9 +142,10 @@ def sweep(
     if dry_run:
         return check_files([file], overrides or (), seed, options, joining, as_json=as_json)
     outlive_readers()
-    plan = load_plan([file], overrides or (), seed, options)
-    only_sweep(plan)
-    return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
+    with prepared(joining, debug) as joining:
+        plan = load_plan([file], overrides or (), seed, options)
+        only_sweep(plan)
+        return _train(plan, RunFlags(out, name, overwrite, quiet, as_json, debug, joining), allow_failures)
 
 
 def resume(
@@ -175,7 +178,10 @@ def resume(
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
-    with choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display:
+    with (
+        prepared(joining, debug) as joining,
+        choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display,
+    ):
         code = resume_run(path, changes, display, debug, joining, address_of_board)
     raise typer.Exit(code)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,10 @@ from rlexp.envs.checked_env import RESET_RESULT, STEP_RESULT, env_error
 from rlexp.errors import EnvError
 
 Array = NDArray[Any]
+if TYPE_CHECKING:
+    Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    Wrapper = VectorWrapper  # Gymnasium 1.3 has no types for it
 SPACES: Final = ("single_observation_space", "single_action_space")
 HOW_TO_RESET: Final = (
     'set metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}: the step after an episode\'s end ignores its action '
@@ -22,7 +26,7 @@ HOW_TO_RESET: Final = (
 )
 
 
-class CheckedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
+class CheckedVectorEnv(Wrapper):
     """Passes everything on; raises EnvError for what ``vector`` raises, and for results of another kind or shape."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, num_envs: int) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rlexp.errors import UsageError
 from rlexp.runs.secrets import masked
 from rlexp.sessions.processes import SESSION
 from rlexp.sessions.ray_environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS
+
+if TYPE_CHECKING:
+    from rlexp.sessions.fork_server import ForkServer
 
 AUTO: Final = "auto"
 """The address of the cluster that this machine is a node of."""
@@ -30,6 +33,8 @@ class Joining:
     """How long to wait until the cluster has room, in seconds; None: not at all."""
     sends_folder: bool = False
     """Whether the whole current folder is sent to the nodes, not only the modules that the experiments name."""
+    fork_server: ForkServer | None = None
+    """What the processes of a Ray of our own are forked from; None: each is started anew."""
 
 
 OWN: Final = Joining()

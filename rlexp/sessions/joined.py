@@ -17,7 +17,8 @@ from rlexp.machine.cluster import Cluster
 from rlexp.runs.run_lock import RunLock
 from rlexp.sessions.ray_thread import Function, RayThread
 from rlexp.sessions.reachability import Reachability
-from rlexp.sessions.session import FOLDER_PREFIX, RayStartError, RayStoppedError, job_without_folders
+from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.sessions.session_folder import FOLDER_PREFIX
 
 CONNECT_TIMEOUT_S = 60.0
 """How long it may take to connect; that it works at all is known from the probe."""

@@ -14,7 +14,7 @@ import psutil
 
 from rlexp.runs.run_lock import LOCK_FILE, is_in_use
 from rlexp.sessions.processes import kill_processes_of, processes_of
-from rlexp.sessions.session import FOLDER_PREFIX
+from rlexp.sessions.session_folder import FOLDER_PREFIX
 
 END_TIMEOUT_S = 3.0
 """How long processes get to vanish after they were killed."""

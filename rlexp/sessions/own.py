@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import psutil
 
 from rlexp.machine import this_machine
 from rlexp.machine.cluster import Cluster
-from rlexp.runs.run_lock import RunLock
-from rlexp.sessions.guard import Guard
-from rlexp.sessions.processes import SESSION, family_of, has_ended, kill, kill_processes_of
+from rlexp.sessions.processes import SESSION, family_of, has_ended, kill
 from rlexp.sessions.ray_services import only_needed_services
 from rlexp.sessions.ray_thread import Function, RayThread
-from rlexp.sessions.session import FOLDER_PREFIX, RayStartError, RayStoppedError, job_without_folders
+from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.sessions.session_folder import SessionFolder
+
+if TYPE_CHECKING:
+    from rlexp.sessions.fork_server import ForkServer
 
 DISCONNECT_S = 0.5
 """How long this process may take to disconnect from Ray before Ray's processes are killed."""
@@ -49,16 +49,22 @@ class OwnRay:
 
     is_joined = False
 
-    def __init__(self, num_cpus: int, num_gpus: int, debug: bool, num_processes: int = 1) -> None:
-        """``num_processes``: of actors, started while nobody has asked for them yet."""
+    def __init__(
+        self,
+        num_cpus: int,
+        num_gpus: int,
+        debug: bool,
+        num_processes: int = 1,
+        fork_server: ForkServer | None = None,
+    ) -> None:
+        """``num_processes``: of actors, started while nobody has asked for them yet; ``fork_server``: by what."""
         self.cluster = Cluster.of(replace(this_machine(), cpus=num_cpus, gpus=num_gpus))
         self._num_cpus = num_cpus
         self._num_gpus = num_gpus
         self._num_processes = num_processes
         self._debug = debug
-        self._folder: Path | None = None
-        self._lock: RunLock | None = None
-        self._guard: Guard | None = None
+        self._fork_server = fork_server
+        self._folder: SessionFolder | None = None
         self._servers: dict[str, psutil.Process] = {}
         self._thread = RayThread()
 
@@ -66,7 +72,7 @@ class OwnRay:
     def folder(self) -> Path:
         """Where its temporary files are; only while it is entered."""
         assert self._folder is not None
-        return self._folder
+        return self._folder.path
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
         """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
@@ -80,14 +86,11 @@ class OwnRay:
         self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
     def __enter__(self) -> Self:
-        # Ray lets all users read its own folder: it is put into one that only this user can read.
-        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        self._lock = RunLock(self._folder)
-        _use_own_token(self._folder)
-        os.environ[SESSION] = str(self._folder)
+        self._folder = SessionFolder() if self._fork_server is None else self._fork_server.folder
         try:
-            self._guard = Guard(self._folder)
-            self._start_ray(self._folder)
+            _use_own_token(self.folder)
+            os.environ[SESSION] = str(self.folder)
+            self._start_ray(self.folder)
             self._servers = _servers()
         except BaseException:
             self._stop()
@@ -98,8 +101,11 @@ class OwnRay:
         """Start Ray. In the main thread it would take the handler of SIGTERM at once, and could lose the signal."""
         import ray
 
+        socket = None if self._fork_server is None else self._fork_server.path
+        services = only_needed_services(self._num_processes, self._debug, socket)
+
         def start() -> None:
-            with _blocked(signal.SIGHUP, signal.SIGTERM), only_needed_services(self._num_processes, self._debug):
+            with _blocked(signal.SIGHUP, signal.SIGTERM), services:
                 ray.init(
                     address="local",
                     num_cpus=self._num_cpus,
@@ -137,22 +143,16 @@ class OwnRay:
                 raise RayStoppedError(f"Ray stopped: its process {name} (pid {process.pid}) ended unexpectedly")
 
     def _stop(self) -> None:
-        family = family_of(self._folder) if self._folder is not None else []
+        assert self._folder is not None
+        family = family_of(self.folder)
         self.leave()
         if not self.is_abandoned:
             self._shut_down_ray(family)
         os.environ.pop(SESSION, None)
-        if self._folder is not None:
-            # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
-            kill_processes_of(self._folder, SHUTDOWN_TIMEOUT_S)
-            kill(family)  # children with another environment, after their parents have ended
-            if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self._folder / "auth_token"):
-                del os.environ["RAY_AUTH_TOKEN_PATH"]
-            shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.release()
-        if self._guard is not None:
-            self._guard.dismiss()
+        kill(family)  # also children with another environment, whose parents have ended
+        if os.environ.get("RAY_AUTH_TOKEN_PATH") == str(self.folder / "auth_token"):
+            del os.environ["RAY_AUTH_TOKEN_PATH"]
+        self._folder.remove()
         self._thread.close()
 
     def _shut_down_ray(self, family: list[psutil.Process]) -> None:

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
-from rlexp.sessions import agent_stand_in
+from rlexp.sessions import agent_stand_in, forked_start
 from rlexp.sessions.replaced_parts import replaced
 
 NO_PORT: Final = -1
@@ -25,14 +26,17 @@ _AGENTS: Final = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 _AHEAD: Final = "--num_prestart_python_workers="
 """How many processes it starts before any is asked for: of itself one for each CPU."""
 _AT_ONCE: Final = "--maximum_startup_concurrency="
+_PROCESS: Final = "--python_worker_command="
+"""The command of a process of trials and workers: the interpreter, Ray's script for those with a runtime environment,
+and that for all, with its arguments."""
 
 
 @contextmanager
-def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
+def only_needed_services(num_processes: int, with_logs: bool, fork_server: Path | None = None) -> Iterator[None]:
     """Let ``ray.init`` in the body start only the services that trials need; the raylet starts ``num_processes`` ahead.
 
-    ``with_logs``: what the processes of trials print is passed on to this one. A Ray that is made of other parts than
-    the ones known here starts as it does by itself.
+    ``with_logs``: what the processes of trials print is passed on to this one. ``fork_server``: the socket at which the
+    raylet asks for processes. A Ray that is made of other parts than the ones known here starts as it does by itself.
     """
     try:
         from ray._private import node, services
@@ -78,7 +82,7 @@ def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
             super().start_ray_processes()  # type: ignore[no-untyped-call]
 
     def start(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
-        own = raylet_command(command, num_processes) if process_type == "raylet" else command
+        own = raylet_command(command, num_processes, fork_server) if process_type == "raylet" else command
         return start_process(own, process_type, *arguments, **named)
 
     with ExitStack() as stack:
@@ -87,19 +91,30 @@ def only_needed_services(num_processes: int, with_logs: bool) -> Iterator[None]:
         yield
 
 
-def raylet_command(command: Sequence[str], num_processes: int) -> list[str]:
-    """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` ahead."""
-    stand_in = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(agent_stand_in.__file__))])
-    return [_option_of_raylet(word, num_processes, stand_in) for word in command]
+def raylet_command(command: Sequence[str], num_processes: int, fork_server: Path | None = None) -> list[str]:
+    """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` ahead.
+
+    ``fork_server``: the socket at which it asks for processes; None: it starts them itself.
+    """
+    stand_in = _script(agent_stand_in)
+    return [_option_of_raylet(word, num_processes, stand_in, fork_server) for word in command]
 
 
-def _option_of_raylet(word: str, num_processes: int, stand_in: str) -> str:
+def _script(module: ModuleType, *arguments: str) -> str:
+    """Return the command of a script that needs Python's own library only."""
+    return subprocess.list2cmdline([sys.executable, "-I", "-S", str(module.__file__), *arguments])
+
+
+def _option_of_raylet(word: str, num_processes: int, stand_in: str, fork_server: Path | None) -> str:
     name, equals, value = word.partition("=")
     option = name + equals
+    interpreter = subprocess.list2cmdline([sys.executable])
     if option in _AGENTS:
         return option + stand_in
     if option == _AHEAD:
         return f"{option}{num_processes}"
     if option == _AT_ONCE:
         return f"{option}{max(int(value), num_processes)}"
+    if option == _PROCESS and fork_server is not None and value.startswith(f"{interpreter} "):
+        return f"{option}{_script(forked_start, str(fork_server))}{value.removeprefix(interpreter)}"
     return word

@@ -10,14 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rlexp.errors import RlexpError
-from rlexp.machine.cluster import Cluster
 from rlexp.sessions.ray_thread import Function
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
-FOLDER_PREFIX = "rlexp-"
-"""Of the folder of a session, where temporary files are."""
+    from rlexp.machine.cluster import Cluster
 
 
 class RayStartError(RlexpError):

@@ -100,7 +100,8 @@ def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:
     address = options.joining.address
     if address is None:
         machine = cluster.nodes[0].machine
-        return OwnRay(machine.cpus, machine.gpus, options.debug, first_processes(plan.everything, machine.cpus))
+        num_processes = first_processes(plan.everything, machine.cpus)
+        return OwnRay(machine.cpus, machine.gpus, options.debug, num_processes, options.joining.fork_server)
     return JoinedRay(address, cluster, _runtime_env(plan, plan.everything, options), options.debug)
 
 

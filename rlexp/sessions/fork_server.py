@@ -1,0 +1,105 @@
+"""A fork server for the processes of a Ray of our own: they start within milliseconds, and share what was imported.
+
+The process of a trial imports Ray, Tune and PyTorch, which takes three seconds of a core, and that of a worker one
+second. The fork server imports them once, beginning while the command still reads its files. Only on Linux: on others,
+libraries of the system do not allow that a process forks which has loaded them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rlexp.sessions import fork_server_process
+from rlexp.sessions.choose import Joining
+from rlexp.sessions.processes import SESSION
+from rlexp.sessions.ray_environment import set_ray_environment
+from rlexp.sessions.session_folder import SessionFolder
+
+MODULES: Final = (
+    "numpy",
+    "gymnasium",
+    "ray._private.workers.default_worker",
+    "rlexp.rollout.worker",
+    "pyarrow.fs",
+    "pandas",
+    "fsspec",
+    "torch",
+    "rlexp.agents.apex.agent",
+    "rlexp.agents.dqn.learner",
+    "rlexp.runs.files",
+)
+"""Most of what processes of trials and workers import; not Tune, whose import lets Ray draw random numbers."""
+_PACKAGES: Final = Path(__file__).parents[2]
+"""Where this package is imported from."""
+_END_TIMEOUT_S: Final = 5.0
+_MOST_WAITING: Final = 128
+"""How many processes may wait to be forked."""
+_VARIABLES: Final = {
+    # What gives processes their names would else write over the variables, by which they are found.
+    "SPT_NOENV": "1",
+    # PyArrow's allocator would start a thread as it is imported, and a process that has threads is not forked.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # Of those that a raylet gives to its processes, Ray reads this one when it is imported, and never again. It is the
+    # job of a process: none yet, as for all that are started ahead.
+    "RAY_JOB_ID": "ffffffff",
+}
+
+
+class ForkServer:
+    """Owns the process, and the folder of the session that it belongs to, from construction to ``close``."""
+
+    def __init__(self, modules: Sequence[str] = MODULES) -> None:
+        """Start it; it imports ``modules``, and forks no process before it has them."""
+        self.folder = SessionFolder()
+        self.path = self.folder.path / "fork_server"
+        """The socket at which processes are asked for."""
+        # Read once as well, and the process with which one ends: this one, as the raylet ends with it, too.
+        variables = {**_VARIABLES, "RAY_RAYLET_PID": str(os.getpid()), SESSION: str(self.folder.path)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(self.path))
+            listener.listen(_MOST_WAITING)
+            descriptor, script = listener.fileno(), str(fork_server_process.__file__)
+            self._process = subprocess.Popen(
+                [sys.executable, script, str(descriptor), str(_PACKAGES), *modules],
+                env={**os.environ, **variables},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(descriptor,),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process that is the parent of all that were forked."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End it, and remove the folder; a second call does nothing."""
+        self._process.kill()
+        self._process.wait(_END_TIMEOUT_S)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self.folder.remove()
+
+
+@contextmanager
+def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
+    """Set Ray's variables, and start a fork server for a Ray of the command's own; yield ``joining`` with it."""
+    set_ray_environment(debug, joins=joining.address is not None)
+    if joining.address is not None or sys.platform != "linux":
+        yield joining
+        return
+    server = ForkServer()
+    try:
+        yield replace(joining, fork_server=server)
+    finally:
+        server.close()

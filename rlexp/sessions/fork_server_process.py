@@ -1,0 +1,167 @@
+"""The process that Ray's processes are forked from: it imports what they need, and then forks one for each request.
+
+Run as a script: ``fork_server_process.py SOCKET FOLDER MODULE…``. SOCKET is the descriptor of a listening socket of
+packets; FOLDER is where ``rlexp`` is imported from. Each connection of :mod:`rlexp.sessions.forked_start` sends one
+packet: the words, variables, folder and blocked signals of a process in JSON, and its stdin, stdout and stderr. The
+answer is the pid of the process. When stdin ends, the command has ended, and this process ends as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+REQUEST_BYTES: Final = 2**20
+"""More than a packet can have."""
+REAP_S: Final = 1.0
+"""How often it asks for the exit codes of processes that have ended, which the system keeps until then."""
+_PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2): the signal that a process gets when its parent dies."""
+_STANDARD: Final = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process that is asked for."""
+
+    words: list[str]
+    """A script of Python's and its arguments."""
+    environment: dict[str, str]
+    folder: str
+    blocked: list[int]
+    """Numbers of the signals that it does not get."""
+    files: tuple[int, ...]
+    """Descriptors of its stdin, stdout and stderr."""
+
+
+def import_all(modules: list[str]) -> None:
+    """Import what processes need, and keep all of it out of the collections of garbage, which would copy its pages."""
+    gc.disable()
+    for module in modules:
+        with suppress(Exception):  # it is imported again, and the error reported, by the process that needs it
+            import_module(module)
+    gc.freeze()
+
+
+def draws_differ() -> bool:
+    """Return whether Ray draws other random numbers in each process that is forked: by these it names objects.
+
+    Once it has drawn one, as for each class that is an actor when it is imported, all of them would go on alike.
+    """
+    raylet: Any = sys.modules.get("ray._raylet")
+    return raylet is None or _drawn_in_fork(raylet) != _drawn_in_fork(raylet)
+
+
+def _drawn_in_fork(raylet: Any) -> bytes:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, raylet.UniqueID.from_random().binary())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        return file.read()
+
+
+def next_child(listener: socket.socket) -> Request | None:
+    """Fork a process for each request: return the request in the process that is forked, None when stdin ends."""
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [], REAP_S)
+        _reap()
+        if sys.stdin in ready:
+            return None
+        if listener in ready:
+            connection, _ = listener.accept()
+            with connection:
+                request = _received(connection)
+                if request is None:
+                    continue
+                pid = os.fork()
+                if pid == 0:
+                    listener.close()
+                    return request
+                with suppress(OSError):
+                    connection.send(str(pid).encode())
+            for file in request.files:
+                os.close(file)
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _received(connection: socket.socket) -> Request | None:
+    """Return a request; None where there is none, nobody waits for it any more, or forking is not safe."""
+    connection.settimeout(REAP_S)
+    with suppress(OSError):
+        data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, len(_STANDARD))
+        if data and len(files) == len(_STANDARD) and _is_waited_for(connection) and _has_one_thread():
+            return Request(**json.loads(data), files=tuple(files))
+        for file in files:
+            os.close(file)
+    return None
+
+
+def _is_waited_for(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+
+
+def _has_one_thread() -> bool:
+    """Return whether nothing that was imported has started a thread: its locks would be held for ever in a fork."""
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def become(request: Request) -> None:
+    """Run the script of a request as if this process had been started for it."""
+    os.setpgid(0, 0)  # the raylet kills the process group of a process that has ended
+    for standard, file in zip(_STANDARD, request.files, strict=True):
+        os.dup2(file, standard)
+        os.close(file)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    _seed_numpy()
+    gc.enable()
+    script = request.words[0]
+    sys.argv[:] = request.words
+    sys.path.insert(0, os.path.dirname(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _seed_numpy() -> None:
+    """Give NumPy's global generator a seed of its own, as Python's has after a fork: all processes would be alike."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def main() -> Request | None:
+    """Import, then serve; return the request in a process that was forked for it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    descriptor, sys.path[0], *modules = sys.argv[1:]
+    import_all(modules)
+    del sys.path[0]
+    return next_child(socket.socket(fileno=int(descriptor))) if draws_differ() else None
+
+
+if __name__ == "__main__":
+    asked = main()
+    if asked is not None:
+        become(asked)

@@ -1,0 +1,48 @@
+"""What a raylet of our own runs to start a process: it has the process forked, and starts it itself where it cannot.
+
+Run as a script without site-packages: ``forked_start.py SOCKET SETUP [-s] [-S] SCRIPT ARGUMENT…``. SETUP is Ray's
+script for processes with a runtime environment, which are not forked.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+TIMEOUT_S = 20.0
+"""How long the fork server may take to import what it needs, and to fork."""
+RUNTIME_ENVIRONMENT = "--serialized-runtime-env-context="
+LANGUAGE = "--language="
+"""Of SETUP; the script itself does not know it."""
+
+
+def forked(path: str, words: list[str]) -> bool:
+    """Let the server at ``path`` fork a process; return whether it did."""
+    request = {
+        "words": words,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(TIMEOUT_S)
+        try:
+            connection.connect(path)
+            socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+            return bool(connection.recv(32))
+        except OSError:  # it has ended, or takes too long, or the variables are too many for a packet
+            return False
+
+
+def start(path: str, setup: str, words: list[str]) -> None:
+    """Have the process started that ``words`` of Ray's describe, or become it."""
+    if any(word.startswith(RUNTIME_ENVIRONMENT) for word in words):
+        os.execv(sys.executable, [sys.executable, setup, *words])
+    words = [word for word in words if not word.startswith(LANGUAGE)]
+    if words[0].startswith("-") or not forked(path, words):
+        os.execv(sys.executable, [sys.executable, *words])
+
+
+if __name__ == "__main__":
+    start(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,175 @@
+"""Processes that are forked for a raylet: what they are given, and which ones are started anew instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rlexp.sessions import forked_start
+from rlexp.sessions.choose import Joining
+from rlexp.sessions.fork_server import ForkServer, prepared
+from rlexp.sessions.processes import SESSION
+from rlexp.sessions.ray_services import raylet_command
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+TIMEOUT_S = 20.0
+WHAT_IT_IS = """
+import json, os, random, signal, sys
+import numpy
+print(json.dumps({
+    "name": __name__, "words": sys.argv[1:], "path": sys.path[0], "pid": os.getpid(), "parent": os.getppid(),
+    "group": os.getpgrp(), "folder": os.getcwd(), "variable": os.environ.get("GIVEN"), "read": sys.stdin.read(),
+    "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    "loaded": "wave" in sys.modules, "random": [random.random(), float(numpy.random.random())],
+}))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "process.py"
+    path.write_text(WHAT_IT_IS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(("numpy", "wave"))
+    yield server
+    server.close()
+
+
+def started(socket: Path, *words: str | Path) -> dict[str, Any]:
+    """Return what the process says of itself that a raylet would have started by these words."""
+    command = [sys.executable, "-I", "-S", str(forked_start.__file__), str(socket), *map(str, words)]
+    signals = [signal.SIGTERM]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "GIVEN": "a value"},
+        cwd="/",
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signals),
+    ) as process:
+        printed, _ = process.communicate("a text", TIMEOUT_S)
+    assert process.returncode == 0
+    return {**json.loads(printed), "launcher": process.pid}
+
+
+def test_forked_process_is_as_if_it_had_been_started(server: ForkServer, script: Path) -> None:
+    found = started(server.path, "setup.py", script, "--a=1", "b c", "--language=PYTHON")
+    assert (found["parent"], found["loaded"]) == (server.pid, True)
+    assert (found["name"], found["words"], found["path"]) == ("__main__", ["--a=1", "b c"], str(script.parent))
+    assert (found["folder"], found["variable"], found["read"]) == ("/", "a value", "a text")
+    assert found["blocked"] == [signal.SIGTERM]
+    assert found["group"] == found["pid"]
+
+
+def test_forked_processes_draw_other_random_numbers(server: ForkServer, script: Path) -> None:
+    first, second = (started(server.path, "setup.py", script)["random"] for _ in range(2))
+    assert [a != b for a, b in zip(first, second, strict=True)] == [True, True]
+
+
+def test_process_starts_itself_where_nothing_forks_it(tmp_path: Path, script: Path) -> None:
+    found = started(tmp_path / "no socket", "setup.py", script, "--a=1", "--language=PYTHON")
+    assert (found["pid"], found["words"], found["loaded"]) == (found["launcher"], ["--a=1"], False)
+
+
+def test_process_with_a_runtime_environment_is_not_forked(server: ForkServer, script: Path) -> None:
+    words = ["--language=PYTHON", "--serialized-runtime-env-context={}"]
+    found = started(server.path, script, "worker.py", *words)
+    assert (found["pid"], found["words"]) == (found["launcher"], ["worker.py", *words])
+
+
+def test_nothing_is_forked_from_a_process_with_threads(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (tmp_path / "has_a_thread.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer(("has_a_thread",))
+    try:
+        found = started(server.path, "setup.py", script)
+    finally:
+        server.close()
+    assert found["pid"] == found["launcher"]
+
+
+def test_nothing_is_forked_once_ray_has_drawn_random_numbers(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "has_drawn.py").write_text("import ray\nray.UniqueID.from_random()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer(("has_drawn",))
+    try:
+        found = started(server.path, "setup.py", script)
+    finally:
+        server.close()
+    assert found["pid"] == found["launcher"]
+
+
+def test_modules_that_cannot_be_imported_are_left_to_the_processes(script: Path) -> None:
+    server = ForkServer(("no_such_module", "wave"))
+    try:
+        found = started(server.path, "setup.py", script)
+    finally:
+        server.close()
+    assert (found["parent"], found["loaded"]) == (server.pid, True)
+
+
+def test_server_and_its_folder_end_with_a_killed_command() -> None:
+    program = (
+        "import sys\nfrom rlexp.sessions.fork_server import ForkServer\nserver = ForkServer(('wave',))\n"
+        "print(server.pid, server.folder.path, flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        pid, folder = command.stdout.readline().split()
+        process = psutil.Process(int(pid))
+        assert process.environ()[SESSION] == folder
+        guard = next(child for child in psutil.Process(command.pid).children() if child != process)
+        command.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.wait(TIMEOUT_S)
+        with suppress(psutil.NoSuchProcess):
+            guard.wait(TIMEOUT_S)
+    assert not Path(folder).exists()
+
+
+def test_clusters_have_no_fork_server() -> None:
+    joining = Joining("somewhere:6379")
+    with prepared(joining, debug=False) as same:
+        assert same is joining
+
+
+def test_raylet_asks_the_server_for_its_processes() -> None:
+    own, other = "--python_worker_command=", f"--python_worker_command={sys.executable}x setup.py"
+    command = raylet_command([f"{own}{sys.executable} setup.py worker.py --a", other], 1, Path("/folder/socket"))
+    script = str(forked_start.__file__)
+    assert command == [f"{own}{sys.executable} -I -S {script} /folder/socket setup.py worker.py --a", other]
+
+
+@pytest.mark.ray
+def test_rays_processes_are_forked(ray_session: ForkServer) -> None:
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def pids() -> tuple[int, int, str]:
+        return os.getpid(), os.getppid(), ray.get_runtime_context().get_job_id()
+
+    pid, parent, job = ray.get(pids.remote())
+    assert (parent, job) == (ray_session.pid, ray.get_runtime_context().get_job_id())
+    assert psutil.Process(pid).environ()[SESSION] == str(ray_session.folder.path)
