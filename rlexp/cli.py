@@ -27,7 +27,7 @@ from rlexp.terminal.lines import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "check": "explaining",
+    "check": "checking",
     "run": "training",
     "sweep": "training",
     "resume": "training",
@@ -44,8 +44,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "train": "training",
     "explain": "explaining",
     "schema": "explaining",
-    "convert": "explaining",
-    "doctor": "explaining",
+    "convert": "checking",
+    "doctor": "examining",
     "board": "board_group",
 }
 """Each command, a function of that name, and the module of ``rlexp.commands`` that has it, as ``--help`` lists them."""
