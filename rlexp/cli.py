@@ -76,6 +76,14 @@ class _Commands(TyperGroup):
             raise UsageError(f"unknown command {cmd_name}", hint)
         return None
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the commands that a word can become, with their lines in the list, without importing them."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from typer.core import CompletionItem  # type: ignore[attr-defined]  # of the Click in it, which has no name
+
+        return [CompletionItem(name, help=summary_of(name)) for name in COMMANDS if name.startswith(incomplete)]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List them; importing all of them would take most of the time of ``--help``."""
         with formatter.section("Commands"):
