@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.errors import RlexpError
-from rlexp.machine import Cluster, check_fits, fitted, this_machine
+from rlexp.machine import Cluster, check_fits, this_machine
+from rlexp.machine.fit import fitted
 
 ACCEPTED, REFUSED = "accepted", "refused"
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")

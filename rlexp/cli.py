@@ -27,7 +27,7 @@ from rlexp.terminal.lines import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "check": "explaining",
+    "check": "checking",
     "run": "training",
     "sweep": "training",
     "resume": "training",
@@ -44,8 +44,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "train": "training",
     "explain": "explaining",
     "schema": "explaining",
-    "convert": "explaining",
-    "doctor": "explaining",
+    "convert": "checking",
+    "doctor": "examining",
     "board": "board_group",
 }
 """Each command, a function of that name, and the module of ``rlexp.commands`` that has it, as ``--help`` lists them."""
@@ -75,6 +75,14 @@ class _Commands(TyperGroup):
             hint = f"did you mean rlexp {meant}?" if meant else "rlexp -h lists the commands"
             raise UsageError(f"unknown command {cmd_name}", hint)
         return None
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the commands that a word can become, with their lines in the list, without importing them."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from typer.core import CompletionItem  # type: ignore[attr-defined]  # of the Click in it, which has no name
+
+        return [CompletionItem(name, help=summary_of(name)) for name in COMMANDS if name.startswith(incomplete)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List them; importing all of them would take most of the time of ``--help``."""

@@ -1,102 +1,14 @@
-"""Commands that run nothing: ``check``, ``explain``, ``schema``, ``convert``, ``doctor``."""
+"""Commands that show what can be written into experiment files: ``explain``, ``schema``."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rlexp.commands.completion import complete_file, complete_name
-from rlexp.commands.options import (
-    Address,
-    AllowUnknown,
-    Files,
-    Fit,
-    Imports,
-    Overrides,
-    Seed,
-    load_options,
-    room_of,
-)
-from rlexp.commands.output_options import AsJson, Debug
-from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
-from rlexp.config.reference.json_schema import experiment_schema
-from rlexp.errors import RlexpError, UsageError
-from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.search.optuna_sampler import require_sampler
-from rlexp.sessions.choose import ADDRESS_OPTION, Joining, choose
-from rlexp.terminal.cluster_condition import print_nodes
-from rlexp.terminal.condition import print_condition
-from rlexp.terminal.explanations import print_explanation
-from rlexp.terminal.plans import plan_as_json, print_checked, print_notices, print_plan
-
-if TYPE_CHECKING:
-    from rlexp.tuning.preflight import EnvReport
-
-
-def check(
-    files: Files,
-    overrides: Overrides = None,
-    seed: Seed = None,
-    imports: Imports = None,
-    allow_unknown: AllowUnknown = False,
-    fit: Fit = False,
-    address: Address = None,
-    make_envs: Annotated[
-        bool, typer.Option("--env", help="Also make, reset and step each env, in a process of its own.")
-    ] = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Check experiment files: print all errors, or the trials they make.
-
-    Nothing is trained or created.
-    """
-    joining = choose(address, os.environ)
-    options = load_options(imports, allow_unknown, fit, joining=joining)
-    check_files(files, overrides or (), seed, options, joining, as_json=as_json, make_envs=make_envs)
-
-
-def check_files(
-    files: Sequence[Path],
-    overrides: Sequence[str],
-    seed: int | None,
-    options: LoadOptions,
-    joining: Joining,
-    *,
-    as_json: bool,
-    make_envs: bool = False,
-) -> None:
-    """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
-    plan, error, envs, is_joined = None, None, None, joining.address is not None
-    try:
-        plan = load_plan(files, overrides, seed, options)
-        check_requirements(plan)
-        check_fits(plan.everything, room_of(joining))
-        for sweep in plan.sweeps:
-            require_sampler(sweep)
-        envs = _made_envs(plan) if make_envs else None
-    except RlexpError as caught:
-        error = caught
-    if as_json:
-        print(json.dumps(plan_as_json(plan, error, envs, is_joined)))
-    elif plan:
-        print_notices(plan)
-        print_plan(plan)
-        if not error:
-            print_checked(plan, envs, is_joined)
-    if error:
-        raise error
-
-
-def _made_envs(plan: Plan) -> list[EnvReport]:
-    from rlexp.tuning.preflight import try_envs
-
-    return try_envs(plan.everything, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
+from rlexp.commands.completion import complete_name
+from rlexp.commands.output_options import Debug
 
 
 def explain(
@@ -116,70 +28,13 @@ def explain(
     Of a key: what it does, its values, its default for each agent, and its other spellings. Without a
     name, or with that of an agent, list all keys with their defaults.
     """
+    from rlexp.terminal.explanations import print_explanation
+
     print_explanation(key)
 
 
 def schema() -> None:
     """Print the JSON Schema of experiment files, for editors."""
+    from rlexp.config.reference.json_schema import experiment_schema
+
     print(json.dumps(experiment_schema(), indent=1))
-
-
-def convert(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="An experiment file for any RLlib release.",
-            show_default=False,
-            autocompletion=complete_file,
-        ),
-    ],
-    imports: Imports = None,
-    allow_unknown: AllowUnknown = False,
-    debug: Debug = False,
-) -> None:
-    """Print an experiment file in current spelling.
-
-    Each change has a comment.
-    """
-    print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
-
-
-def doctor(
-    clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            ADDRESS_OPTION,
-            "--ray-address",
-            metavar="HOST:PORT",
-            help="The Ray cluster with this head (auto: this machine's); without it, this machine.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Print versions, hardware, and what killed commands left behind.
-
-    With --address it prints the same of all nodes of a Ray cluster, and what keeps experiments from running there.
-    """
-    if address is not None and (joining := choose(address, os.environ)).address is not None:
-        if clean:
-            raise UsageError("--clean is for this machine, not for a cluster", "leave --address out")
-        return _examine(joining.address, as_json)
-    from rlexp.sessions.leftovers import find_leftovers
-
-    leftovers = find_leftovers()
-    if clean:
-        for leftover in leftovers:
-            leftover.remove()
-    return print_condition(this_machine(), leftovers, clean, as_json)
-
-
-def _examine(address: str, as_json: bool) -> None:
-    """Print the nodes of a cluster; raises ResourceError where one of them cannot run experiments."""
-    from rlexp.sessions.probe import Question, probe_cluster
-
-    report = probe_cluster(address, Question(out=Path(os.environ.get("RLEXP_OUT", "results"))))
-    print_nodes(report, as_json)
-    report.refuse_problems()

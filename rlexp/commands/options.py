@@ -12,11 +12,11 @@ import typer
 
 from rlexp.commands.completion import complete_file, complete_override
 from rlexp.commands.override_words import OVERRIDE_OPTION, as_given
-from rlexp.config.command_line import Flag, LoadOptions
+from rlexp.config.command_line import Adjust, Flag, LoadOptions
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.errors import UsageError
-from rlexp.machine import Cluster, fitted, this_machine
+from rlexp.machine import Cluster, this_machine
 from rlexp.sessions.choose import OWN, Joining
 
 Files = Annotated[
@@ -94,14 +94,19 @@ def load_options(
     joining: Joining = OWN,
 ) -> LoadOptions:
     """Return how to read files; ``fit`` scales their experiments to this machine, or the cluster that is joined."""
-    cluster = room_of(joining) if fit else None
     return LoadOptions(
         imports=tuple(imports or ()),
         allow_unknown=allow_unknown,
         is_sweep=is_sweep,
         flags=flags,
-        adjust=partial(fitted, cluster=cluster) if cluster else None,
+        adjust=_fitting(room_of(joining)) if fit else None,
     )
+
+
+def _fitting(cluster: Cluster) -> Adjust:
+    from rlexp.machine.fit import fitted  # with the packing of clusters, for --fit only
+
+    return partial(fitted, cluster=cluster)
 
 
 def room_of(joining: Joining) -> Cluster:

@@ -14,8 +14,8 @@ import typer
 
 from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
+from rlexp.commands.checking import check_files
 from rlexp.commands.completion import complete_file, complete_run
-from rlexp.commands.explaining import check_files
 from rlexp.commands.options import (
     Address,
     AllowUnknown,

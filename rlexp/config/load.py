@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlexp.config.command_line import LoadOptions, parse_overrides
-from rlexp.config.convert import converted
 from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
 from rlexp.config.plan import Plan, planned, resolved_yaml
@@ -94,6 +93,8 @@ def load_experiments(
 
 def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
     """Return a file's text in today's spelling; raises ConfigError where it is wrong in any."""
+    from rlexp.config.convert import converted  # no other command converts
+
     return converted(load_experiments([path], options=options), read_text(path, str(path)))
 
 

@@ -1,7 +1,6 @@
 """What this machine or a cluster offers, whether trials fit it, and how to make them fit."""
 
 from rlexp.machine.cluster import Cluster, Node
-from rlexp.machine.fit import fitted
 from rlexp.machine.hardware import Machine, available_cpus, available_gpus, this_machine
 from rlexp.machine.requirements import check_requirements
 from rlexp.machine.room import check_fits
@@ -14,6 +13,5 @@ __all__ = [
     "available_gpus",
     "check_fits",
     "check_requirements",
-    "fitted",
     "this_machine",
 ]

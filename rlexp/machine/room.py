@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import Problem, ResourceError
 from rlexp.machine.cluster import Cluster
-from rlexp.machine.cluster_shortfalls import cluster_shortfalls, node_amounts
-from rlexp.machine.packing import packs, together
 from rlexp.machine.shortfalls import shortfalls
 
 
@@ -28,6 +25,8 @@ def check_fits(trials: Sequence[Trial], cluster: Cluster) -> None:
 
 def _shortfalls(experiment: Experiment, cluster: Cluster) -> Iterator[Problem]:
     if cluster.is_joined:
+        from rlexp.machine.cluster_shortfalls import cluster_shortfalls  # with the packing, only of clusters
+
         return cluster_shortfalls(experiment, cluster)
     return shortfalls(experiment, cluster.nodes[0].machine)
 
@@ -38,6 +37,10 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
     most = min((math.floor(available / needed) for available, needed in shares if needed), default=cluster.cpus)
     if not cluster.is_joined:
         return most
+    from rlexp.config.keys.bundles import bundles_of
+    from rlexp.machine.cluster_shortfalls import node_amounts
+    from rlexp.machine.packing import packs, together
+
     bundles, nodes = bundles_of(experiment.config), node_amounts(cluster)
     listed = [together(bundles.listed)] if bundles.strategy == "STRICT_PACK" else bundles.listed
     least = 0

@@ -22,8 +22,8 @@ from rlexp.config.reference.explain import (
     key_references,
     named_values,
     nearest_key,
+    shown_default,
 )
-from rlexp.config.reference.page import shown_default
 from rlexp.errors import UsageError
 from rlexp.terminal.lines import BOLD, painted
 

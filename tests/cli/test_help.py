@@ -77,3 +77,30 @@ def test_commands_run_with_as_many_collections_as_before() -> None:
     command = [sys.executable, "-c", program, "ls", "-h"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "True", done.stderr
+
+
+def test_what_a_command_imported_is_not_searched_for_garbage_at_its_end() -> None:
+    program = (
+        "import gc, rlexp.__main__\n"
+        "try:\n    rlexp.__main__.main()\nfinally:\n    print(gc.get_freeze_count() > len(gc.get_objects()))"
+    )
+    command = [sys.executable, "-c", program, "ls", "-h"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "True", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (["explain", "lr"], ("psutil", "filelock", "rlexp.config.load", "rlexp.machine")),
+        (["check", "experiments/cartpole-dqn.yaml"], ("filelock", "rlexp.machine.packing", "rlexp.config.convert")),
+    ],
+)
+def test_light_commands_import_only_what_they_need(words: list[str], unused: tuple[str, ...]) -> None:
+    program = (
+        "import sys, rlexp.__main__\n"
+        f"try:\n    rlexp.__main__.main()\nfinally:\n    print([name for name in {unused} if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

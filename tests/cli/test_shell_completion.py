@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.cli import COMMANDS, summary_of
 from tests.cli.forked_commands import rlexp
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
@@ -80,6 +81,25 @@ def test_zsh_and_fish_get_meanings(folder: Path) -> None:
     assert all(meaning for _, meaning in offered)
     zsh = rlexp(cwd=folder, _RLEXP_COMPLETE="complete_zsh", **words)
     assert '"config.use_gae=":"' in zsh.stdout
+
+
+def test_names_of_commands_are_completed_with_their_lines_and_import_none(folder: Path) -> None:
+    words = {"_TYPER_COMPLETE_ARGS": "rlexp s", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    fish = rlexp(cwd=folder, _RLEXP_COMPLETE="complete_fish", **words)
+    starting = [name for name in COMMANDS if name.startswith("s")]
+    assert [line.partition("\t")[0] for line in fish.stdout.splitlines() if "\t" in line] == starting
+    assert f"schema\t{summary_of('schema')}" in fish.stdout
+    program = (
+        "import sys\nfrom rlexp.cli import app\n"
+        "try:\n    app(prog_name='rlexp')\n"
+        "finally:\n    print([name for name in sys.modules if name.startswith('rlexp.commands.')])\n"
+    )
+    asked = {"COMP_WORDS": "rlexp res", "COMP_CWORD": "1", "_RLEXP_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **asked}, check=False
+    )
+    assert done.stdout.split("\n")[0] == "resume"
+    assert done.stdout.splitlines()[-1] == "['rlexp.commands.output_options']", done.stderr
 
 
 def test_completion_loads_neither_torch_nor_ray(folder: Path) -> None:

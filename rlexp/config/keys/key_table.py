@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from textwrap import dedent
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
@@ -30,6 +30,8 @@ _WORDS: Mapping[Any, str] = MappingProxyType(
 MAPPING = "a mapping"
 """What a key expects that has other keys below it, its own or the user's."""
 _NOT_WRITTEN = frozenset({"name"})
+_LOCALS = "<locals>"
+"""What stands behind a function in the qualified name of a class that it has."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             path=(*parent, written),
             expects=expectation(field.annotation, field.metadata),
             items_expect=_expectation_of_items(field.annotation),
-            default=None if field.is_required() else field.get_default(call_default_factory=True),
+            default=_default(field),
             required=field.is_required(),
             group=group,
             field=name,
@@ -126,6 +128,13 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
         )
         if below is not None:
             yield from _keys(below, (*parent, written))
+
+
+def _default(field: FieldInfo) -> Any:
+    """Return a field's default, None where it has none; a group is not copied, since none can be changed."""
+    if field.is_required():
+        return None
+    return field.default if isinstance(field.default, KeyGroup) else field.get_default(call_default_factory=True)
 
 
 def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
@@ -141,7 +150,10 @@ def _meaning(group: type[KeyGroup], name: str) -> str:
 def _own_meaning(group: type[KeyGroup], name: str) -> str | None:
     """Return what a class itself says of a key; an agent of a package may say it as the field's description."""
     field = group.model_fields.get(name)
-    return (field and field.description) or _docstrings(group).get(name)
+    if field is not None and field.description:
+        return field.description
+    # Reading the source takes longer than all else: only that of classes that give the key.
+    return _docstrings(group).get(name) if name in inspect.get_annotations(group) else None
 
 
 @cache
@@ -150,20 +162,38 @@ def _docstrings(group: type[KeyGroup]) -> Mapping[str, str]:
 
     Pydantic would read the source of every class when it is imported, which few commands need.
     """
-    try:
-        (tree,) = ast.parse(dedent(inspect.getsource(group))).body
-    except (OSError, TypeError, SyntaxError):  # the last: a class in a function, with text that begins left of it
-        return {}
-    assert isinstance(tree, ast.ClassDef)
+    source = next(_classes_named(group.__qualname__.split("."), _parsed(group.__module__)), None)
     return {
         key.target.id: inspect.cleandoc(text.value.value)
-        for key, text in pairwise(tree.body)
+        for key, text in pairwise(source.body if source else ())
         if isinstance(key, ast.AnnAssign)
         and isinstance(key.target, ast.Name)
         and isinstance(text, ast.Expr)
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    """Return the source of a module that was imported; nothing of one that has none."""
+    try:
+        return ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError, SyntaxError):  # the third: a module that is no file
+        return ast.Module([], [])
+
+
+def _classes_named(names: Sequence[str], scope: ast.AST) -> Iterator[ast.ClassDef]:
+    """Yield the classes below ``scope`` with the parts of a qualified name, such as ``function.<locals>.Class``."""
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _classes_named(names, node)
+            continue
+        parts = [node.name] if isinstance(node, ast.ClassDef) else [node.name, _LOCALS]
+        if isinstance(node, ast.ClassDef) and list(names) == parts:
+            yield node
+        elif list(names[: len(parts)]) == parts:
+            yield from _classes_named(names[len(parts) :], node)
 
 
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:

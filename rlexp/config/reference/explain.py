@@ -10,11 +10,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import Key, KeyName, flat_keys_of_optimizer, key_table
 from rlexp.config.keys.metric_names import KNOWN_METRICS, STOP_METRICS, current_metric
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.reference.metric_meanings import METRICS
 from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys
+from rlexp.config.yaml.writer import to_yaml
 
 _LIKENESS = 0.6
 
@@ -29,10 +31,17 @@ class KeyReference:
     defaults: Mapping[str, Any]
     """By agent; agents that lack the key are left out."""
     required: bool
-    meaning: str
+    keys: Mapping[str, Key]
+    """It, by agent."""
     spellings: tuple[str, ...]
     """Its other names in files of RLlib."""
     is_group: bool
+
+    @property
+    def meaning(self) -> str:
+        """What it means; where agents differ, each text after its agents."""
+        agents = _agents_by_text({run: key.meaning for run, key in self.keys.items()})
+        return next(iter(agents)) if len(agents) == 1 else " ".join(f"{runs}: {text}" for text, runs in agents.items())
 
     @property
     def dotted(self) -> str:
@@ -63,7 +72,7 @@ def _reference(path: KeyName) -> KeyReference:
     spellings = tuple(dict.fromkeys(_spellings(path)))
     expected = by_agents({run: key.expects for run, key in keys.items()})
     expects = f"one of {', '.join(AGENTS)}" if path == ("run",) else expected
-    return KeyReference(path, expects, defaults, first.required, _meaning(keys), spellings, first.is_group)
+    return KeyReference(path, expects, defaults, first.required, keys, spellings, first.is_group)
 
 
 def by_agents(texts: Mapping[str, str]) -> str:
@@ -72,10 +81,13 @@ def by_agents(texts: Mapping[str, str]) -> str:
     return next(iter(agents)) if len(agents) == 1 else ", ".join(f"{text} ({runs})" for text, runs in agents.items())
 
 
-def _meaning(keys: Mapping[str, Key]) -> str:
-    """Return what a key means; where agents differ, each text after its agents."""
-    agents = _agents_by_text({run: key.meaning for run, key in keys.items()})
-    return next(iter(agents)) if len(agents) == 1 else " ".join(f"{runs}: {text}" for text, runs in agents.items())
+def shown_default(default: Any) -> str:
+    """Return a default as in a file."""
+    if isinstance(default, KeyGroup):
+        default = default.model_dump(mode="json", by_alias=True)
+    if isinstance(default, tuple):
+        default = list(default)
+    return to_yaml({"x": default}).removeprefix("x:").strip() if default != {} else "{}"
 
 
 def _agents_by_text(texts: Mapping[str, str]) -> Mapping[str, str]:

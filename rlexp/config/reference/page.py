@@ -7,15 +7,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
 
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.reference.explain import KeyReference, key_references
+from rlexp.config.reference.explain import KeyReference, key_references, shown_default
 from rlexp.config.rllib_compat.ages import changed_defaults, kept_defaults
 from rlexp.config.rllib_compat.table import absent_keys
-from rlexp.config.yaml.writer import to_yaml
 
 BEHAVIOUR_TESTS = Path("tests/behaviour")
 """Where each key has a test that fails if the key is ignored, marked ``@pytest.mark.key("name", ...)``."""
@@ -93,15 +89,6 @@ def _default(key: KeyReference, run: str) -> str:
     if key.required:
         return "required"
     return f"`{shown_default(key.defaults[run])}`" if run in key.defaults else ""
-
-
-def shown_default(default: Any) -> str:
-    """Return a default as in a file."""
-    if isinstance(default, BaseModel):
-        default = default.model_dump(mode="json", by_alias=True)
-    if isinstance(default, tuple):
-        default = list(default)
-    return to_yaml({"x": default}).removeprefix("x:").strip() if default != {} else "{}"
 
 
 def _default_table() -> Iterator[str]:

@@ -9,7 +9,8 @@ import pytest
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.load import Plan
 from rlexp.errors import ConfigError
-from rlexp.machine import Cluster, Machine, fitted
+from rlexp.machine import Cluster, Machine
+from rlexp.machine.fit import fitted
 
 Load = Callable[..., Plan]
 GIB = 2**30

@@ -97,14 +97,22 @@ def test_meaning_may_be_the_description_of_a_field() -> None:
     assert replace(key, group=OtherKeys).meaning == "Another discount."
 
 
-def test_keys_of_a_class_with_text_left_of_it_have_no_meaning() -> None:
+def test_meaning_is_read_of_a_class_in_a_function() -> None:
     class Nested(KeyGroup):
         gamma: float = 1.0
         """The margin
 of this text is none."""
 
     key = key_table("DQN")["config", "gamma"]
-    assert replace(key, group=Nested).meaning == ""
+    assert replace(key, group=Nested).meaning == "The margin\nof this text is none."
+
+
+def test_keys_of_a_class_without_source_have_no_meaning() -> None:
+    source = "class Made(KeyGroup):\n    gamma: float = 1.0\n    'No file has this text.'\n"
+    names = {"KeyGroup": KeyGroup, "__name__": "nowhere"}
+    exec(source, names)  # as a notebook or a debugger makes classes
+    key = key_table("DQN")["config", "gamma"]
+    assert replace(key, group=names["Made"]).meaning == ""  # type: ignore[arg-type]
 
 
 def test_key_reference_has_defaults_by_agent() -> None:

@@ -14,7 +14,8 @@ from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, reso
 from rlexp.config.rllib_compat.table import absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
-from rlexp.machine import Cluster, Machine, fitted
+from rlexp.machine import Cluster, Machine
+from rlexp.machine.fit import fitted
 
 Load = Callable[..., Plan]
 

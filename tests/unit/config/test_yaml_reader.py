@@ -141,6 +141,7 @@ def test_missing_space_after_a_colon_is_shown_where_it_is_missing(text: str) -> 
         ("a: *b\n", "f:1:4 not valid YAML: an alias (*name) without an anchor (&name)"),
         ("a: 'b\n", "f:2:1 not valid YAML: a quote or a bracket is not closed"),
         ("a: x\0y\n", "f:1:5 character U+0000 is not allowed in YAML"),
+        ("a: x\ufeffy\n", "f:1:5 character U+FEFF is not allowed in YAML"),
         ("a: !!python/object:os.system x\n", "f:1:4 tag python/object:os.system is not supported"),
         ("a: !mine {b: 1}\n", "f:1:4 tag !mine is not supported"),
         ("? [1, 2]\n: 3\n", "f:1:3 a key must be a string, not a list or a mapping"),

@@ -11,7 +11,8 @@ import pytest
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.errors import ResourceError
-from rlexp.machine import Cluster, check_fits, fitted
+from rlexp.machine import Cluster, check_fits
+from rlexp.machine.fit import fitted
 from rlexp.machine.room import number_that_fit
 from tests.unit.machine.clusters import GIB, cluster, trial
 

@@ -9,7 +9,8 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.machine import Cluster, Machine, fitted
+from rlexp.machine import Cluster, Machine
+from rlexp.machine.fit import fitted
 
 GIB = 2**30
 

@@ -1,0 +1,123 @@
+"""Commands that read experiment files and train nothing: ``check``, ``convert``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlexp.commands.completion import complete_file
+from rlexp.commands.options import (
+    Address,
+    AllowUnknown,
+    Files,
+    Fit,
+    Imports,
+    Overrides,
+    Seed,
+    load_options,
+    room_of,
+)
+from rlexp.commands.output_options import AsJson, Debug
+from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
+from rlexp.errors import RlexpError
+from rlexp.machine import check_fits, check_requirements, this_machine
+from rlexp.sessions.choose import Joining, choose
+from rlexp.terminal.plans import plan_as_json, print_checked, print_notices, print_plan
+
+if TYPE_CHECKING:
+    from rlexp.tuning.preflight import EnvReport
+
+
+def check(
+    files: Files,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    fit: Fit = False,
+    address: Address = None,
+    make_envs: Annotated[
+        bool, typer.Option("--env", help="Also make, reset and step each env, in a process of its own.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Check experiment files: print all errors, or the trials they make.
+
+    Nothing is trained or created.
+    """
+    joining = choose(address, os.environ)
+    options = load_options(imports, allow_unknown, fit, joining=joining)
+    check_files(files, overrides or (), seed, options, joining, as_json=as_json, make_envs=make_envs)
+
+
+def check_files(
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    seed: int | None,
+    options: LoadOptions,
+    joining: Joining,
+    *,
+    as_json: bool,
+    make_envs: bool = False,
+) -> None:
+    """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
+    plan, error, envs, is_joined = None, None, None, joining.address is not None
+    try:
+        plan = load_plan(files, overrides, seed, options)
+        check_requirements(plan)
+        check_fits(plan.everything, room_of(joining))
+        _require_samplers(plan)
+        envs = _made_envs(plan) if make_envs else None
+    except RlexpError as caught:
+        error = caught
+    if as_json:
+        print(json.dumps(plan_as_json(plan, error, envs, is_joined)))
+    elif plan:
+        print_notices(plan)
+        print_plan(plan)
+        if not error:
+            print_checked(plan, envs, is_joined)
+    if error:
+        raise error
+
+
+def _require_samplers(plan: Plan) -> None:
+    """Raise UsageError or ConfigError where a sweep cannot have its sampler of Optuna."""
+    if plan.sweeps:
+        from rlexp.search.optuna_sampler import require_sampler
+
+        for sweep in plan.sweeps:
+            require_sampler(sweep)
+
+
+def _made_envs(plan: Plan) -> list[EnvReport]:
+    from rlexp.tuning.preflight import try_envs
+
+    return try_envs(plan.everything, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
+
+
+def convert(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="An experiment file for any RLlib release.",
+            show_default=False,
+            autocompletion=complete_file,
+        ),
+    ],
+    imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
+    debug: Debug = False,
+) -> None:
+    """Print an experiment file in current spelling.
+
+    Each change has a comment.
+    """
+    print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
