@@ -200,10 +200,18 @@ def test_gradients_are_scaled_down_to_the_largest_norm_to_the_last_bit(norm: flo
     expected, gradient = parameters.values.clone(), adam.gradient.clone()
     means = [torch.zeros_like(gradient) for _ in range(2)]
     scale = None if max_norm is None else ((gradient.norm() + 1e-6) / max_norm).clamp(min=1.0)
-    constants = {"lr": LR, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
     torch._fused_adam_(
-        *([expected], [gradient], [means[0]], [means[1]], [], [torch.tensor(1.0)]),
-        **constants,
+        [expected],
+        [gradient],
+        [means[0]],
+        [means[1]],
+        [],
+        [torch.tensor(1.0)],
+        lr=LR,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=1e-8,
         amsgrad=False,
         maximize=False,
         grad_scale=scale,
