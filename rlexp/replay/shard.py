@@ -99,8 +99,10 @@ class ReplayShard:
     def update_priorities(self, keys: Array, td_errors: Array) -> int:
         """Give the rows ``keys [B]`` the priorities of their new ``td_errors [B]``; return how many were too late.
 
-        Raises ValueError, with nothing changed, for a TD error that is not finite.
+        Raises ValueError, with nothing changed, for a TD error that is not finite. Uniform replay ignores them.
         """
+        if not self._config.prioritized:
+            return 0
         dropped = self._sampler.update_priorities(keys, self._priorities(td_errors))
         self._num_stale_priorities += dropped
         return dropped

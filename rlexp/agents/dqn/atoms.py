@@ -22,8 +22,9 @@ class Atoms:
 
     def values(self, probabilities: Array) -> Array:
         """Return the means ``[...]`` of distributions ``[..., K]``."""
-        values: Array = probabilities @ self.support
-        return values
+        # As one matrix: of a stack of small ones, NumPy would multiply each by itself.
+        values: Array = probabilities.reshape(-1, len(self.support)) @ self.support
+        return values.reshape(probabilities.shape[:-1])
 
     def projected(self, p_t: Array, r_t: Array, discount_t: Array) -> Array:
         """Return the distributions of ``r_t + discount_t z``, z ~ ``p_t [B, K]``, laid onto the support: ``[B, K]``.
@@ -57,18 +58,27 @@ class Atoms:
         return cross_entropies(target, log_softmax(logits_tm1[rows, a_tm1]))
 
 
+def shifted_exponentials(logits: Array) -> tuple[Array, Array, Array]:
+    """Return ``logits [..., K]`` less the largest of each row, their exponentials, and the sums ``[..., 1]`` of those.
+
+    Quotients of the exponentials and their sums are the softmax, shifted logits less the logarithms of the sums are its
+    logarithm.
+    """
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    exponentials = np.exp(shifted)
+    return shifted, exponentials, np.add.reduce(exponentials, axis=-1, keepdims=True)
+
+
 def softmax(logits: Array) -> Array:
     """Return the probabilities ``[..., K]`` of ``logits [..., K]``."""
-    p = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
-    p /= np.add.reduce(p, axis=-1, keepdims=True)
-    return np.asarray(p)
+    _, exponentials, sums = shifted_exponentials(logits)
+    return np.asarray(exponentials / sums)
 
 
 def log_softmax(logits: Array) -> Array:
     """Return the logarithms ``[..., K]`` of the probabilities of ``logits [..., K]``."""
-    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
-    return np.asarray(shifted)
+    shifted, _, sums = shifted_exponentials(logits)
+    return np.asarray(shifted - np.log(sums))
 
 
 def cross_entropies(target: Array, log_p: Array) -> Array:

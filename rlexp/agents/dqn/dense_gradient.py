@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.agents.dqn.atoms import Atoms, cross_entropies, log_softmax, softmax
+from rlexp.agents.dqn.atoms import Atoms, cross_entropies, shifted_exponentials, softmax
 from rlexp.agents.dqn.dense_network import DenseNetwork, Noise
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.models.network_config import QNetworkConfig
@@ -31,18 +31,23 @@ class DenseLoss:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """What the loss of a batch needs of each network: outputs ``[B, A, K]``, and its rows."""
+    """What the loss of a batch needs of each network: its outputs, and the batch's rows."""
 
-    outputs_tm1: Array
-    outputs_t: Array
-    """Of the target network."""
-    selector_t: Array
-    """Of the network that chooses the next actions."""
+    online: Array
+    """Outputs ``[B, A, K]`` for OBS; with double Q-learning ``[2 B, A, K]``, behind them those for NEW_OBS."""
+    target: Array
+    """Of the target network for NEW_OBS, ``[B, A, K]``."""
     a_tm1: Array
     r_t: Array
     discount_t: Array
     scale: Array
     """Importance weights divided by B, ``[B]``."""
+
+    def next_actions(self, q_online: Array, q_target: Array) -> Array:
+        """Return the actions ``[B]`` that are best by the values of ``online``, or without double Q, of ``target``."""
+        count = len(q_target)
+        actions: Array = (q_online[count:] if len(q_online) > count else q_target).argmax(axis=1)
+        return actions
 
 
 class DenseGradient:
@@ -74,24 +79,22 @@ class DenseGradient:
         obs, new_obs = batch[OBS], batch[NEW_OBS]
         count = len(obs)
         outputs_t = self._target.forward(new_obs).outputs
-        if self._double_q:  # both in one pass, which takes half as many calls
-            passed = self._online.forward(np.concatenate([obs, new_obs]))
-            selector_t, passed = passed.outputs[count:], passed.first(count)
-        else:
-            passed, selector_t = self._online.forward(obs), outputs_t
+        # Both in one pass, which takes half as many calls.
+        passed = self._online.forward(np.concatenate([obs, new_obs]) if self._double_q else obs)
         scale = batch[IMPORTANCE_WEIGHTS] / np.float32(count)
-        rows = _Rows(passed.outputs, outputs_t, selector_t, batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS], scale)
+        rows = _Rows(passed.outputs, outputs_t, batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS], scale)
         loss, gradient = _of_values(rows) if self._atoms is None else _of_distributions(rows, self._atoms)
-        self._online.backward(passed, gradient)
+        self._online.backward(passed.first(count) if self._double_q else passed, gradient)
         return loss
 
 
 def _of_values(rows: _Rows) -> tuple[DenseLoss, Array]:
     """Return the Huber loss of the TD errors, and its gradient by the outputs ``[B, A, 1]``; as in ``loss.py``."""
-    q_tm1, q_t, selector_t = (each[:, :, 0] for each in (rows.outputs_tm1, rows.outputs_t, rows.selector_t))
-    numbers = np.arange(len(q_tm1))
+    q_online, q_t = rows.online[:, :, 0], rows.target[:, :, 0]
+    q_tm1 = q_online[: len(q_t)]
+    numbers = np.arange(len(q_t))
     taken = numbers, rows.a_tm1
-    td = rows.r_t + rows.discount_t * q_t[numbers, selector_t.argmax(axis=1)]
+    td = rows.r_t + rows.discount_t * q_t[numbers, rows.next_actions(q_online, q_t)]
     td -= q_tm1[taken]
     slope = np.minimum(np.maximum(td, -1), 1)
     # The Huber loss with its bend at 1 is slope * (td - slope / 2), and its derivative is slope.
@@ -107,15 +110,20 @@ def _of_distributions(rows: _Rows, atoms: Atoms) -> tuple[DenseLoss, Array]:
 
     The gradient by the logits of the action taken is the predicted distribution less the projected one.
     """
-    numbers = np.arange(len(rows.a_tm1))
+    count = len(rows.target)
+    numbers = np.arange(count)
     taken = numbers, rows.a_tm1
-    next_action = atoms.values(softmax(rows.selector_t)).argmax(axis=1)
-    target = atoms.projected(softmax(rows.outputs_t[numbers, next_action]), rows.r_t, rows.discount_t)
-    p_tm1 = softmax(rows.outputs_tm1)
-    entropies = cross_entropies(target, log_softmax(rows.outputs_tm1[taken]))
-    gradient = np.zeros_like(rows.outputs_tm1)
-    gradient[taken] = rows.scale[:, None] * (p_tm1[taken] - target)
-    return _reported(np.dot(rows.scale, entropies), atoms.values(p_tm1), entropies), gradient
+    shifted, exponentials, sums = shifted_exponentials(rows.online)
+    q_online = atoms.values(exponentials / sums)
+    # Without double Q-learning the target network chooses too.
+    q_target = rows.target[:, :, 0] if len(rows.online) > count else atoms.values(softmax(rows.target))
+    next_actions = rows.next_actions(q_online, q_target)
+    target = atoms.projected(softmax(rows.target[numbers, next_actions]), rows.r_t, rows.discount_t)
+    sums_taken = sums[taken]
+    entropies = cross_entropies(target, shifted[taken] - np.log(sums_taken))
+    gradient = np.zeros_like(rows.target)
+    gradient[taken] = rows.scale[:, None] * (exponentials[taken] / sums_taken - target)
+    return _reported(np.dot(rows.scale, entropies), q_online[:count], entropies), gradient
 
 
 def _reported(loss: np.floating, q_tm1: Array, td_errors: Array) -> DenseLoss:

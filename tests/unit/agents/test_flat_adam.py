@@ -10,7 +10,8 @@ import torch
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.loss import row_losses
-from rlexp.agents.torch.flat_adam import FlatParameters
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.subnormals import SubnormalsAsZero, are_zero
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
@@ -176,3 +177,67 @@ def test_arrays_are_dense_copies() -> None:
     assert list(arrays) == list(network.state_dict())
     assert all(array.flags.c_contiguous for array in arrays.values())
     assert any(array.any() for array in arrays.values())
+
+
+def keeps_subnormals() -> bool:
+    """Return whether this processor lacks what sets subnormal numbers to 0."""
+    return not torch.set_flush_denormal(False)
+
+
+def adam_with_gradient(norm: float, max_norm: float | None) -> tuple[FlatAdam, FlatParameters]:
+    torch.manual_seed(5)
+    parameters = FlatParameters(torch.nn.Linear(7, 5))
+    adam = FlatAdam(parameters, 1e-8, max_norm)
+    gradient = torch.randn(len(parameters.values))
+    adam.gradient.copy_(gradient * (norm / gradient.norm()))
+    return adam, parameters
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.1, 0.5 - 2e-6, 0.5, 0.5 + 1e-6, 3.0, np.nan])
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_gradients_are_scaled_down_to_the_largest_norm_to_the_last_bit(norm: float, max_norm: float | None) -> None:
+    adam, parameters = adam_with_gradient(norm, max_norm)
+    expected, gradient = parameters.values.clone(), adam.gradient.clone()
+    means = [torch.zeros_like(gradient) for _ in range(2)]
+    scale = None if max_norm is None else ((gradient.norm() + 1e-6) / max_norm).clamp(min=1.0)
+    torch._fused_adam_(
+        [expected],
+        [gradient],
+        [means[0]],
+        [means[1]],
+        [],
+        [torch.tensor(1.0)],
+        lr=LR,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+        grad_scale=scale,
+    )
+    adam.step(LR)
+    np.testing.assert_array_equal(parameters.values, expected)
+
+
+def test_means_of_the_gradient_do_not_stay_subnormal() -> None:
+    adam, parameters = adam_with_gradient(1.0, None)
+    for _ in range(1000):  # 0.9^1000 is 1.7e-46
+        adam.step(LR)
+        adam.zero_grad()
+    weights = parameters.values.clone()
+    assert bool(adam.state_dict()["0.exp_avg"].any()) == keeps_subnormals()
+    adam.step(LR)
+    assert torch.equal(parameters.values, weights)
+    assert not are_zero()
+
+
+@pytest.mark.skipif(keeps_subnormals(), reason="this processor has no such mode")
+def test_subnormal_numbers_are_zero_only_inside() -> None:
+    subnormals = SubnormalsAsZero()
+    with subnormals:
+        assert are_zero()
+        with SubnormalsAsZero():
+            pass
+        assert are_zero()
+    assert not are_zero()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -90,3 +91,24 @@ def test_every_activation_of_the_config_has_a_module() -> None:
 def test_a_torso_without_layers_changes_nothing() -> None:
     obs = observations()
     assert mlp((3,), "relu")(obs) is obs
+
+
+def noise_of(network: QNetwork) -> list[Tensor]:
+    return [part for layer in network.named_noisy_layers().values() for part in (layer.noise_in, layer.noise_out)]
+
+
+@pytest.mark.parametrize("change", ["none", "moved", "copied"])
+def test_noise_of_all_layers_is_drawn_at_once_wherever_the_network_goes(change: str) -> None:
+    network = make_network(noisy=True, dueling=True, hiddens=(6,))
+    views = noise_of(network)
+    if change == "moved":
+        network = network.to(torch.float64)
+    elif change == "copied":
+        network = copy.deepcopy(network)
+    network.resample_noise(torch.Generator().manual_seed(2))
+    noise = noise_of(network)
+    dtype = torch.float64 if change == "moved" else torch.float32
+    drawn = torch.empty(sum(map(len, noise)), dtype=dtype).normal_(generator=torch.Generator().manual_seed(2))
+    assert torch.equal(torch.cat(noise), drawn.sign() * drawn.abs().sqrt())
+    assert len(noise) == 8
+    assert change != "none" or torch.equal(torch.cat(views), torch.cat(noise))  # who holds them sees the new noise
