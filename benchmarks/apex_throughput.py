@@ -1,8 +1,9 @@
 """How fast the whole of Ape-X is: `rlexp run` on CartPole-v1, over workers x envs a worker x batch size.
 
-After each run come its ceilings: one of its workers alone, and its learner alone on one batch, each in a
-process of its own. "of the cores" is what the run did, at the speed of these, as a share of the cores that
-its processes can use; the rest went into replay, messages and waiting. A setting is WORKERSxENVSxBATCH,
+Each second the run is paused, and its ceilings are measured: one of its workers alone, and its learner alone on
+one batch, each in a process of its own. "of the cores" is what the run did between the pauses, at the speed of
+these, as a share of the cores that its processes can use; the rest went into replay, messages and waiting, and
+into caches and memory that processes share. A setting is WORKERSxENVSxBATCH,
 with @INTENSITY where the ratio of trained to sampled steps is held, else both are free. The first fifth of
 a run does not count. Settings take turns; the whole takes about a minute for each and repeat. With --pong
 it is Pong from pixels instead, with the network of experiments/pong-apex.yaml, on the CPU; that needs ale-py.
@@ -16,6 +17,7 @@ import argparse
 import re
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +25,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.comparison import Column, Table, conditions, in_turns, options, per_second
+from benchmarks.comparison import Column, Table, Work, conditions, in_turns, options
+from benchmarks.pauses import PiecesInPauses
 from benchmarks.pieces import Pieces, learning, sampling
-from benchmarks.processes import in_own_process, run_experiment, unwind_on_sigterm
+from benchmarks.processes import run_experiment, unwind_on_sigterm
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.load import load_plan
 from rlexp.machine import available_cpus
@@ -64,8 +67,6 @@ apex-throughput:
 """
 SETTING = re.compile(r"(\d+)x(\d+)x(\d+)(?:@(\d+(?:\.\d+)?))?")
 WARM_UP_SHARE = 0.2
-ALONE_S = 2.0
-"""How long a ceiling is measured."""
 START_TIMEOUT_S = 120.0
 """Bound of what starting and ending takes, beyond the seconds that are measured."""
 
@@ -119,14 +120,16 @@ GRID = [Setting.parse(text) for text in ("2x8x512", "2x8x512@4", "2x32x512", "1x
 
 
 def measure(setting: Setting, file: Path, seconds: float) -> Figures:
-    """Return the figures of one run, and of its pieces alone right after it."""
+    """Return the figures of one run, and of its pieces alone in its pauses."""
     print(f"{setting.name} for {seconds:.0f} s", file=sys.stderr)
     plan = load_plan([file], setting.overrides())
     config = plan.trials[0].experiment.config
     assert isinstance(config, ApexConfig)
-    figures = run(setting, file, seconds)
     pieces = Pieces(plan.trials[0].experiment.env, config)
-    worker, learner = (in_own_process(START_TIMEOUT_S, work, pieces) for work in (worker_alone, learner_alone))
+    works = {"worker": partial(worker_alone, pieces), "learner": partial(learner_alone, pieces)}
+    with PiecesInPauses(works, START_TIMEOUT_S) as pauses:
+        figures = run(setting, file, seconds, pauses)
+    worker, learner = map(pauses.per_second, works)
     cores_used = figures["sampled_per_s"] / worker + figures["trained_per_s"] / learner
     return figures | {
         "worker_alone_per_s": worker,
@@ -136,17 +139,19 @@ def measure(setting: Setting, file: Path, seconds: float) -> Figures:
     }
 
 
-def run(setting: Setting, file: Path, seconds: float) -> Figures:
-    """Return what one `rlexp run` of ``seconds`` reports, from the end of its warm-up on."""
+def run(setting: Setting, file: Path, seconds: float, pauses: PiecesInPauses) -> Figures:
+    """Return what one `rlexp run` of ``seconds``, pauses included, reports from the end of its warm-up on."""
     overrides = [*setting.overrides(), f"stop.time_total_s={seconds}"]
     arguments = [word for override in overrides for word in ("-o", override)]
+    started = time.monotonic()
     events = run_experiment(file, file.parent / "results", arguments, seconds + START_TIMEOUT_S)
-    rows = [event.fields["result"] for event in events if event.kind == "result"]
-    rows = [row for row in rows if row["time_total_s"] >= WARM_UP_SHARE * seconds]
-    if len(rows) < 2:
+    results = [event for event in events if event.kind == "result"]
+    results = [event for event in results if event.fields["result"]["time_total_s"] >= WARM_UP_SHARE * seconds]
+    if len(results) < 2:
         raise SystemExit("no iteration began after the warm-up: give it more --seconds")
-    first, *others = rows
-    infos, elapsed_s = [row["info"] for row in others], others[-1]["time_total_s"] - first["time_total_s"]
+    first, *others = (event.fields["result"] for event in results)
+    began, ended = (started + event.seconds for event in (results[0], results[-1]))
+    infos, elapsed_s = [row["info"] for row in others], ended - began - pauses.paused_s(began, ended)
     sampled, trained = (infos[-1][key] - first["info"][key] for key in ("num_steps_sampled", "num_steps_trained"))
     return {
         "sampled_per_s": sampled / elapsed_s,
@@ -157,20 +162,14 @@ def run(setting: Setting, file: Path, seconds: float) -> Figures:
     }
 
 
-def worker_alone(pieces: Pieces) -> float:
-    """Return the env steps per second of a worker that waits for nobody."""
-    worker = pieces.worker()
-    sampling(worker)()
-    speed = per_second(sampling(worker), ALONE_S)
-    worker.stop()
-    return speed
+def worker_alone(pieces: Pieces) -> Work:
+    """Return what a worker does that waits for nobody."""
+    return sampling(pieces.worker())
 
 
-def learner_alone(pieces: Pieces) -> float:
-    """Return the rows per second of a learner that waits for nobody."""
-    learn = learning(pieces.learner(), pieces.batch())
-    learn()
-    return per_second(learn, ALONE_S)
+def learner_alone(pieces: Pieces) -> Work:
+    """Return what a learner does that waits for nobody."""
+    return learning(pieces.learner(), pieces.batch())
 
 
 def medians(runs: Sequence[Figures]) -> Figures:

@@ -20,6 +20,8 @@ from rlexp.machine import available_cpus
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
+Work = Callable[[], int]
+"""Does a little, and returns how many env steps, or rows, that was."""
 Line = Mapping[str, Any]
 """A line of a table, by the keys of its columns; with ``--json`` all of it is printed."""
 
@@ -80,7 +82,7 @@ def in_turns(measures: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, lis
     return measured
 
 
-def per_second(work: Callable[[], int], seconds: float) -> float:
+def per_second(work: Work, seconds: float) -> float:
     """Return how much ``work`` does in a second; it is called for ``seconds``, at least once, and counts for itself."""
     done, start = 0, time.perf_counter()
     while not done or time.perf_counter() - start < seconds:

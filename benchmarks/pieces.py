@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
+from benchmarks.comparison import Work
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import q_network_config
@@ -27,9 +27,6 @@ from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, 
 from rlexp.schedules import PiecewiseSchedule
 
 SEED = 0
-
-Work = Callable[[], int]
-"""Does a little, and returns how many env steps, or rows, that was."""
 
 
 @dataclass(frozen=True)

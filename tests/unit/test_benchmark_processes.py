@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 
+import psutil
 import pytest
 
+from benchmarks import pauses
 from benchmarks.cpu_meter import CpuMeter
+from benchmarks.pauses import PiecesInPauses
 from benchmarks.processes import in_own_process, installed_version, run_command
 
 BUSY = "import time\nwhile time.process_time() < 0.6: pass\n"
@@ -55,3 +60,27 @@ def test_run_command_that_fails_raises() -> None:
 def test_installed_version_of_another_python() -> None:
     assert installed_version(sys.executable, "pytest") == pytest.__version__
     assert installed_version(sys.executable, "no-such-package") is None
+
+
+def test_pieces_are_measured_in_pauses_of_a_run_which_goes_on_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "RUNNING_S", 0.05)
+    monkeypatch.setattr(pauses, "MEASURED_S", 0.02)
+    with PiecesInPauses({"ones": partial(partial, int, "1")}, 60) as measured:
+        with pytest.raises(SystemExit, match="before its first pause"):
+            measured.per_second("ones")
+        began = time.monotonic()
+        run = subprocess.Popen([pauses.TRAINING, "-c", "while True: pass"], executable=sys.executable)
+        seen = set()
+        while psutil.STATUS_STOPPED not in seen and time.monotonic() < began + 30:
+            seen.add(psutil.Process(run.pid).status())
+        time.sleep(0.2)
+    try:
+        assert run.poll() is None
+        assert psutil.Process(run.pid).status() != psutil.STATUS_STOPPED
+    finally:
+        run.kill()
+        run.wait(60)
+    assert psutil.STATUS_STOPPED in seen
+    assert measured.per_second("ones") > 0
+    assert 0 < measured.paused_s(began, time.monotonic()) < time.monotonic() - began
+    assert measured.paused_s(began - 2, began - 1) == 0

@@ -48,7 +48,7 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     With more, its weights are older.
 
     Without ``training_intensity``, a call of a worker on the learner's machine returns up to four fragments where they
-    are small and take less than 20 ms together.
+    are small and take less than 100 ms together.
     """
 
     replay_queue_depth: Annotated[Count, RLEXP_ONLY] = 4

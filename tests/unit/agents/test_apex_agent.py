@@ -132,6 +132,18 @@ def test_workers_send_several_fragments_at_once_only_where_nobody_waits_for_sing
     assert [(handle.index, handle.max_delay) for handle in handles if handle is not None] == [(0, 40), (1, 40)]
 
 
+@pytest.mark.parametrize(("fragment_s", "expected"), [(0.005, 4), (0.024, 4), (0.04, 2), (0.06, 1)])
+def test_a_message_has_four_fragments_of_a_worker_that_shares_its_core(fragment_s: float, expected: int) -> None:
+    pool = SpecPool()
+    agent = ApexAgent(COUNTING_ENV, ApexConfig(**{**SMALL, "num_workers": 2}), pool, seed=0)
+    agent.stop()
+    fragment_bytes = 400 * 52  # of CartPole: 50 steps of 8 envs
+    num_fragments = 1
+    while pool.specs[0].message.have_room(num_fragments, num_fragments * fragment_bytes, num_fragments * fragment_s):
+        num_fragments += 1
+    assert num_fragments == expected
+
+
 def test_buffer_and_start_are_split_over_the_shards_so_that_nothing_is_lost() -> None:
     agent = make_agent(buffer_size=1001, learning_starts=65)
     shard = agent.replay_config(2)
