@@ -57,7 +57,7 @@ class OwnRay:
         num_processes: int = 1,
         fork_server: ForkServer | None = None,
     ) -> None:
-        """``num_processes``: of actors, started while nobody has asked for them yet; ``fork_server``: by what."""
+        """``num_processes``: of actors, which are started ahead where no ``fork_server`` makes them quickly."""
         self.cluster = Cluster.of(replace(this_machine(), cpus=num_cpus, gpus=num_gpus))
         self._num_cpus = num_cpus
         self._num_gpus = num_gpus

@@ -33,10 +33,11 @@ and that for all, with its arguments."""
 
 @contextmanager
 def only_needed_services(num_processes: int, with_logs: bool, fork_server: Path | None = None) -> Iterator[None]:
-    """Let ``ray.init`` in the body start only the services that trials need; the raylet starts ``num_processes`` ahead.
+    """Let ``ray.init`` in the body start only the services that trials need.
 
-    ``with_logs``: what the processes of trials print is passed on to this one. ``fork_server``: the socket at which the
-    raylet asks for processes. A Ray that is made of other parts than the ones known here starts as it does by itself.
+    The raylet starts ``num_processes`` ahead, or asks for processes at the socket ``fork_server`` when they are needed.
+    ``with_logs``: what the processes of trials print is passed on to this one. A Ray that is made of other parts than
+    the ones known here starts as it does by itself.
     """
     try:
         from ray._private import node, services
@@ -92,9 +93,10 @@ def only_needed_services(num_processes: int, with_logs: bool, fork_server: Path 
 
 
 def raylet_command(command: Sequence[str], num_processes: int, fork_server: Path | None = None) -> list[str]:
-    """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` ahead.
+    """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` at once.
 
-    ``fork_server``: the socket at which it asks for processes; None: it starts them itself.
+    ``fork_server``: the socket at which it asks for processes, when they are needed; None: it starts them itself, and
+    ahead. ``ray.init`` waits for what is started ahead.
     """
     stand_in = _script(agent_stand_in)
     return [_option_of_raylet(word, num_processes, stand_in, fork_server) for word in command]
@@ -112,7 +114,7 @@ def _option_of_raylet(word: str, num_processes: int, stand_in: str, fork_server:
     if option in _AGENTS:
         return option + stand_in
     if option == _AHEAD:
-        return f"{option}{num_processes}"
+        return f"{option}{num_processes if fork_server is None else 0}"
     if option == _AT_ONCE:
         return f"{option}{max(int(value), num_processes)}"
     if option == _PROCESS and fork_server is not None and value.startswith(f"{interpreter} "):

@@ -155,11 +155,14 @@ def test_clusters_have_no_fork_server() -> None:
         assert same is joining
 
 
-def test_raylet_asks_the_server_for_its_processes() -> None:
+def test_raylet_asks_the_server_for_its_processes_and_for_none_ahead() -> None:
     own, other = "--python_worker_command=", f"--python_worker_command={sys.executable}x setup.py"
-    command = raylet_command([f"{own}{sys.executable} setup.py worker.py --a", other], 1, Path("/folder/socket"))
+    ahead = "--num_prestart_python_workers="
+    given = [f"{own}{sys.executable} setup.py worker.py --a", other, f"{ahead}2"]
     script = str(forked_start.__file__)
-    assert command == [f"{own}{sys.executable} -I -S {script} /folder/socket setup.py worker.py --a", other]
+    asks = f"{own}{sys.executable} -I -S {script} /folder/socket setup.py worker.py --a"
+    assert raylet_command(given, 3, Path("/folder/socket")) == [asks, other, f"{ahead}0"]
+    assert raylet_command(given, 3) == [*given[:2], f"{ahead}3"]
 
 
 @pytest.mark.ray
