@@ -57,24 +57,33 @@ class ForkServer:
     """Owns the process, and the folder of the session that it belongs to, from construction to ``close``."""
 
     def __init__(self, modules: Sequence[str] = MODULES) -> None:
-        """Start it; it imports ``modules``, and forks no process before it has them."""
+        """Start it; it imports ``modules``, and forks no process before it has them. Raises OSError."""
         self.folder = SessionFolder()
         self.path = self.folder.path / "fork_server"
         """The socket at which processes are asked for."""
+        try:
+            self._process = self._started(modules)
+        except BaseException:
+            self.folder.remove()
+            raise
+
+    def _started(self, modules: Sequence[str]) -> subprocess.Popen[bytes]:
         # Read once as well, and the process with which one ends: this one, as the raylet ends with it, too.
         variables = {**_VARIABLES, "RAY_RAYLET_PID": str(os.getpid()), SESSION: str(self.folder.path)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(self.path))
             listener.listen(_MOST_WAITING)
             descriptor, script = listener.fileno(), str(fork_server_process.__file__)
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, script, str(descriptor), str(_PACKAGES), *modules],
                 env={**os.environ, **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
-                start_new_session=True,
+                # Ctrl-C in the terminal does not reach it. In a session of its own, the system would share the cores
+                # between it and the command without regard to the priorities that the command was given.
+                process_group=0,
             )
 
     @property
@@ -98,7 +107,11 @@ def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
     if joining.address is not None or sys.platform != "linux":
         yield joining
         return
-    server = ForkServer()
+    try:
+        server = ForkServer()
+    except OSError:  # no room for the folder, or no socket has a path this long: Ray reports the same, and what to do
+        yield joining
+        return
     try:
         yield replace(joining, fork_server=server)
     finally:

@@ -2,8 +2,9 @@
 
 Run as a script: ``fork_server_process.py SOCKET FOLDER MODULE…``. SOCKET is the descriptor of a listening socket of
 packets; FOLDER is where ``rlexp`` is imported from. Each connection of :mod:`rlexp.sessions.forked_start` sends one
-packet: the words, variables, folder and blocked signals of a process in JSON, and its stdin, stdout and stderr. The
-answer is the pid of the process. When stdin ends, the command has ended, and this process ends as well.
+packet: the words, variables, blocked signals and limits of a process in JSON, and its stdin, stdout, stderr and folder
+as descriptors. The answer is the pid of the process. When stdin ends, the command has ended, and this process ends
+as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -20,6 +22,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 REQUEST_BYTES: Final = 2**20
@@ -29,6 +32,9 @@ REAP_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 """Of prctl(2): the signal that a process gets when its parent dies."""
 _STANDARD: Final = (0, 1, 2)
+_FILES: Final = len(_STANDARD) + 1
+"""How many descriptors a request has."""
+_OUT_OF_MEMORY_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 @dataclass(frozen=True)
@@ -38,20 +44,30 @@ class Request:
     words: list[str]
     """A script of Python's and its arguments."""
     environment: dict[str, str]
-    folder: str
     blocked: list[int]
     """Numbers of the signals that it does not get."""
+    limits: list[tuple[int, int, int]]
+    """Resources of setrlimit(2), each with its soft and its hard limit."""
+    out_of_memory_score: str
+    """How gladly the system kills it when memory runs out: the raylet offers it before itself and the command."""
     files: tuple[int, ...]
-    """Descriptors of its stdin, stdout and stderr."""
+    """Descriptors of its stdin, stdout, stderr and current folder."""
 
 
-def import_all(modules: list[str]) -> None:
-    """Import what processes need, and keep all of it out of the collections of garbage, which would copy its pages."""
+def import_all(modules: list[str], folder: str) -> dict[str, str]:
+    """Import what processes need, ``rlexp`` from ``folder``; return the variables that were set by what was imported.
+
+    All of it is kept out of the collections of garbage, which would copy its pages.
+    """
+    before = dict(os.environ)
     gc.disable()
+    sys.path.insert(0, folder)
     for module in modules:
         with suppress(Exception):  # it is imported again, and the error reported, by the process that needs it
             import_module(module)
+    sys.path.remove(folder)  # the first one: imported packages may have put their own folders in front of it
     gc.freeze()
+    return {name: value for name, value in os.environ.items() if before.get(name) != value}
 
 
 def draws_differ() -> bool:
@@ -106,8 +122,8 @@ def _received(connection: socket.socket) -> Request | None:
     """Return a request; None where there is none, nobody waits for it any more, or forking is not safe."""
     connection.settimeout(REAP_S)
     with suppress(OSError):
-        data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, len(_STANDARD))
-        if data and len(files) == len(_STANDARD) and _is_waited_for(connection) and _has_one_thread():
+        data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, _FILES)
+        if data and len(files) == _FILES and _is_waited_for(connection) and _has_one_thread():
             return Request(**json.loads(data), files=tuple(files))
         for file in files:
             os.close(file)
@@ -127,22 +143,39 @@ def _has_one_thread() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def become(request: Request) -> None:
-    """Run the script of a request as if this process had been started for it."""
+def become(request: Request, variables: dict[str, str]) -> None:
+    """Run the script of a request as if this process had been started for it, and had imported what it has.
+
+    ``variables``: what that has set in the environment.
+    """
     os.setpgid(0, 0)  # the raylet kills the process group of a process that has ended
-    for standard, file in zip(_STANDARD, request.files, strict=True):
+    *standard_files, folder = request.files
+    for standard, file in zip(_STANDARD, standard_files, strict=True):
         os.dup2(file, standard)
+    os.fchdir(folder)
+    for file in request.files:
         os.close(file)
-    os.chdir(request.folder)
     os.environ.clear()
-    os.environ.update(request.environment)
+    os.environ.update({**request.environment, **variables})
+    _set_limits(request)
     signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
     _seed_numpy()
     gc.enable()
     script = request.words[0]
     sys.argv[:] = request.words
-    sys.path.insert(0, os.path.dirname(script))
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(script))
     runpy.run_path(script, run_name="__main__")
+
+
+def _set_limits(request: Request) -> None:
+    """Set limits and score; ``ray.init`` raises the number of open files after the fork server was started."""
+    for number, *limits in request.limits:
+        if resource.getrlimit(number) != tuple(limits):
+            with suppress(OSError, ValueError):
+                resource.setrlimit(number, (limits[0], limits[1]))
+    with suppress(OSError):
+        _OUT_OF_MEMORY_SCORE.write_text(request.out_of_memory_score)
 
 
 def _seed_numpy() -> None:
@@ -152,16 +185,17 @@ def _seed_numpy() -> None:
         numpy.random.seed()
 
 
-def main() -> Request | None:
-    """Import, then serve; return the request in a process that was forked for it."""
+def main() -> None:
+    """Import, then serve, and become what is asked for in a process that was forked for it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    descriptor, sys.path[0], *modules = sys.argv[1:]
-    import_all(modules)
-    del sys.path[0]
-    return next_child(socket.socket(fileno=int(descriptor))) if draws_differ() else None
+    descriptor, folder, *modules = sys.argv[1:]
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this script
+    variables = import_all(modules, folder)
+    request = next_child(socket.socket(fileno=int(descriptor))) if draws_differ() else None
+    if request is not None:
+        become(request, variables)
 
 
 if __name__ == "__main__":
-    asked = main()
-    if asked is not None:
-        become(asked)
+    main()

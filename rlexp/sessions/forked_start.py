@@ -6,6 +6,7 @@ script for processes with a runtime environment, which are not forked.
 
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ TIMEOUT_S = 20.0
 RUNTIME_ENVIRONMENT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 """Of SETUP; the script itself does not know it."""
+LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 def forked(path: str, words: list[str]) -> bool:
@@ -22,17 +24,25 @@ def forked(path: str, words: list[str]) -> bool:
     request = {
         "words": words,
         "environment": dict(os.environ),
-        "folder": os.getcwd(),
         "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+        "limits": [(number, *resource.getrlimit(number)) for number in LIMITS],
+        "out_of_memory_score": out_of_memory_score(),
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(TIMEOUT_S)
         try:
             connection.connect(path)
-            socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+            folder = os.open(".", os.O_PATH)  # its name may be gone
+            socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2, folder])
             return bool(connection.recv(32))
         except OSError:  # it has ended, or takes too long, or the variables are too many for a packet
             return False
+
+
+def out_of_memory_score() -> str:
+    """Return how gladly the system kills this process when memory runs out, which the raylet has set."""
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        return file.read().strip()
 
 
 def start(path: str, setup: str, words: list[str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,13 +25,18 @@ from rlexp.sessions.ray_services import raylet_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 TIMEOUT_S = 20.0
+LIMIT = (99, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+"""Open files: not as many as the server may have."""
+SCORE = "987"
 WHAT_IT_IS = """
-import json, os, random, signal, sys
+import json, os, random, resource, signal, sys
 import numpy
 print(json.dumps({
     "name": __name__, "words": sys.argv[1:], "path": sys.path[0], "pid": os.getpid(), "parent": os.getppid(),
     "group": os.getpgrp(), "folder": os.getcwd(), "variable": os.environ.get("GIVEN"), "read": sys.stdin.read(),
     "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    "limit": resource.getrlimit(resource.RLIMIT_NOFILE), "score": open("/proc/self/oom_score_adj").read().strip(),
+    "session": os.getsid(0), "all_paths": sys.path, "imported": os.environ.get("SET_AT_IMPORT"),
     "loaded": "wave" in sys.modules, "random": [random.random(), float(numpy.random.random())],
 }))
 """
@@ -52,7 +59,12 @@ def server() -> Iterator[ForkServer]:
 def started(socket: Path, *words: str | Path) -> dict[str, Any]:
     """Return what the process says of itself that a raylet would have started by these words."""
     command = [sys.executable, "-I", "-S", str(forked_start.__file__), str(socket), *map(str, words)]
-    signals = [signal.SIGTERM]
+
+    def set_up() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        resource.setrlimit(resource.RLIMIT_NOFILE, LIMIT)
+        Path("/proc/self/oom_score_adj").write_text(SCORE)
+
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -60,7 +72,7 @@ def started(socket: Path, *words: str | Path) -> dict[str, Any]:
         text=True,
         env={**os.environ, "GIVEN": "a value"},
         cwd="/",
-        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signals),
+        preexec_fn=set_up,
     ) as process:
         printed, _ = process.communicate("a text", TIMEOUT_S)
     assert process.returncode == 0
@@ -74,6 +86,41 @@ def test_forked_process_is_as_if_it_had_been_started(server: ForkServer, script:
     assert (found["folder"], found["variable"], found["read"]) == ("/", "a value", "a text")
     assert found["blocked"] == [signal.SIGTERM]
     assert found["group"] == found["pid"]
+    assert (found["limit"], found["score"]) == (list(LIMIT), SCORE)
+    assert found["session"] == os.getsid(0)  # with its share of the cores
+
+
+@pytest.mark.parametrize("is_safe", [False, True])
+def test_forked_process_searches_the_path_that_it_would_have(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, is_safe: bool
+) -> None:
+    vendored = "/no/folder"
+    (tmp_path / "has_folder.py").write_text(f"import sys\nsys.path.insert(0, {vendored!r})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if is_safe:
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    own = started(tmp_path / "no socket", "setup.py", script)["all_paths"]
+    server = ForkServer(("has_folder",))
+    try:
+        found = started(server.path, "setup.py", script)
+    finally:
+        server.close()
+    assert found["parent"] == server.pid
+    place = 0 if is_safe else 1
+    assert found["all_paths"] == [*own[:place], vendored, *own[place:]]
+
+
+def test_forked_process_has_the_variables_that_imports_set(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sets_it.py").write_text("import os\nos.environ['SET_AT_IMPORT'] = 'yes'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer(("sets_it",))
+    try:
+        found = started(server.path, "setup.py", script)
+    finally:
+        server.close()
+    assert (found["parent"], found["imported"], found["variable"]) == (server.pid, "yes", "a value")
 
 
 def test_forked_processes_draw_other_random_numbers(server: ForkServer, script: Path) -> None:
@@ -147,6 +194,15 @@ def test_server_and_its_folder_end_with_a_killed_command() -> None:
         with suppress(psutil.NoSuchProcess):
             guard.wait(TIMEOUT_S)
     assert not Path(folder).exists()
+
+
+def test_nothing_is_forked_where_a_socket_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with prepared(Joining(), debug=False) as joining:
+        assert joining.fork_server is None
+    assert list(folder.iterdir()) == []
 
 
 def test_clusters_have_no_fork_server() -> None:
