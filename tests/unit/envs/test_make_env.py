@@ -132,8 +132,8 @@ def test_a_native_vector_env_is_used_where_there_is_one() -> None:
 @pytest.mark.parametrize("horizon", [None, 7])
 def test_one_env_by_itself_plays_as_the_native_vector_env_does(env_config: dict[str, Any], horizon: int | None) -> None:
     vector = make_vector_env(config(NATIVE_ENV, horizon=horizon, env_config=env_config), 1)
-    limit = {} if horizon is None else {"max_episode_steps": horizon}
-    native = gym.make_vec(NATIVE_ENV, 1, vectorization_mode="vector_entry_point", **env_config, **limit)
+    kwargs = env_config | ({} if horizon is None else {"max_episode_steps": horizon})
+    native = gym.make_vec(NATIVE_ENV, 1, vectorization_mode="vector_entry_point", **kwargs)
     assert isinstance(vector.unwrapped, SyncVectorEnv)
     assert not isinstance(native.unwrapped, SyncVectorEnv)
     np.testing.assert_array_equal(vector.reset(seed=3)[0], native.reset(seed=3)[0], strict=True)
