@@ -1,4 +1,4 @@
-"""Fully connected layers in NumPy with a gradient computed by hand: for small ones, autograd is mostly overhead."""
+"""Fully connected layers with a gradient computed by hand, in NumPy: for small ones, autograd is mostly overhead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from rlexp.models.layer_products import products_of
 from rlexp.models.numpy_layers import ACTIVATIONS
 from rlexp.sample_batch import Array
 
@@ -33,13 +34,13 @@ class DenseLayers:
     """Layers one behind the other, in the memory of a network that changes them; owned by one thread."""
 
     def __init__(self, layers: Sequence[DenseLayer]) -> None:
-        self._layers = tuple(layers)
+        self._layers = tuple((layer, products_of(layer.weight, layer.weight_gradient)) for layer in layers)
 
     def forward(self, x: Array) -> list[Array]:
         """Return ``x [B, N]`` and the output of each layer, float32; the last one is the result."""
         outputs = [x]
-        for layer in self._layers:
-            x = x @ layer.weight.T
+        for layer, products in self._layers:
+            x = products.outputs(x)
             x += layer.bias
             x = ACTIVATIONS[layer.activation](x)
             outputs.append(x)
@@ -51,12 +52,12 @@ class DenseLayers:
         ``outputs`` are those of :meth:`forward`, ``gradient`` is that of the last one; it is overwritten.
         """
         for index in range(len(self._layers) - 1, -1, -1):
-            layer = self._layers[index]
+            layer, products = self._layers[index]
             SLOPES[layer.activation](gradient, outputs[index + 1])
-            np.matmul(gradient.T, outputs[index], out=layer.weight_gradient)
+            products.write_weight_gradient(outputs[index], gradient)
             np.add.reduce(gradient, axis=0, out=layer.bias_gradient)
             if index or with_input:
-                gradient = gradient @ layer.weight
+                gradient = products.input_gradient(gradient)
         return gradient
 
 

@@ -74,6 +74,7 @@ NETWORKS = {
     "plain": network_config(),
     "dueling": network_config(head={"dueling": True}),
     "dueling with hidden layers": network_config(head={"dueling": True, "hiddens": (12, 6)}),
+    "wide": network_config(torso={"fcnet_hiddens": (160, 128)}, head={"dueling": True, "hiddens": (128,)}),
     "tanh": network_config(torso={"fcnet_activation": "tanh"}, head={"hiddens": (12,)}),
     "elu and linear": network_config(
         torso={"fcnet_activation": "elu", "post_fcnet_hiddens": (7,), "post_fcnet_activation": "linear"}

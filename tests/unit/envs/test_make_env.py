@@ -128,6 +128,24 @@ def test_a_native_vector_env_is_used_where_there_is_one() -> None:
     assert isinstance(make_vector_env(config(SYNC_ENV), 2).unwrapped, SyncVectorEnv)
 
 
+@pytest.mark.parametrize("env_config", [{}, {"sutton_barto_reward": True}])
+@pytest.mark.parametrize("horizon", [None, 7])
+def test_one_env_by_itself_plays_as_the_native_vector_env_does(env_config: dict[str, Any], horizon: int | None) -> None:
+    vector = make_vector_env(config(NATIVE_ENV, horizon=horizon, env_config=env_config), 1)
+    kwargs = env_config | ({} if horizon is None else {"max_episode_steps": horizon})
+    native = gym.make_vec(NATIVE_ENV, 1, vectorization_mode="vector_entry_point", **kwargs)
+    assert isinstance(vector.unwrapped, SyncVectorEnv)
+    assert not isinstance(native.unwrapped, SyncVectorEnv)
+    np.testing.assert_array_equal(vector.reset(seed=3)[0], native.reset(seed=3)[0], strict=True)
+    ends = np.zeros(2, np.int64)
+    for action in np.random.default_rng(0).integers(0, 2, (400, 1)):
+        step, expected = vector.step(action)[:4], native.step(action)[:4]
+        for part, expected_part in zip(step, expected, strict=True):
+            np.testing.assert_array_equal(part, expected_part)
+        ends += np.concatenate(step[2:4])
+    assert (ends > 0).tolist() == [horizon is None, horizon is not None]
+
+
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV])
 def test_the_horizon_truncates_and_does_not_terminate(env: str) -> None:
     flags = endings(env, horizon=4, steps=9)

@@ -102,6 +102,15 @@ def test_restored_env_continues_like_the_original(name: str) -> None:
     assert played(again, 60, seed=0) == played(original, 60, seed=0)
 
 
+def test_env_that_is_native_among_others_continues_alone() -> None:
+    original, copy = (make_vector_env(CONFIGS["native, cut"], 1) for _ in range(2))
+    original.reset(seed=5)
+    played(original, 10, seed=0)
+    copy.reset(seed=77)
+    assert restore_snapshot(copy, stored(take_snapshot(original)))
+    assert played(copy, 30, seed=1) == played(original, 30, seed=1)
+
+
 def test_snapshot_does_not_change_with_the_env() -> None:
     env = make_vector_env(CONFIGS["native"], 2)
     env.reset(seed=1)
