@@ -23,6 +23,7 @@ from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.envpool import is_task, make_pool
 from rlexp.envs.frames import ScaledFrames
 from rlexp.envs.native_vectors import (
+    EPISODE_LIMIT,
     changes_images,
     episode_limit,
     native_vector_env,
@@ -168,6 +169,9 @@ def _atari_steps_per_second(config: EnvConfig) -> float:
 
 
 def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str, Any]) -> Env:
+    if EPISODE_LIMIT in kwargs:
+        message = f"env {config.env}: {EPISODE_LIMIT} is no argument of the env's own"
+        raise UsageError(message, f"write horizon: {kwargs[EPISODE_LIMIT]} beside env_config instead")
     limit = episode_limit(find_spec(config.env), horizon)
     with without_advice_on_versions():
         env = gym.make(config.env, max_episode_steps=limit, disable_env_checker=True, **kwargs)

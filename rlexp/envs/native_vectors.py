@@ -26,6 +26,8 @@ NOT_NATIVE: Final = ("jax", "ale_py")
 """Entry points of vector envs that are not used as they are: Gymnasium's own need jax, Atari's needs preparing."""
 OF_GYMNASIUM: Final = "gymnasium."
 """Begins the entry points of vector envs that need no checks."""
+EPISODE_LIMIT: Final = "max_episode_steps"
+"""An argument of ``gymnasium.make`` for every env: in experiments ``horizon`` is the key for it."""
 FEWEST_OF_GYMNASIUM: Final = 2
 """Envs from which on Gymnasium's own vector envs are used. A single CartPole plays the same to the last bit, and steps
 in less than half the time: on one number, an operation on arrays is mostly overhead."""
@@ -79,11 +81,12 @@ def _registered(config: EnvConfig, num_envs: int) -> Vector | None:
     if spec.vector_entry_point is None or any(word in entry_point for word in NOT_NATIVE) or spec.additional_wrappers:
         return None
     limit, is_gymnasiums = episode_limit(spec, config.horizon), _is_gymnasiums(spec)
-    if is_gymnasiums and num_envs < FEWEST_OF_GYMNASIUM and spec.entry_point is not None:
+    is_better_single = num_envs < FEWEST_OF_GYMNASIUM or EPISODE_LIMIT in config.env_config
+    if is_gymnasiums and is_better_single and spec.entry_point is not None:
         return None
     if config.horizon is not None and not is_gymnasiums:
         return None
-    kwargs = dict(config.env_config) | ({"max_episode_steps": limit} if is_gymnasiums and limit is not None else {})
+    kwargs = dict(config.env_config) | ({EPISODE_LIMIT: limit} if is_gymnasiums and limit is not None else {})
     vector = _of_entry_point(config, num_envs, kwargs)
     if vector.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP and spec.entry_point is not None:
         vector.close()

@@ -84,6 +84,13 @@ def test_unknown_id_has_hint() -> None:
     assert hint == "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
+@pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV])
+def test_limit_of_gymnasiums_is_refused_with_the_key_for_it(env: str) -> None:
+    error = refused(config(env, env_config={"max_episode_steps": 7}))
+    assert error.message == f"env {env}: max_episode_steps is no argument of the env's own"
+    assert error.hint == "write horizon: 7 beside env_config instead"
+
+
 def test_a_misspelled_class_gets_a_suggestion() -> None:
     error = refused(config("tests.envs:CountignEnv"))
     assert "tests.envs has no CountignEnv" in error.message
