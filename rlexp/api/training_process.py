@@ -24,6 +24,7 @@ from rlexp.config.plan import only_sweep
 from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.errors import RlexpError
 from rlexp.sessions.choose import Joining, choose
+from rlexp.sessions.fork_server import prepared
 
 
 def main() -> None:
@@ -43,9 +44,11 @@ def main() -> None:
 
 def train(request: TrainingRequest) -> Trained:
     """Answer a request as the command of the same name does; raises what that shows as errors."""
-    joining = choose(request.address, os.environ)
-    if request.kind == "resume":
-        return _resume(request, joining)
+    with prepared(choose(request.address, os.environ), request.debug) as joining:
+        return _resume(request, joining) if request.kind == "resume" else _run(request, joining)
+
+
+def _run(request: TrainingRequest, joining: Joining) -> Trained:
     source = request.source
     sources = [*map(Path, source.files)] if source.data is None else [ExperimentDict(source.data)]
     plan = load_plan(sources, request.overrides, request.seed, _load_options(request, joining))

@@ -225,14 +225,15 @@ def train(
     joining = choose(address, os.environ, wait, working_dir)
     given = [*(files or []), *(Path(word) for word in (words or []) if word != "file")]
     options = load_options(imports, False, fit, flags=track_flags(track), joining=joining)
-    flags = RunFlags(out, debug=debug, joining=joining)
     if given:
         refuse_beside_files(context)
-        return _train(load_plan(given, options=options), flags)
+        with prepared(joining, debug) as joining:
+            return _train(load_plan(given, options=options), RunFlags(out, debug=debug, joining=joining))
     keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
     text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
-    with TemporaryDirectory() as folder:
-        return _train(plan_of_text(text, Path(folder) / "experiment.yaml", options), flags)
+    with TemporaryDirectory() as folder, prepared(joining, debug) as joining:
+        plan = plan_of_text(text, Path(folder) / "experiment.yaml", options)
+        return _train(plan, RunFlags(out, debug=debug, joining=joining))
 
 
 @dataclass(frozen=True)
