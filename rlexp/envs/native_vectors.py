@@ -29,8 +29,8 @@ OF_GYMNASIUM: Final = "gymnasium."
 EPISODE_LIMIT: Final = "max_episode_steps"
 """An argument of ``gymnasium.make`` for every env: in experiments ``horizon`` is the key for it."""
 FEWEST_OF_GYMNASIUM: Final = 2
-"""Envs from which on Gymnasium's own vector envs are used. A single CartPole plays the same to the last bit, and steps
-in less than half the time: on one number, an operation on arrays is mostly overhead."""
+"""Envs from which on Gymnasium's own vector envs are used. A single CartPole plays exactly the same, and steps in
+less than half the time: with one number, most of an operation on arrays is the call."""
 
 
 def native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:

@@ -1,8 +1,8 @@
-"""A fork server for the processes of a Ray of our own: they start within milliseconds, and share what was imported.
+"""A fork server for the processes of a Ray of our own: they start in a part of a second, and share what was imported.
 
 The process of a trial imports Ray, Tune and PyTorch, which takes three seconds of a core, and that of a worker one
-second. The fork server imports them once, beginning while the command still reads its files. Only on Linux: on others,
-libraries of the system do not allow that a process forks which has loaded them.
+second. The fork server imports all but Tune once, beginning while the command still reads its files. Only on Linux: on
+others, libraries of the system do not allow that a process forks which has loaded them.
 """
 
 from __future__ import annotations
@@ -94,10 +94,12 @@ class ForkServer:
     def close(self) -> None:
         """End it, and remove the folder; a second call does nothing."""
         self._process.kill()
-        self._process.wait(_END_TIMEOUT_S)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self.folder.remove()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        finally:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self.folder.remove()
 
 
 @contextmanager

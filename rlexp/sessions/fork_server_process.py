@@ -4,12 +4,11 @@ Run as a script: ``fork_server_process.py SOCKET FOLDER MODULE…``. SOCKET is t
 packets; FOLDER is where ``rlexp`` is imported from. Each connection of :mod:`rlexp.sessions.forked_start` sends one
 packet: the words, variables, blocked signals and limits of a process in JSON, and its stdin, stdout, stderr and folder
 as descriptors. The answer is the pid of the process. When stdin ends, the command has ended, and this process ends
-as well.
+as well; the guard of a command that is killed ends it while it still imports.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -29,8 +28,6 @@ REQUEST_BYTES: Final = 2**20
 """More than a packet can have."""
 REAP_S: Final = 1.0
 """How often it asks for the exit codes of processes that have ended, which the system keeps until then."""
-_PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2): the signal that a process gets when its parent dies."""
 _STANDARD: Final = (0, 1, 2)
 _FILES: Final = len(_STANDARD) + 1
 """How many descriptors a request has."""
@@ -96,20 +93,27 @@ def next_child(listener: socket.socket) -> Request | None:
         _reap()
         if sys.stdin in ready:
             return None
-        if listener in ready:
-            connection, _ = listener.accept()
-            with connection:
-                request = _received(connection)
-                if request is None:
-                    continue
-                pid = os.fork()
-                if pid == 0:
-                    listener.close()
-                    return request
-                with suppress(OSError):
-                    connection.send(str(pid).encode())
-            for file in request.files:
-                os.close(file)
+        request = _request_in_fork(listener) if listener in ready else None
+        if request is not None:
+            return request
+
+
+def _request_in_fork(listener: socket.socket) -> Request | None:
+    """Fork a process for the request that waits: return the request in the process that is forked, None in this one."""
+    connection, _ = listener.accept()
+    with connection:
+        request = _received(connection)
+        if request is None:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            listener.close()
+            return request
+        with suppress(OSError):
+            connection.send(str(pid).encode())
+    for file in request.files:
+        os.close(file)
+    return None
 
 
 def _reap() -> None:
@@ -187,7 +191,6 @@ def _seed_numpy() -> None:
 
 def main() -> None:
     """Import, then serve, and become what is asked for in a process that was forked for it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     descriptor, folder, *modules = sys.argv[1:]
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder of this script

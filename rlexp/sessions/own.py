@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DISCONNECT_S = 0.5
 """How long this process may take to disconnect from Ray before Ray's processes are killed."""
 SHUTDOWN_TIMEOUT_S = 10.0
-"""How long Ray may take to shut down, and then its processes to vanish after they were killed."""
+"""How long Ray may take to shut down."""
 _SERVERS = ("gcs_server", "raylet")
 """The processes without which Ray does nothing: the registry of everything, and the node's manager."""
 

@@ -11,6 +11,7 @@ from rlexp.sessions.guard import Guard
 from rlexp.sessions.processes import kill_processes_of
 
 FOLDER_PREFIX = "rlexp-"
+"""Of the folder of a session, where temporary files are."""
 END_TIMEOUT_S = 10.0
 """How long processes of the session may take to vanish after they were killed."""
 

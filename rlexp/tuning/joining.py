@@ -108,8 +108,8 @@ def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:
 def first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
     """Return how many processes the first trials are likely to have: one each, and one for each of their workers.
 
-    It is no more than a guess at what Ray starts while Tune is imported: others are started when they are asked for,
-    and two for each CPU at most, since the command waits longer for Ray the more processes start beside it.
+    It is no more than a guess at how many Ray starts at once, and where they are not forked, while Tune is imported:
+    two for each CPU at most, since the command waits longer for Ray the more processes start beside it.
     """
     needed = [1 + trial.experiment.config.num_workers for trial in trials]
     return min(sum(needed), max(num_cpus, min(needed[0], 2 * num_cpus)))

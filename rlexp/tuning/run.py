@@ -25,7 +25,7 @@ from rlexp.runs.storage import check_storage
 from rlexp.runs.videos import require_video_extra
 from rlexp.search.trial_source import FixedTrials, TrialSource
 from rlexp.sessions.choose import OWN, Joining
-from rlexp.sessions.ray_environment import refuse_full_disk, set_ray_environment
+from rlexp.sessions.ray_environment import refuse_full_disk
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
@@ -86,7 +86,6 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
     """
     has_replay = any(trial.experiment.config.replay is not None for trial in trials)
     measuring = ", and measuring the memory of its replay" if has_replay else ""
-    set_ray_environment(options.debug, joins=options.joining.address is not None)
     refuse_full_disk()
     if options.joining.address is None:
         cluster = Cluster.of(this_machine())

@@ -139,26 +139,20 @@ def test_process_with_a_runtime_environment_is_not_forked(server: ForkServer, sc
     assert (found["pid"], found["words"]) == (found["launcher"], ["worker.py", *words])
 
 
-def test_nothing_is_forked_from_a_process_with_threads(
-    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+        "import ray\nray.UniqueID.from_random()\n",
+    ],
+    ids=["starts a thread", "lets Ray draw a random number"],
+)
+def test_nothing_is_forked_from_a_process_that_forks_would_share_too_much_with(
+    imported: str, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    (tmp_path / "has_a_thread.py").write_text(program)
+    (tmp_path / "imported.py").write_text(imported)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server = ForkServer(("has_a_thread",))
-    try:
-        found = started(server.path, "setup.py", script)
-    finally:
-        server.close()
-    assert found["pid"] == found["launcher"]
-
-
-def test_nothing_is_forked_once_ray_has_drawn_random_numbers(
-    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "has_drawn.py").write_text("import ray\nray.UniqueID.from_random()\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server = ForkServer(("has_drawn",))
+    server = ForkServer(("imported",))
     try:
         found = started(server.path, "setup.py", script)
     finally:

@@ -24,7 +24,6 @@ def test_cluster_for_says_what_it_measures(
     file.write_text(f"cartpole: {{run: {agent}, env: CartPole-v1, config: {{num_workers: 0}}}}")
     plan = load_plan([file])
     monkeypatch.setattr(run, "try_envs", lambda *arguments: [])
-    monkeypatch.setattr(run, "set_ray_environment", lambda *arguments, **options: None)
     shown = StringIO()
     run.cluster_for(plan, plan.trials, PlainDisplay(shown, shown), OPTIONS)
     assert shown.getvalue().rstrip().endswith(f" {phase}")
