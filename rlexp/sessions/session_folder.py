@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from rlexp.runs.run_lock import RunLock
@@ -23,10 +24,15 @@ class SessionFolder:
     """
 
     def __init__(self) -> None:
+        """Raises OSError where the folder cannot be made, or the guard not be started; then nothing is left."""
         # Ray lets all users read its own folder: it is put into one that only this user can read.
         self.path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        self._lock = RunLock(self.path)
-        self._guard: Guard | None = Guard(self.path)
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, self.path, ignore_errors=True)
+            self._lock = RunLock(self.path)
+            undo.callback(self._lock.release)
+            self._guard: Guard | None = Guard(self.path)
+            undo.pop_all()
 
     def remove(self) -> None:
         """End its processes and remove it; a second call does nothing."""
