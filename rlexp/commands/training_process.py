@@ -26,7 +26,7 @@ from rlexp.runs.run_record import RUN_FILE
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, Lead, Task
 from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.tuning.handed_task import TASK_VARIABLE, HandedTask
+from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask
 
 LEASE_S: Final = 15.0
 """Of the lead until the process that trains has it."""

@@ -13,7 +13,7 @@ from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
-from rlexp.tuning.board_task import AssignedTask, assigned_task
+from rlexp.tuning.board.task import AssignedTask, assigned_task
 
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""

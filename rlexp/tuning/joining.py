@@ -21,7 +21,7 @@ from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.sessions.ray_environment import AUTH_MODE
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
-from rlexp.tuning.board_on_nodes import loopback_notices, with_board
+from rlexp.tuning.board.nodes import loopback_notices, with_board
 from rlexp.tuning.stop_request import StopRequest
 
 if TYPE_CHECKING:

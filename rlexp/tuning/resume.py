@@ -39,8 +39,8 @@ from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board_task import checked_board, record_task, refuse_board_of_sweeps, task_failure_reported
-from rlexp.tuning.handed_task import ended_with_parent
+from rlexp.tuning.board.handed_task import ended_with_parent
+from rlexp.tuning.board.task import checked_board, record_task, refuse_board_of_sweeps, task_failure_reported
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session

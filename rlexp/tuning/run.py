@@ -29,8 +29,8 @@ from rlexp.sessions.ray_environment import refuse_full_disk
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.trackers import Trackers
 from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board_task import checked_board, record_task, task_failure_reported
-from rlexp.tuning.handed_task import ended_with_parent
+from rlexp.tuning.board.handed_task import ended_with_parent
+from rlexp.tuning.board.task import checked_board, record_task, task_failure_reported
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.stop_request import StopRequest

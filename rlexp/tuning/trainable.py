@@ -27,13 +27,13 @@ from rlexp.runs.secrets import masked
 from rlexp.runs.videos import write_video
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.board_secrets import BoardSecrets
-from rlexp.tuning.board_task import board_link
+from rlexp.tuning.board.secrets import BoardSecrets
+from rlexp.tuning.board.task import board_link
+from rlexp.tuning.board.task_reports import TaskReports, save_into
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
 from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
-from rlexp.tuning.task_reports import TaskReports, save_into
 from rlexp.tuning.unreported_metrics import unreported_metrics
 
 if TYPE_CHECKING:

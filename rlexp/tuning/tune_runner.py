@@ -23,10 +23,10 @@ from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.sessions.session import Session
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
-from rlexp.tuning.cluster_trials import ClusterTrials
+from rlexp.tuning.cluster.ray_nodes import RayNodes
+from rlexp.tuning.cluster.trials import ClusterTrials
 from rlexp.tuning.keeper_actor import keeper_of
 from rlexp.tuning.placement import placement
-from rlexp.tuning.ray_nodes import RayNodes
 from rlexp.tuning.spared_work import actors_of_idle_processes, callbacks_not_counted
 from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable

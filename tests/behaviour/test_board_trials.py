@@ -22,9 +22,9 @@ from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
-from rlexp.tuning.board_secrets import BoardSecrets
-from rlexp.tuning.board_task import AssignedTask
-from rlexp.tuning.task_reports import RECOVERY
+from rlexp.tuning.board.secrets import BoardSecrets
+from rlexp.tuning.board.task import AssignedTask
+from rlexp.tuning.board.task_reports import RECOVERY
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 

@@ -22,7 +22,7 @@ from rlexp.runs.run_record import RUN_FILE
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Task, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.tuning.handed_task import TASK_VARIABLE, HandedTask, handed_task
+from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask, handed_task
 
 TASK = Task("t1", "small", 1, file="small:\n  env: CartPole-v1\n")
 ADDRESS = BoardAddress("redis", "127.0.0.1", 6379, password="geheim")

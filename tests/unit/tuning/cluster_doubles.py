@@ -15,7 +15,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.ray_nodes import RayNode
+from rlexp.tuning.cluster.ray_nodes import RayNode
 
 
 @dataclass

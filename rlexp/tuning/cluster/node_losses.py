@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from rlexp.tuning.ray_nodes import ClusterNodes, RayNode
+from rlexp.tuning.cluster.ray_nodes import ClusterNodes, RayNode
 
 _LOOKS = 3
 _BETWEEN_LOOKS_S = 0.4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from rlexp.tuning.node_losses import NodeLosses
-from rlexp.tuning.ray_nodes import ClusterNodes, RayNode
+from rlexp.tuning.cluster.node_losses import NodeLosses
+from rlexp.tuning.cluster.ray_nodes import ClusterNodes, RayNode
 
 _SECONDS_BETWEEN_LOOKS = 5.0
 

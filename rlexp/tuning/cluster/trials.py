@@ -15,12 +15,12 @@ from rlexp.display import Display
 from rlexp.runs.files import MOVE_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError
-from rlexp.tuning.board_secrets import hand_over_secrets
-from rlexp.tuning.draining import DrainWatch
-from rlexp.tuning.node_losses import NodeLosses
-from rlexp.tuning.ray_nodes import ClusterNodes
-from rlexp.tuning.room_watch import RoomWatch
-from rlexp.tuning.silent_nodes import LOST_AFTER_S, NOTED_AFTER_S, SilentNodes
+from rlexp.tuning.board.secrets import hand_over_secrets
+from rlexp.tuning.cluster.draining import DrainWatch
+from rlexp.tuning.cluster.node_losses import NodeLosses
+from rlexp.tuning.cluster.ray_nodes import ClusterNodes
+from rlexp.tuning.cluster.room_watch import RoomWatch
+from rlexp.tuning.cluster.silent_nodes import LOST_AFTER_S, NOTED_AFTER_S, SilentNodes
 from rlexp.tuning.trial_watch import deadline_s_of, kill_process, our_trial
 
 _UNCOUNTED = "(not counted as a failure)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlexp.tuning.room_watch import PATIENCE_S, Bundle, RoomWatch, amounts, missing_room
+from rlexp.tuning.cluster.room_watch import PATIENCE_S, Bundle, RoomWatch, amounts, missing_room
 from tests.unit.tuning.cluster_doubles import FakeNodes
 
 DRIVER, WORKER = {"CPU": 4.0}, {"CPU": 1.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rlexp.tuning.ray_nodes import ClusterNodes
+from rlexp.tuning.cluster.ray_nodes import ClusterNodes
 
 PATIENCE_S = 3.0
 """How long a trial may wait before that is shown: where there is room, Ray needs a moment too."""

@@ -9,7 +9,7 @@ import pytest
 from rlexp.machine import Cluster, Machine, Node
 from rlexp.sessions.probe import Question
 from rlexp.transport.address import BoardAddress, QueueAddress
-from rlexp.tuning.board_on_nodes import loopback_notices, with_board
+from rlexp.tuning.board.nodes import loopback_notices, with_board
 
 BOARD = BoardAddress("redis", "10.0.0.7", 6379, password="geheim")
 QUEUE = QueueAddress("amqps", "10.0.0.8", 5671, username="me", password="geheim", ca_file="ca.pem")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from rlexp.sessions.reachability import Reachability
-from rlexp.tuning.ray_nodes import RayNode
+from rlexp.tuning.cluster.ray_nodes import RayNode
 
 NOTED_AFTER_S = 2.5
 """How long a node has not answered when that is shown."""

@@ -22,7 +22,8 @@ from rlexp.transport.board import Task
 from rlexp.transport.credentials import SharedKeys
 from rlexp.transport.opening import open_board
 from rlexp.transport.tokens import MASTER_VARIABLE, MasterKey
-from rlexp.tuning.board_task import (
+from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask, handed_task
+from rlexp.tuning.board.task import (
     AssignedTask,
     assigned_task,
     board_link,
@@ -30,7 +31,6 @@ from rlexp.tuning.board_task import (
     record_task,
     task_failure_reported,
 )
-from rlexp.tuning.handed_task import TASK_VARIABLE, HandedTask, handed_task
 
 BOARD = BoardAddress("memory", "test-board-task")
 

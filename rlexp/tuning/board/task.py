@@ -23,7 +23,7 @@ from rlexp.transport.board_errors import BoardError
 from rlexp.transport.boards.access import ACTOR, TRAINER
 from rlexp.transport.opening import open_board
 from rlexp.transport.tokens import MASTER_VARIABLE, read_master, trainer_keys
-from rlexp.tuning.handed_task import HandedTask, handed_task
+from rlexp.tuning.board.handed_task import HandedTask, handed_task
 
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
