@@ -13,14 +13,19 @@ WINDOW_S = 5.0
 """Time over which a load is averaged before it decides, at least."""
 FRAGMENTS_PER_WORKER = 8
 """Fragments of each worker in that time, on average, at least: the time of one counts as a whole where it ends."""
-FREE_CORES = 0.5
-"""Cores that nobody uses from which on another thread is worth it: below, it would take its core from the workers."""
+FREE_CORES = 0.25
+"""Cores that nobody uses from which on another thread is worth it: below, it would take its core from the workers. Less
+than half of one, as workers are busy for longer than they compute, on cores that they share with the learner."""
 IDLE_WAIT_SHARE, SCARCE_WAIT_SHARE = 0.5, 0.25
 """Workers that wait more than the first part of their time wait for the learner; those that wait less than the second
 need the cores. They are far apart, since each thread lets workers wait less, and take longer for what they do."""
 LONG_UPDATE_S = 0.05
 """An update has to take so long for another thread: of shorter ones too much is done by one thread anyway, and the
 others spin between the operations, on cores that replay and workers could use."""
+SLOWER_SHARE = 0.8
+"""Of the speed with a thread fewer: what is slower than this is no noise, other programs have the cores."""
+WINDOWS_BEFORE_RETRY = 12
+"""Decisions without a further thread after one that made updates slower."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class LearnerThreads:
     """Decides on the number of threads, one more or one fewer at a time; an agent owns it and calls it each iteration.
 
     Where the ratio of trained to sampled steps is held and the learner is busy, its workers wait, and a thread more
-    lets them wait less. Where neither side waits for the other the number stays.
+    lets them wait less. Where neither side waits for the other the number stays. A thread with which updates are
+    slower is taken back: each operation waits for all its threads, and one that has no core holds up the others.
     """
 
     number: int
@@ -79,6 +85,9 @@ class LearnerThreads:
         self._num_cores = num_cores
         self._num_workers = num_workers
         self._load = TrialLoad()
+        self._speed_before = 0.0
+        """Updates a second of learning, when there was a thread fewer."""
+        self._windows_to_wait = 0
 
     def observe(self, load: TrialLoad) -> None:
         """Add the load of an iteration; once there is enough of it, change ``number`` by one at most and start anew."""
@@ -93,8 +102,19 @@ class LearnerThreads:
         busy_workers = load.workers_busy_s / load.elapsed_s
         learner_is_busy = load.learner_wait_s <= BUSY_WAIT_SHARE * load.elapsed_s
         workers_wait_share = 1.0 - busy_workers / self._num_workers
-        if self.number > self._fewest and not (learner_is_busy and workers_wait_share >= SCARCE_WAIT_SHARE):
-            return -1
+        speed = load.num_updates / load.learning_s if load.learning_s else 0.0
+        if self.number > self._fewest:
+            if not learner_is_busy or workers_wait_share < SCARCE_WAIT_SHARE:
+                return -1
+            if speed < SLOWER_SHARE * self._speed_before:
+                self._speed_before, self._windows_to_wait = 0.0, WINDOWS_BEFORE_RETRY
+                return -1
+        if self._windows_to_wait:
+            self._windows_to_wait -= 1
+            return 0
         has_core = self._num_cores - self.number - busy_workers >= FREE_CORES
         is_long = load.learning_s >= LONG_UPDATE_S * max(load.num_updates, 1.0)
-        return int(learner_is_busy and workers_wait_share >= IDLE_WAIT_SHARE and has_core and is_long)
+        if not (learner_is_busy and workers_wait_share >= IDLE_WAIT_SHARE and has_core and is_long):
+            return 0
+        self._speed_before = speed
+        return 1

@@ -31,7 +31,8 @@ def _same_threads_afterwards() -> Iterator[None]:
     ("load", "number"),
     [
         (WAITING, 2),
-        (replace(WAITING, workers_busy_s=5.2), 1),  # half a core would not be free
+        (replace(WAITING, workers_busy_s=7.4), 2),
+        (replace(WAITING, workers_busy_s=7.6), 1),  # a quarter of a core would not be free
         (replace(WAITING, workers_busy_s=20.0), 1),
         (replace(WAITING, learner_wait_s=3.0), 1),
         (replace(WAITING, num_updates=900), 1),
@@ -52,6 +53,22 @@ def test_a_thread_is_taken_back_where_workers_need_the_core_or_the_learner_waits
     for expected in (2, 2):
         threads.observe(load)
         assert threads.number == expected
+
+
+def test_a_thread_that_makes_updates_slower_is_taken_back_and_tried_again_later() -> None:
+    # Another program has one of two cores: 30 updates in 9 s with one thread, 14 with two. It ends after 16 decisions.
+    threads, numbers = LearnerThreads(fewest=1, num_cores=2, num_workers=2), []
+    for decision in range(30):
+        threads.observe(replace(WAITING, num_updates={1: 30, 2: 14 if decision < 16 else 45}[threads.number]))
+        numbers.append(threads.number)
+    assert numbers == [2] + 13 * [1] + [2] + 13 * [1] + 2 * [2]
+
+
+def test_a_thread_is_kept_where_the_whole_machine_is_a_little_slower() -> None:
+    threads = LearnerThreads(fewest=1, num_cores=2, num_workers=2)
+    for num_updates in (30, 27, 25):
+        threads.observe(replace(WAITING, num_updates=num_updates))
+        assert threads.number == 2
 
 
 def test_threads_are_never_more_than_the_cores() -> None:
