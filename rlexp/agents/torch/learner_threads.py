@@ -85,8 +85,8 @@ class LearnerThreads:
         self._num_cores = num_cores
         self._num_workers = num_workers
         self._load = TrialLoad()
-        self._speed_before = 0.0
-        """Updates a second of learning, when there was a thread fewer."""
+        self._speeds: dict[int, float] = {}
+        """Updates a second of learning by the number of threads, each as it was last."""
         self._windows_to_wait = 0
 
     def observe(self, load: TrialLoad) -> None:
@@ -102,19 +102,16 @@ class LearnerThreads:
         busy_workers = load.workers_busy_s / load.elapsed_s
         learner_is_busy = load.learner_wait_s <= BUSY_WAIT_SHARE * load.elapsed_s
         workers_wait_share = 1.0 - busy_workers / self._num_workers
-        speed = load.num_updates / load.learning_s if load.learning_s else 0.0
+        speed = self._speeds[self.number] = load.num_updates / load.learning_s if load.learning_s else 0.0
         if self.number > self._fewest:
             if not learner_is_busy or workers_wait_share < SCARCE_WAIT_SHARE:
                 return -1
-            if speed < SLOWER_SHARE * self._speed_before:
-                self._speed_before, self._windows_to_wait = 0.0, WINDOWS_BEFORE_RETRY
+            if speed < SLOWER_SHARE * self._speeds[self.number - 1]:
+                self._windows_to_wait = WINDOWS_BEFORE_RETRY
                 return -1
         if self._windows_to_wait:
             self._windows_to_wait -= 1
             return 0
         has_core = self._num_cores - self.number - busy_workers >= FREE_CORES
         is_long = load.learning_s >= LONG_UPDATE_S * max(load.num_updates, 1.0)
-        if not (learner_is_busy and workers_wait_share >= IDLE_WAIT_SHARE and has_core and is_long):
-            return 0
-        self._speed_before = speed
-        return 1
+        return int(learner_is_busy and workers_wait_share >= IDLE_WAIT_SHARE and has_core and is_long)

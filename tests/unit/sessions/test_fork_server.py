@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +100,8 @@ def test_forked_process_searches_the_path_that_it_would_have(
     if is_safe:
         monkeypatch.setenv("PYTHONSAFEPATH", "1")
     own = started(tmp_path / "no socket", "setup.py", script)["all_paths"]
-    server = ForkServer(("has_folder",))
-    try:
+    with closing(ForkServer(("has_folder",))) as server:
         found = started(server.path, "setup.py", script)
-    finally:
-        server.close()
     assert found["parent"] == server.pid
     place = 0 if is_safe else 1
     assert found["all_paths"] == [*own[:place], vendored, *own[place:]]
@@ -115,11 +112,8 @@ def test_forked_process_has_the_variables_that_imports_set(
 ) -> None:
     (tmp_path / "sets_it.py").write_text("import os\nos.environ['SET_AT_IMPORT'] = 'yes'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server = ForkServer(("sets_it",))
-    try:
+    with closing(ForkServer(("sets_it",))) as server:
         found = started(server.path, "setup.py", script)
-    finally:
-        server.close()
     assert (found["parent"], found["imported"], found["variable"]) == (server.pid, "yes", "a value")
 
 
@@ -152,20 +146,14 @@ def test_nothing_is_forked_from_a_process_that_forks_would_share_too_much_with(
 ) -> None:
     (tmp_path / "imported.py").write_text(imported)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server = ForkServer(("imported",))
-    try:
+    with closing(ForkServer(("imported",))) as server:
         found = started(server.path, "setup.py", script)
-    finally:
-        server.close()
     assert found["pid"] == found["launcher"]
 
 
 def test_modules_that_cannot_be_imported_are_left_to_the_processes(script: Path) -> None:
-    server = ForkServer(("no_such_module", "wave"))
-    try:
+    with closing(ForkServer(("no_such_module", "wave"))) as server:
         found = started(server.path, "setup.py", script)
-    finally:
-        server.close()
     assert (found["parent"], found["loaded"]) == (server.pid, True)
 
 
