@@ -83,11 +83,12 @@ def test_rows_of_weight_zero_are_not_learned_from() -> None:
 
 def test_double_q_makes_a_difference_once_online_and_target_network_differ() -> None:
     learners = [make_learner(lr=1e-2, double_q=double_q) for double_q in (True, False)]
-    first, second = ([td_errors_of(learner, make_batch()) for learner in learners] for _ in range(2))
-    assert first[0].tolist() == first[1].tolist()
+    first = [td_errors_of(learner, make_batch()) for learner in learners]
+    # They multiply batches of different sizes, so the last bits depend on the processor.
+    np.testing.assert_allclose(first[0], first[1], rtol=1e-5, atol=1e-6)
     for _ in range(20):
         last = [td_errors_of(learner, make_batch()) for learner in learners]
-    assert (second[0] != second[1]).any() or (last[0] != last[1]).any()
+    assert np.abs(last[0] - last[1]).max() > 1e-3
 
 
 def test_the_target_network_starts_as_a_copy_and_then_stays() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 from rlexp.sessions import forked_start
 from rlexp.sessions.choose import Joining
 from rlexp.sessions.fork_server import ForkServer, prepared
-from rlexp.sessions.processes import SESSION
+from rlexp.sessions.processes import SESSION, processes_of
 from rlexp.sessions.ray_services import raylet_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
@@ -168,7 +169,9 @@ def test_server_and_its_folder_end_with_a_killed_command() -> None:
         assert command.stdout is not None
         pid, folder = command.stdout.readline().split()
         process = psutil.Process(int(pid))
-        assert process.environ()[SESSION] == folder
+        deadline = time.monotonic() + TIMEOUT_S
+        while process not in processes_of(Path(folder)):  # for a moment it has no environment at all
+            assert time.monotonic() < deadline
         guard = next(child for child in psutil.Process(command.pid).children() if child != process)
         command.kill()
         with suppress(psutil.NoSuchProcess):
