@@ -8,10 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.sample_batch import WrittenRows
 from rlexp.shared_memory.segment import Segment
+from tests.memory_users import users_of
 from tests.unit.replay.row_writing import check_whole, checked_rows, own_a_segment, write_for_ever
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -81,17 +81,6 @@ class Reader:
     def take_in(self, like: WrittenRows) -> None:
         for written in self.rows.unread(like.columns, like.has_td_errors):
             self.shard.add_batch(written)
-
-
-def users_of(name: str) -> list[str]:
-    """Return where the processes of this machine have the memory called ``name``: descriptors and mappings."""
-    links = [*Path("/proc").glob("[0-9]*/fd/*"), *Path("/proc").glob("[0-9]*/map_files/*")]
-    found = []
-    for link in links:
-        with suppress(OSError):  # gone meanwhile, or somebody else's
-            if name in os.readlink(link):
-                found.append(str(link))
-    return found
 
 
 def kill_9(child: BaseProcess) -> None:

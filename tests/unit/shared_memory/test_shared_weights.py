@@ -8,16 +8,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlexp.sample_batch import Array
 from rlexp.shared_memory.weights import MOST_READS, SharedWeights, WeightsReader
+from tests.memory_users import users_of
 
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE_S = 60.0
@@ -218,16 +217,6 @@ def publish_for_ever(size: int, told: Connection) -> None:
     while True:
         shared.publish(version, weights(version, size))
         version += 1
-
-
-def users_of(name: str) -> list[str]:
-    """Return where the processes of this machine have the memory called ``name``: descriptors and mappings."""
-    found = []
-    for link in [*Path("/proc").glob("[0-9]*/fd/*"), *Path("/proc").glob("[0-9]*/map_files/*")]:
-        with suppress(OSError):  # gone meanwhile, or somebody else's
-            if name in os.readlink(link):
-                found.append(str(link))
-    return found
 
 
 def test_closed_weights_give_their_memory_back_while_their_owner_lives() -> None:
