@@ -21,6 +21,7 @@ from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text, sync
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
+from rlexp.runs.git_commit import git_commit
 from rlexp.runs.last_row import earlier_rewards, is_row, last_row, rows_at
 from rlexp.runs.recording import NoTrackers, RunTrackers, TrialTracker
 from rlexp.runs.row_columns import ITERATION
@@ -33,7 +34,6 @@ from rlexp.runs.run_record import (
     RunRecord,
     Status,
     TrialRecord,
-    git_commit,
     now,
     read_run_record,
     versions,

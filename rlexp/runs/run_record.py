@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -28,7 +27,6 @@ PARAMETERS_FILE: Final = "params.json"
 FORMAT: Final = 1
 SEE_LS: Final = "rlexp ls DIR lists runs"
 _PACKAGES: Final = ("ray", "torch", "gymnasium", "numpy")
-_GIT_TIMEOUT_S: Final = 5.0
 
 
 class Status(StrEnum):
@@ -235,24 +233,8 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def git_commit(directory: Path) -> str | None:
-    """Return the commit checked out in ``directory``, ``-dirty`` after it where tracked files differ, else None."""
-    described = _git(directory, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-    return described or None
-
-
 def _installed(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _git(directory: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
