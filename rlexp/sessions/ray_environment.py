@@ -36,8 +36,12 @@ ENVIRONMENT_OF_OWN_RAY = {
     "RAY_task_events_report_interval_ms": "0",
     # What every process of a trial needs, imported while it waits for its trial or its worker.
     "RAY_preload_python_modules": "rlexp.rollout.worker",
+    # Ray adds 15 to the niceness of its processes: beside anything else that computes, a run would stand still.
+    "RAY_worker_niceness": "0",
 }
-"""What closes a Ray of our own to strangers and keeps it small. Whether a cluster wants a token, Ray finds out."""
+"""What closes a Ray of our own to strangers, keeps it small, and gives it the priority of the command.
+
+Whether a cluster wants a token, Ray finds out, and the priority of processes is that of each node's ``ray start``."""
 _OF_WORKERS = (
     "RAY_AIR_NEW_OUTPUT",
     "RAY_CHDIR_TO_TRIAL_DIR",

@@ -211,9 +211,10 @@ def test_rays_processes_are_forked(ray_session: ForkServer) -> None:
     import ray
 
     @ray.remote(num_cpus=0)
-    def pids() -> tuple[int, int, str]:
-        return os.getpid(), os.getppid(), ray.get_runtime_context().get_job_id()
+    def pids() -> tuple[int, int, str, int]:
+        return os.getpid(), os.getppid(), ray.get_runtime_context().get_job_id(), os.nice(0)
 
-    pid, parent, job = ray.get(pids.remote())
+    pid, parent, job, niceness = ray.get(pids.remote())
     assert (parent, job) == (ray_session.pid, ray.get_runtime_context().get_job_id())
+    assert niceness == os.nice(0)
     assert psutil.Process(pid).environ()[SESSION] == str(ray_session.folder.path)

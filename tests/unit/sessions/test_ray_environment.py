@@ -28,3 +28,13 @@ def test_only_a_ray_of_our_own_demands_a_token(joins: bool, mode: str | None, mo
     monkeypatch.setattr(os, "environ", {})
     set_ray_environment(debug=False, joins=joins)
     assert os.environ.get("RAY_AUTH_MODE") == mode
+
+
+@pytest.mark.parametrize(("joins", "given", "kept"), [(False, None, "0"), (False, "5", "5"), (True, None, None)])
+def test_processes_of_our_own_ray_have_the_priority_of_the_command_unless_the_user_says_otherwise(
+    joins: bool, given: str | None, kept: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "RAY_worker_niceness"
+    monkeypatch.setattr(os, "environ", {} if given is None else {name: given})
+    set_ray_environment(debug=False, joins=joins)
+    assert os.environ.get(name) == kept
