@@ -20,14 +20,18 @@ from rlexp.agents.board.submitted_task import FILE_NAME, TrainerLimits, training
 from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.commands.boards import NONE
 from rlexp.commands.joined_processes import PARENT_VARIABLE
-from rlexp.errors import TrialError
+from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
-from rlexp.runs.run_record import RUN_FILE
+from rlexp.runs.directories import numbered
+from rlexp.runs.run_name import derived_name
+from rlexp.runs.run_record import EXPERIMENT_FILE, RUN_FILE, read_run_record
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, Lead, Task
 from rlexp.transport.board_errors import BoardError, BoardLostError
 from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask
 
+TASKS_FOLDER: Final = "tasks"
+"""Of the runs of tasks in OUT, apart from the runs of the user."""
 LEASE_S: Final = 15.0
 """Of the lead until the process that trains has it."""
 START_S: Final = 180.0
@@ -58,6 +62,9 @@ class TaskTrainer:
         """``report`` is called with a sentence about what happens."""
         self._board, self._member, self._trusted, self._options = board, member, trusted, options
         self._report = report
+        self._runs = options.out / TASKS_FOLDER
+        if (self._runs / RUN_FILE).exists():
+            raise UsageError(f"{self._runs} is a run, and runs of tasks belong there", "choose another --out")
 
     def obstacle(self, task: Task) -> Obstacle | None:
         """Return why the task may not be trained here; None where it may."""
@@ -72,7 +79,7 @@ class TaskTrainer:
         lead = self._board.lead(task.id, member, LEASE_S)
         if lead is None:
             return None
-        folder = self._options.out / task.id
+        folder = self._folder(task)
         self._report(f"trains {task.id} ({task.name}) in {folder}")
         with tempfile.TemporaryDirectory(prefix="rlexp-task-") as temporary:
             file = Path(temporary, FILE_NAME)
@@ -85,16 +92,25 @@ class TaskTrainer:
             return SeatEnd.STOPPED
         raise TrialError(f"the training of {task.id} ended with exit code {code}", f"its files are in {folder}")
 
+    def _folder(self, task: Task) -> Path:
+        """Return the run that this machine began for the task, or else a path that nothing has.
+
+        A stranger chooses the id: what is found by it is the task's only where its record says so.
+        """
+        paths = (self._runs / name for name in numbered(derived_name(task.id)))
+        server = self._options.address.server
+        return next(path for path in paths if not os.path.lexists(path) or _is_run_of(path, task, server))
+
     def _command(self, task: Task, folder: Path, file: Path) -> list[str]:
         """Return what trains the task: a run of its own, or the one that this machine began earlier."""
         options, shown = self._options, self._options.address.without_passwords()
         # The file is a stranger's: it does not decide what this machine's accounts send.
         common = ["--board", str(shown), "--queue", str(shown.queue or NONE), "--track", "none", *options.words]
         rlexp = [sys.executable, "-m", "rlexp"]
-        if (folder / RUN_FILE).exists():
+        if folder.exists():
             return [*rlexp, "resume", str(folder), *common]
         imports = [word for module in self._trusted.modules.imports for word in ("--import", module)]
-        return [*rlexp, "run", str(file), "--out", str(options.out), "--name", task.id, *imports, *common]
+        return [*rlexp, "run", str(file), "--out", str(folder.parent), "--name", folder.name, *imports, *common]
 
     def _train(self, lead: Lead, command: Sequence[str], should_stop: ShouldStop) -> tuple[int, bool]:
         """Run the command to its end; return its exit code, and whether it was asked to stop.
@@ -114,6 +130,18 @@ class TaskTrainer:
     def _give_up(self, lead: Lead) -> None:
         with suppress(BoardLostError):  # then its lease runs out
             self._board.give_up(lead)
+
+
+def _is_run_of(path: Path, task: Task, server: str) -> bool:
+    """Return whether the run at ``path`` was begun for ``task``, on the board at ``server``, with the same file."""
+    if path.is_symlink():
+        return False
+    try:
+        begun = (path / EXPERIMENT_FILE).read_text(encoding="utf-8").splitlines()
+        trials = read_run_record(path).trials
+    except (ResumeError, OSError, ValueError):
+        return False
+    return begun == task.file.splitlines() and [(each.board, each.board_task) for each in trials] == [(server, task.id)]
 
 
 class _Renewal:

@@ -30,7 +30,7 @@ def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrit
         remove_remains(out)
         if overwrite:
             _make_room(out / wanted)
-        names = iter([wanted]) if name is not None else _numbered(wanted)
+        names = iter([wanted]) if name is not None else numbered(wanted)
         path = _first_free(out, names)
         return path, _locked(path)
 
@@ -57,7 +57,8 @@ def _locked(path: Path) -> RunLock:
         raise
 
 
-def _numbered(name: str) -> Iterator[str]:
+def numbered(name: str) -> Iterator[str]:
+    """Yield ``name``, and then that with ``-2``, ``-3`` and so on."""
     yield name
     for number in count(2):
         yield f"{name}-{number}"

@@ -19,6 +19,8 @@ from rlexp.json_file import read_json, replace_json
 from rlexp.runs.row_columns import flatten
 
 RUN_FILE: Final = "run.json"
+EXPERIMENT_FILE: Final = "experiment.yaml"
+"""The first experiment file as it was given."""
 RESOLVED_FILE: Final = "resolved.yaml"
 """The experiments with every default and seed: what a resumed run goes by."""
 
@@ -81,6 +83,8 @@ class TrialRecord:
     """URL of the second place of its checkpoints, without secrets."""
     board_task: str | None = None
     """The id of its task on a board, where it has one: a run that is resumed continues the task unless that is over."""
+    board: str | None = None
+    """The server of that board: ids are unique on one board, and chosen by whoever submits."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
         """Record how far the trial has come, from a result row."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlexp.agents.board.trusted_code import TrustedCode
@@ -59,7 +59,8 @@ class Submitter:
         self, address: BoardAddress, options: SubmitOptions, display: SubmissionDisplay, should_stop: ShouldStop
     ) -> None:
         """Wait for the end of a task, or until ``should_stop``."""
-        self._address, self._options = address, options
+        self._address = address
+        self._options = replace(options, place=replace(options.place, board=address.server))
         self._display, self._should_stop = display, should_stop
         self._shown = str(address.without_passwords())
 
@@ -98,7 +99,7 @@ class Submitter:
         with closing(open_board(self._address)) as board:
             submitted = task_on_board(described(board.describe(task_id), task_id), trusted)
             player = self._player(submitted)
-            path = None if place.name is not None else run_of_task(place.out, task_id)
+            path = None if place.name is not None else run_of_task(place, task_id)
             if path is None:
                 run = TaskRun.create(submitted, place, self._display)
             else:

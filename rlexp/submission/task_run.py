@@ -36,6 +36,8 @@ class RunPlace:
     name: str | None
     overwrite: bool
     command: Sequence[str]
+    board: str | None = None
+    """The server of the board that its task is on."""
 
 
 class TaskRun:
@@ -70,7 +72,8 @@ class TaskRun:
         try:
             directory.write_experiments([submitted.source], submitted.resolved)
             directory.start([submitted.trial], submitted.plan.modules)
-            directory.record.trial(submitted.trial.name).board_task = submitted.task.id
+            record = directory.record.trial(submitted.trial.name)
+            record.board_task, record.board = submitted.task.id, place.board
             directory.write()
             return cls(directory, submitted, display)
         except BaseException:
@@ -183,10 +186,11 @@ class TaskRun:
             self.record(row)
 
 
-def run_of_task(out: Path, task_id: str) -> Path | None:
-    """Return the run in ``out`` that was made for a task; None where there is none."""
-    for path in sorted(out.glob(f"*/{RUN_FILE}")):
+def run_of_task(place: RunPlace, task_id: str) -> Path | None:
+    """Return the run in ``place.out`` that was made for a task of the same board; None where there is none."""
+    for path in sorted(place.out.glob(f"*/{RUN_FILE}")):
         with suppress(ResumeError):
-            if any(trial.board_task == task_id for trial in read_run_record(path.parent).trials):
+            trials = read_run_record(path.parent).trials
+            if any((trial.board, trial.board_task) == (place.board, task_id) for trial in trials):
                 return path.parent
     return None

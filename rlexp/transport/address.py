@@ -125,6 +125,11 @@ class BoardAddress(ServerAddress):
     """None: fragments go over the board itself."""
 
     @property
+    def server(self) -> str:
+        """Where it is, as runs record whose task they are: without user, password, certificates and queue."""
+        return str(BoardAddress(self.scheme, self.host, self.port, str(self.database) if self.database else ""))
+
+    @property
     def database(self) -> int:
         """The number of Redis's database."""
         return int(self.path or 0)

@@ -151,7 +151,7 @@ def test_waiting_trainer_trains_a_submitted_task_on_the_cluster(tmp_path: Path) 
         assert done.returncode == 0, done.stderr
         task = done.stdout.split()[0]
         trainer, actor = board.train_submitted(runs), board.join()
-        run = cluster.path(1, runs / task)
+        run = cluster.path(1, runs / "tasks" / task)
         wait_for_rows(trainer, run, 1)
         assert node_with(cluster, 2, TRIAL) == 2
         trained, played = trainer.wait(), actor.wait()

@@ -16,7 +16,7 @@ from rlexp.display import Display
 from rlexp.errors import UsageError
 from rlexp.joined_actors.board_link import LEASE_SLACK_S, BoardLink
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status
+from rlexp.runs.run_record import EXPERIMENT_FILE, Status
 from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.board_errors import BoardError
@@ -116,6 +116,7 @@ def record_task(
         record.board_task = handed.id
     elif record.board_task is None or _is_over(board.with_passwords(environment), record.board_task):
         record.board_task = new_task_id(trial.experiment.name)
+    record.board = board.server
     directory.write()
 
 
@@ -130,7 +131,7 @@ def assigned_task(
     handed = handed_task(environment)
     if handed is None:
         return AssignedTask(board, task_id)
-    text = (directory.path / "experiment.yaml").read_text(encoding="utf-8")
+    text = (directory.path / EXPERIMENT_FILE).read_text(encoding="utf-8")
     return AssignedTask(board, handed.id, handed.member, handed.epoch, text)
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.commands import training_process
 from rlexp.commands.training_process import TaskTrainer, TrainingOptions
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.errors import TrialError
+from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
-from rlexp.runs.run_record import RUN_FILE
+from rlexp.runs.run_record import RUN_FILE, RunRecord, TrialRecord
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Task, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
@@ -74,18 +75,89 @@ assert "RLEXP_JOIN_PARENT" not in os.environ
     assert board.lead("t1", handed.member, 1.0, handed.epoch) is not None
     (command,) = trainer.commands
     words = " ".join(command)
-    assert f"--out {tmp_path / 'out'} --name t1 --import my.envs --board redis://127.0.0.1:6379" in words
+    assert f"--out {tmp_path / 'out/tasks'} --name t1 --import my.envs --board redis://127.0.0.1:6379" in words
     assert words.endswith("--quiet")
     assert "geheim" not in words
 
 
-def test_run_that_was_begun_here_is_resumed(board: MemoryBoard, tmp_path: Path) -> None:
-    (tmp_path / "t1").mkdir()
-    (tmp_path / "t1" / RUN_FILE).touch()
-    trainer = Trainer(board, tmp_path, "")
-    trainer.play(TASK, never)
+def make_run(path: Path, board: str | None, task_id: str | None, file: str = TASK.file) -> None:
+    """Make a run whose only trial is a task on a board."""
+    path.mkdir(parents=True)
+    (path / "experiment.yaml").write_text(file)
+    trial = TrialRecord("trial", "trial", None, {}, board_task=task_id, board=board)
+    RunRecord(path.name, [], {}, None, "host", 1, "", trials=[trial]).write(path)
+
+
+def command_of(board: MemoryBoard, out: Path, task: Task = TASK) -> list[str]:
+    """Return the words of the command by which a task is trained, after the program's name."""
+    trainer = Trainer(board, out, "")
+    assert trainer.play(task, never) is SeatEnd.TASK_OVER
     (command,) = trainer.commands
-    assert list(command[3:5]) == ["resume", str(tmp_path / "t1")]
+    return list(command[3:])
+
+
+@pytest.mark.parametrize("owners", [["t1"], ["another", "t1", "t1"]])
+def test_run_that_was_begun_here_for_the_task_is_resumed(
+    board: MemoryBoard, tmp_path: Path, owners: Sequence[str]
+) -> None:
+    folders = [tmp_path / "tasks" / name for name in ("t1", "t1-2", "t1-3")]
+    for folder, owner in zip(folders, owners, strict=False):
+        make_run(folder, ADDRESS.server, owner)
+    assert command_of(board, tmp_path)[:2] == ["resume", str(folders[owners.index("t1")])]
+
+
+def test_run_of_a_person_is_never_resumed_for_a_task_of_its_name(board: MemoryBoard, tmp_path: Path) -> None:
+    make_run(tmp_path / "t1", ADDRESS.server, "t1")
+    words = command_of(board, tmp_path)
+    assert words[0] == "run"
+    assert words[2:6] == ["--out", str(tmp_path / "tasks"), "--name", "t1"]
+
+
+@pytest.mark.parametrize(
+    ("server", "task_id", "file"),
+    [
+        (None, None, TASK.file),
+        (ADDRESS.server, "T1", TASK.file),
+        (None, "t1", TASK.file),
+        ("redis://other", "t1", TASK.file),
+        (f"{ADDRESS.server}/3", "t1", TASK.file),
+        (ADDRESS.server, "t1", "small:\n  env: Acrobot-v1\n"),
+    ],
+)
+def test_run_of_another_task_is_left_alone(
+    board: MemoryBoard, tmp_path: Path, server: str | None, task_id: str | None, file: str
+) -> None:
+    make_run(tmp_path / "tasks" / "t1", server, task_id, file)
+    words = command_of(board, tmp_path)
+    assert (words[0], words[4:6]) == ("run", ["--name", "t1-2"])
+
+
+def test_what_is_not_a_run_in_the_place_of_a_task_is_left_alone(board: MemoryBoard, tmp_path: Path) -> None:
+    tasks, elsewhere = tmp_path / "tasks", tmp_path / "elsewhere"
+    make_run(elsewhere, ADDRESS.server, "t1")
+    tasks.mkdir()
+    (tasks / "t1").symlink_to(elsewhere)
+    (tasks / "t1-2").symlink_to(tmp_path / "nothing")
+    (tasks / "t1-3").touch()
+    (tasks / "t1-4").mkdir()
+    (tasks / "t1-4" / RUN_FILE).write_text("{")
+    words = command_of(board, tmp_path)
+    assert (words[0], words[4:6]) == ("run", ["--name", "t1-5"])
+
+
+@pytest.mark.parametrize(("task_id", "name"), [("--out", "out"), ("---", "run"), ("-1", "1")])
+def test_id_of_a_task_is_a_name_that_a_run_may_have(
+    board: MemoryBoard, tmp_path: Path, task_id: str, name: str
+) -> None:
+    task = replace(TASK, id=task_id)
+    board.submit(task)
+    assert command_of(board, tmp_path, task)[4:6] == ["--name", name]
+
+
+def test_folder_of_tasks_is_not_within_a_run(board: MemoryBoard, tmp_path: Path) -> None:
+    make_run(tmp_path / "tasks", None, None)
+    with pytest.raises(UsageError, match=r"tasks is a run"):
+        Trainer(board, tmp_path, "")
 
 
 def test_task_that_another_one_leads_is_not_trained(board: MemoryBoard, tmp_path: Path) -> None:

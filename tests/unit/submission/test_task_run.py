@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlexp.transport.board import TaskStatus, TaskSummary
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
 
+BOARD = "redis://board:6379"
 SUMMARY = TaskSummary("t", "cartpole", TaskStatus.ENDED, "", 3, (), None, 1.0, True, {}, -1)
 
 
@@ -40,7 +42,9 @@ def submitted(tmp_path: Path) -> SubmittedTask:
 
 
 def made(submitted: SubmittedTask, folder: Path, display: Silent | None = None) -> TaskRun:
-    return TaskRun.create(submitted, RunPlace(folder / "out", None, False, ["rlexp", "submit"]), display or Silent())
+    return TaskRun.create(
+        submitted, RunPlace(folder / "out", None, False, ["rlexp", "submit"], BOARD), display or Silent()
+    )
 
 
 def rows_of(run: TaskRun) -> list[dict[str, Any]]:
@@ -155,11 +159,12 @@ def test_run_that_was_left_is_found_and_goes_on(submitted: SubmittedTask, tmp_pa
     with made(submitted, tmp_path) as run:
         run.record(result_row(1))
         run.leave()
-    out = tmp_path / "out"
-    path = run_of_task(out, submitted.task.id)
+    place = RunPlace(tmp_path / "out", None, False, [], BOARD)
+    path = run_of_task(place, submitted.task.id)
     assert path == run.directory.path
     assert read_run_record(path).status is Status.STOPPED
-    assert run_of_task(out, "other") is None
+    assert run_of_task(place, "other") is None
+    assert run_of_task(replace(place, board="redis://other:6379"), submitted.task.id) is None
     with TaskRun.reopen(path, submitted, Silent()) as again:
         assert again.last_row is not None
         assert again.last_row["training_iteration"] == 1

@@ -140,7 +140,8 @@ def test_run_that_is_resumed_continues_its_task_until_that_is_over(run: Run) -> 
     board = open_board(run.address)
     board.announce(Task(first.id, "small", 1))
     assert run.task_of() == first
-    assert read_run_record(run.directory.path).trials[0].board_task == first.id
+    recorded = read_run_record(run.directory.path).trials[0]
+    assert (recorded.board_task, recorded.board) == (first.id, run.address.server)
     board.cancel(first.id, "")
     assert run.task_of().id != first.id
 
@@ -155,6 +156,8 @@ def test_run_of_a_submitted_task_is_that_task(run: Run) -> None:
     handed = HandedTask("given-1", 8, 1, "host with spaces")
     task = run.task_of({TASK_VARIABLE: handed.to_text()})
     assert task == AssignedTask(run.address, "given-1", "host with spaces", 8, "small: {}")
+    recorded = read_run_record(run.directory.path).trials[0]
+    assert (recorded.board_task, recorded.board) == ("given-1", run.address.server)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a b c d", "a:b 1 2 c", "a 1 2 "])
