@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -82,26 +82,52 @@ def errors_translated() -> Iterator[None]:
         raise ActorLostError("its process died") from error
 
 
-def whereabouts(actor: object) -> tuple[str, int]:
-    """Return where ``actor`` is: the host's name and the process."""
-    return socket.gethostname(), os.getpid()
+@dataclass(frozen=True)
+class Process:
+    """One of Ray's processes, told apart from every other one: hosts may share a name, and numbers are used again."""
+
+    node_id: str
+    """Ray's."""
+    pid: int
+    started: str
+    """When, as the system of its node counts; empty where that does not say."""
 
 
-def kill_here(host: str, pid: int) -> None:
-    """Kill one of Ray's processes if it is on this host.
+def whereabouts(actor: object) -> Process:
+    """Return the process that ``actor`` is in, which calls this."""
+    return Process(_own_node_id(), os.getpid(), _started(os.getpid()))
 
-    Ray asks a process to end, which one that hangs or was stopped ignores; on another host only Ray can end it.
+
+def kill_here(process: Process) -> None:
+    """Kill one of Ray's processes if it is on this node.
+
+    Ray asks a process to end, which one that hangs or was stopped ignores; on another node only Ray can end it.
     """
-    if host == socket.gethostname():
-        kill(pid)
+    if process.node_id == _own_node_id():
+        kill(process)
 
 
-def kill(pid: int) -> None:
-    """Kill one of Ray's processes on this host; by now the number may be that of an unrelated one."""
+def kill(process: Process) -> None:
+    """Kill one of Ray's processes on this node; by now its number may be that of an unrelated one."""
     try:
-        process = psutil.Process(pid)
-        title = "".join(process.cmdline()[:1])  # asked once: a process that ends loses it meanwhile
-        if title.startswith("ray::"):
-            process.kill()
+        found = psutil.Process(process.pid)
+        title = "".join(found.cmdline()[:1])  # asked once: a process that ends loses it meanwhile
+        if title.startswith("ray::") and _started(process.pid) == process.started:
+            found.kill()
     except psutil.NoSuchProcess:
         return
+
+
+def _own_node_id() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _started(pid: int) -> str:
+    """Return when a process has started, in ticks since the system has: no change of the clock changes that."""
+    try:
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")
+        return fields.split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -46,7 +46,7 @@ class RayTaskPool:
 
         self._ray = ray
         self._here = InlineTaskPool()
-        # Of each actor its handle, and a ref of the host and the process that it is in.
+        # Of each actor its handle, and a ref of the process that it is in.
         self._actors: dict[Actor[Any], tuple[Any, Any]] = {}
         self._calls = RayCalls(ray.wait)
         self._watch = ClusterWatch(RayNodes())
@@ -104,15 +104,15 @@ class RayTaskPool:
     def remove(self, actor: Actor[Any]) -> None:
         if actor not in self._actors:
             return
-        handle, place = self._actors.pop(actor)
+        handle, whereabouts_ref = self._actors.pop(actor)
         self._calls.forget(actor)
         self._watch.remove(actor)
         self._ray.kill(handle, no_restart=True)
         try:
-            host, pid = self._ray.get(place, timeout=0)
+            process = self._ray.get(whereabouts_ref, timeout=0)
         except self._ray.exceptions.RayError:  # it has not come so far, or has died already
             return
-        kill_here(host, pid)
+        kill_here(process)
 
     def stop(self) -> None:
         self._watch.stop()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -24,9 +26,10 @@ from rlexp.task_pool import (
     Ref,
     Resources,
     TaskPool,
+    ray_handles,
 )
 from rlexp.task_pool.ray_calls import MANY_CALLS
-from rlexp.task_pool.ray_handles import kill
+from rlexp.task_pool.ray_handles import Process, kill, kill_here
 from tests.doubles.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
@@ -343,8 +346,33 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
             raise psutil.NoSuchProcess(self.pid)
 
     monkeypatch.setattr(psutil, "Process", EndingProcess)
-    kill(1)
-    kill(1)
+    monkeypatch.setattr(ray_handles, "_started", lambda pid: "7")
+    kill(Process("node", 1, "7"))
+    kill(Process("node", 1, "7"))
+
+
+@pytest.fixture
+def titled_process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that looks as one of Ray's does."""
+    with subprocess.Popen(
+        ["ray::Ledger", "-c", "input()"], executable=sys.executable, stdin=subprocess.PIPE
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("change", [{"node_id": "another"}, {"started": "1"}], ids=["node", "start"])
+def test_process_of_the_same_number_is_not_killed(
+    change: dict[str, str], titled_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_handles, "_own_node_id", lambda: "here")
+    pid = titled_process.pid
+    process = Process("here", pid, ray_handles._started(pid))
+    kill_here(replace(process, **change))
+    with pytest.raises(subprocess.TimeoutExpired):
+        titled_process.wait(0.3)
+    kill_here(process)
+    assert titled_process.wait(DEADLINE_S) == -signal.SIGKILL
 
 
 def test_a_process_that_dies_answers_none_of_its_calls() -> None:
