@@ -1,4 +1,4 @@
-"""How many files of RLlib's users are understood: `make corpus DIR=folder`, a table of outcomes and their reasons."""
+"""How many files of RLlib's users are understood: `make corpus DIR=folder`, outcomes by algorithm and their reasons."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from rlexp.config.load import LoadOptions, load_plan
+from rlexp.config.yaml.reader import read_file
 from rlexp.errors import RlexpError
 from rlexp.machine import Cluster, check_fits, this_machine
 from rlexp.machine.fit import fitted
@@ -22,14 +23,17 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 def main() -> None:
     files = sorted(Path(sys.argv[1]).glob("*.y*ml"))
     outcomes, reasons, notices = Counter[str](), Counter[str](), Counter[str]()
+    by_algorithm = Counter[str]()
     seconds = []
     for file in files:
         started = time.perf_counter()
         outcome, said = look_at(file)
         seconds.append(time.perf_counter() - started)
         outcomes[outcome] += 1
+        by_algorithm[f"{algorithms_of(file)}: {outcome}"] += 1
         (notices if outcome == ACCEPTED else reasons).update(said)
     print_table(f"{len(files)} files with --fit", outcomes)
+    print_table("the same by algorithm", by_algorithm)
     print_table("why files are refused (a file may have several reasons)", reasons)
     print_table("what is said of accepted ones", notices)
     print(f"reading a file: median {statistics.median(seconds) * 1e3:.1f} ms, longest {max(seconds) * 1e3:.1f} ms")
@@ -44,6 +48,14 @@ def look_at(file: Path) -> tuple[str, set[str]]:
     except RlexpError as error:
         return REFUSED, {without_numbers(problem.message) for problem in error.problems}
     return ACCEPTED, {without_numbers(notice.message) for notice in plan.notices}
+
+
+def algorithms_of(file: Path) -> str:
+    """Return what the experiments of a file run: ``DQN``, or several names."""
+    root = read_file(file, str(file)).root
+    entries = root.entries().values() if root is not None else ()
+    named = (entry.child("run") or entry.child("algo") for entry in entries)
+    return ", ".join(sorted({str(node.value) for node in named if node is not None})) or "none"
 
 
 def without_numbers(message: str) -> str:

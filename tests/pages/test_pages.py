@@ -101,6 +101,24 @@ def test_pages_name_the_files_that_they_show(page: Path) -> None:
     assert not unnamed, "say in the sentence before the block what the file is called"
 
 
+def test_results_of_the_readme_are_in_the_table_of_a_page() -> None:
+    results = re.search(r"## Results\n(.*?)\n## ", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    measured = (REPOSITORY / "docs/performance.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\d+\.\d+", results[1]) if results else []
+    assert figures
+    assert not [figure for figure in figures if f"| **{figure}** |" not in measured]
+
+
+def test_files_taken_are_counted_once() -> None:
+    """The README's claim about files for RLlib is that of the table in its page."""
+    claim = re.search(r"of (\d+) published ones (\d+) ", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    page = (REPOSITORY / "docs/from-rllib.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:DQN|APEX|PPO|several[^|]*) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert claim
+    taken, files = (sum(map(int, column)) for column in zip(*rows, strict=True))
+    assert (files, taken) == (int(claim[1]), int(claim[2]))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_output_is_no_place_for_commands(page: Path) -> None:
     shown = [block for block in blocks_of(page) if block.language == "text" and "─▶" not in block.text]
