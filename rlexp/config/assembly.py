@@ -12,7 +12,8 @@ from rlexp.config.keys.key_table import KeyName
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
-from rlexp.config.rllib_compat.ages import Age, age_of, leave_out_ignored, use_defaults
+from rlexp.config.rllib_compat.ages import Age, leave_out_ignored, use_defaults
+from rlexp.config.rllib_compat.dating import Dating, dated, report_stale_keys
 from rlexp.config.rllib_compat.layout import arranged, proper_path
 from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
 from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
@@ -110,8 +111,10 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     What the command line says belongs to no age.
     """
     entry = entry.without(_key_of_agent(entry))
-    age = age_of(entry, run) if run in AGENTS else None
+    dating = dated(entry, run) if run in AGENTS else Dating()
+    age = dating.age
     translation = Translation(entry, run)
+    report_stale_keys(translation, dating)
     read_yaml_1_1_words(translation)
     use_current_names(translation)
     translation.experiment, misplaced = arranged(translation.experiment, run)

@@ -1,4 +1,4 @@
-"""The age of a file: the releases of RLlib that its spelling belongs to, with their defaults and ignored keys."""
+"""The age of a file: releases of RLlib, with the keys, defaults and ignored keys that belong to them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from types import MappingProxyType
 from typing import Any
 
 from rlexp.config.keys.env_ids import current_env, has_images
-from rlexp.config.keys.key_table import KeyName, key_path, key_table, rlexp_only_keys
+from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.rllib_compat.names import choices_of, leave_out
 from rlexp.config.rllib_compat.table import Absent
-from rlexp.config.space.samplers import GRID
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Node, dotted, written
+from rlexp.config.yaml.nodes import dotted, written
 
 _TABLE = Path(__file__).with_name("releases.toml")
 _SAME_AS = "= "
@@ -26,23 +25,6 @@ Release = tuple[int, ...]
 """``(0, 8, 5)``."""
 FIRST: Release = (0,)
 LAST: Release = (9999,)
-
-
-def age_of(experiment: Node, run: str) -> Age | None:
-    """Return the releases that an experiment was written for, as its file spells it; None where that is not known.
-
-    Keys as rlexp spells them narrow an age that another spelling proves, but prove none: files of today have them too.
-    It is not known where spellings are of different ages, nor where a key is rlexp's own.
-    """
-    age, is_proved = Age(), False
-    for path, value in _written(experiment, ()):
-        if path in rlexp_only_keys():
-            return None
-        for dated in (spellings().get(path), dated_values().get((path, str(value)))):
-            if dated is not None:
-                age = age.within(dated)
-                is_proved = is_proved or path not in key_table(run)
-    return age if is_proved and not age.is_empty else None
 
 
 def leave_out_ignored(translation: Translation, age: Age, decided: Container[KeyName] = ()) -> None:
@@ -98,25 +80,6 @@ def _value_of(translation: Translation, path: KeyName) -> Any:
     """Return the value of a key, or its default; of one that is searched, its grid."""
     node = translation.experiment.find(path)
     return key_table(translation.run)[path].default if node is None else node.plain()
-
-
-def _written(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Any]]:
-    """Yield every key below a node, at any depth, with its value; metrics count as mappings: ``outer/inner``."""
-    if GRID in node.entries():
-        for choice in choices_of(node):
-            if choice is not node:
-                yield from _written_at(choice, path)
-        return
-    for key, child in node.entries().items():
-        group, slash, rest = key.partition("/")
-        if slash:
-            yield (*path, group), None
-        yield from _written_at(child, (*path, *((group, rest) if slash else (key,))))
-
-
-def _written_at(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Any]]:
-    yield path, None if node.entries() else node.value
-    yield from _written(node, path)
 
 
 @dataclass(frozen=True)
@@ -199,6 +162,18 @@ def dated_values() -> Mapping[tuple[KeyName, str], Age]:
     """Return the values that belong to an age, with their keys."""
     pairs = ((entry.partition(": "), ends) for entry, ends in _table()["values"].items())
     return MappingProxyType({(key_path(key), value): _age(*ends) for (key, _, value), ends in pairs})
+
+
+@cache
+def dated_envs() -> Mapping[str, Age]:
+    """Return patterns of env ids, and the releases that can have them."""
+    return MappingProxyType({pattern: _age(first, "") for pattern, first in _table()["envs"].items()})
+
+
+@cache
+def unused_if_stale() -> frozenset[KeyName]:
+    """Return the keys that are left out of a file whose other keys are of other releases."""
+    return frozenset(map(key_path, _table()["unused_if_stale"]["keys"]))
 
 
 @cache

@@ -11,12 +11,12 @@ from rlexp.config.keys.key_table import key_table, rlexp_only_keys
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.rllib_compat.ages import (
     Age,
-    age_of,
     changed_defaults,
     dated_values,
     ignored_keys,
     spellings,
 )
+from rlexp.config.rllib_compat.dating import dated
 from rlexp.config.yaml.nodes import Place, written
 from rlexp.config.yaml.reader import parse
 
@@ -48,7 +48,7 @@ def notices_of_age(plan: Plan) -> list[str]:
 def age(text: str, run: str = "DQN") -> Age | None:
     root = parse(text, lambda line, column: Place("f", line, column)).root
     assert root is not None
-    return age_of(root, run)
+    return dated(root, run).age
 
 
 class TestTable:
@@ -112,6 +112,86 @@ class TestAge:
     )
     def test_age_is_unknown_for(self, text: str) -> None:
         assert age(text, "APEX") is None
+
+
+class TestStaleKeys:
+    RAINBOW = (
+        "noisy: true, n_step: 3, rollout_fragment_length: 4, learning_starts: 1000, "
+        "exploration_config: {epsilon_timesteps: 2, final_epsilon: 0.0}, "
+        "final_prioritized_replay_beta: 1.0, prioritized_replay_beta_annealing_timesteps: 4000, "
+    )
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("{config: {gpu: true, rollout_fragment_length: 4, exploration_config: {type: SoftQ}}}", "0.8.3 or later"),
+            ("{config: {framework: torch, _fake_gpus: false, gpu_fraction: 0.5}}", "0.8.6 or later"),
+            ("{config: {num_env_runners: 1, num_epochs: 2, minibatch_size: 9, horizon: 7}}", "2.30 or later"),
+            (
+                "{config: {sgd_stepsize: 1, sgd_batchsize: 2, timesteps_per_batch: 9, framework: torch}}",
+                "0.3.1 to 0.5.2",
+            ),
+            ("{config: {num_rollout_workers: 1, framework: torch, repeat: 1}, repeat: 3}", "1.13 to 2.20"),
+            # keys that rlexp has under the same name are outvoted by what proves an age, but not if they are more
+            ("{config: {num_env_runners: 1, framework: torch, buffer_size: 9}}", "2.10 or later"),
+            ("{config: {num_env_runners: 1, buffer_size: 9, learning_starts: 3, sample_batch_size: 4}}", "None"),
+        ],
+    )
+    def test_age_is_that_of_most_keys(self, text: str, found: str) -> None:
+        assert str(age(text)) == found
+
+    @pytest.mark.parametrize("key", ["gpu: true", "gpu_fraction: 0.5", "use_gpu_for_workers: true"])
+    def test_stale_gpu_changes_nothing_else(self, load: Load, key: str) -> None:
+        plan = load(self.RAINBOW + key)
+        assert config_of(plan) == config_of(load(self.RAINBOW))
+        assert (config_of(plan).epsilon_with_noisy, config_of(plan).exploration_final_eps) == (True, 0.0)
+        assert config_of(plan).resolved_final_prioritized_replay_beta == config_of(plan).prioritized_replay_beta
+        assert (config_of(plan).num_gpus, config_of(plan).num_gpus_per_worker) == (0, 0)
+
+    def test_notice_names_the_stale_key_with_its_line(self, load: Load) -> None:
+        (notice,) = [notice for notice in load(self.RAINBOW + "gpu: true").notices if "config.gpu " in notice.message]
+        assert notice.where.startswith("f.yaml:5:")
+        assert notice.message == (
+            "config.gpu is a key of RLlib 0.5.0 to 0.5.3, but other keys of this file are of RLlib 0.8.3 to 1.13. "
+            "It is left out; num_gpus: 1 asks for a GPU"
+        )
+
+    def test_gpu_is_used_in_a_file_of_its_age(self, load: Load) -> None:
+        assert config_of(load("gpu: true, min_iter_time_s: 1")).num_gpus == 1
+
+    def test_other_stale_key_is_used(self, load: Load) -> None:
+        plan = load("num_env_runners: 0, num_epochs: 2, horizon: 50", run="PPO")
+        assert config_of(plan).horizon == 50
+        assert any(
+            notice.message.startswith("config.horizon is a key of RLlib 0.3.1 to 2.5") for notice in plan.notices
+        )
+
+    def test_convert_settles_a_stale_key(self, load: Load) -> None:
+        plan = load(self.RAINBOW + "gpu: true")
+        Path("f.yaml").write_text(converted_file(Path("f.yaml")))
+        assert "gpu:" not in "".join(line.split("#")[0] for line in Path("f.yaml").read_text().splitlines())
+        assert load_plan(["f.yaml"], seed=0).trials == plan.trials
+
+
+class TestEnvIds:
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("{env: Pendulum-v1, config: {framework: torch}}", "1.6 or later"),
+            ("{env: ALE/Pong-v5, config: {framework: torch}}", "1.6 or later"),
+            ("{env: {grid_search: [CartPole-v1, Ant-v5]}, config: {num_rollout_workers: 2}}", "1.13 to 2.20"),
+            ("{env: Pendulum-v1, config: {sgd_stepsize: 1}}", "0.3.1 to 0.5.2"),  # brought up to date by its user
+            ("{env: Pendulum-v1, config: {lr: 1}}", "None"),
+        ],
+    )
+    def test_new_id_narrows_an_age(self, text: str, found: str) -> None:
+        assert str(age(text, "PPO")) == found
+
+    def test_pendulum_decides_what_actions_mean(self, load: Load) -> None:
+        load("framework: torch", run="PPO")
+        text = Path("f.yaml").read_text().replace("CartPole-v1", "Pendulum-v1")
+        Path("f.yaml").write_text(text)
+        assert config_of(load_plan(["f.yaml"])).normalize_actions
 
 
 class TestDefaults:

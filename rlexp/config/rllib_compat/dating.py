@@ -1,0 +1,144 @@
+"""The date of a file: the releases of RLlib that its keys prove, and the keys that contradict them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from rlexp.config.keys.env_ids import current_env
+from rlexp.config.keys.key_table import KeyName, key_table, rlexp_only_keys
+from rlexp.config.rllib_compat.ages import Age, dated_envs, dated_values, spellings, unused_if_stale
+from rlexp.config.rllib_compat.names import choices_of
+from rlexp.config.rllib_compat.table import absent_keys
+from rlexp.config.space.samplers import GRID
+from rlexp.config.translation import Translation
+from rlexp.config.yaml.nodes import Node, dotted
+
+_OLD_IN_GYMNASIUM: Final = "CartPole-v0"
+"""An id that Gymnasium still has, though its files are years old."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A key that only some releases of RLlib have."""
+
+    path: KeyName
+    node: Node
+    age: Age
+    is_proof: bool
+    """Whether rlexp spells it otherwise, so that a file for rlexp does not have it."""
+
+
+@dataclass(frozen=True)
+class Dating:
+    """What the keys of an experiment say about its releases."""
+
+    age: Age | None = None
+    """The releases that they prove; None: rlexp's own file, or not known."""
+    possible: Age | None = None
+    """The releases that it may be of, if it is RLlib's."""
+    stale: tuple[Evidence, ...] = ()
+    """The keys that contradict most of the others."""
+
+
+def dated(experiment: Node, run: str) -> Dating:
+    """Return the releases that most keys of an experiment agree on, the newest of several.
+
+    Keys as rlexp spells them narrow an age that another spelling proves, but prove none: files of today have them too.
+    Nothing is known if a key is rlexp's own, or if more than a third of the keys contradict the others.
+    """
+    found: dict[KeyName, Evidence] = {}
+    for path, node in _written(experiment, ()):
+        if path in rlexp_only_keys():
+            return Dating()
+        evidence = _evidence(path, node, run)
+        if evidence is not None:
+            found[path] = evidence
+    kept = _agreeing(tuple(found.values()))
+    stale = tuple(evidence for evidence in found.values() if evidence not in kept)
+    age = _narrowed_by_env(reduce(Age.within, (evidence.age for evidence in kept), Age()), experiment)
+    is_proved = any(evidence.is_proof for evidence in kept)
+    if is_proved and 2 * len(stale) <= len(kept):
+        return Dating(age, age, stale)
+    return Dating(None, age if is_proved or _has_old_env(experiment) else None, stale if is_proved else ())
+
+
+def report_stale_keys(translation: Translation, dating: Dating) -> None:
+    """Add a notice for each key that contradicts the others, and leave out those that would only ask for a GPU.
+
+    Keys without an effect here have a notice of their own.
+    """
+    without_effect = {absent.path for absent in absent_keys(translation.run)}
+    for evidence in dating.stale:
+        releases = spellings().get(evidence.path)
+        if dating.age is None or releases is None or not releases.within(dating.age).is_empty:
+            continue
+        if evidence.path in without_effect or evidence.node.value is None:
+            continue
+        key = dotted(evidence.path)
+        message = f"{key} is a key of RLlib {evidence.age}, but other keys of this file are of RLlib {dating.age}"
+        if evidence.path in unused_if_stale():
+            translation.take(".".join(evidence.path))
+            translation.notice(evidence.node, f"{message}. It is left out; num_gpus: 1 asks for a GPU")
+        else:
+            translation.notice(evidence.node, f"{message}. It is used for what it meant there")
+
+
+def _evidence(path: KeyName, node: Node, run: str) -> Evidence | None:
+    value = "" if node.entries() else str(node.value)
+    ages = [age for age in (spellings().get(path), dated_values().get((path, value))) if age is not None]
+    if not ages:
+        return None
+    return Evidence(path, node, reduce(Age.within, ages), is_proof=path not in key_table(run))
+
+
+def _agreeing(found: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Return the keys that some release has all of: with the most proofs, then the most keys, then the newest."""
+    groups = [
+        (release, tuple(other for other in found if other.age.first <= release <= other.age.last))
+        for release in {evidence.age.first for evidence in found}
+    ]
+    ranked = ((sum(one.is_proof for one in group), len(group), release, group) for release, group in groups)
+    return max(ranked, key=lambda rank: rank[:3], default=(0, 0, (), ()))[3]
+
+
+def _narrowed_by_env(age: Age, experiment: Node) -> Age:
+    """Return the releases of an age that can have the env; all of them if none can, as a newer id replaces an older."""
+    for name in _envs(experiment):
+        for pattern, since in dated_envs().items():
+            narrowed = age.within(since)
+            if re.fullmatch(pattern, name) and not narrowed.is_empty:
+                age = narrowed
+    return age
+
+
+def _has_old_env(experiment: Node) -> bool:
+    """Return whether an env is named as RLlib's users did, and as nobody does today."""
+    return any(name == _OLD_IN_GYMNASIUM or current_env(name) is not None for name in _envs(experiment))
+
+
+def _envs(experiment: Node) -> list[str]:
+    env = experiment.find(("env",)) or experiment.find(("config", "env"))
+    return [choice.value for choice in choices_of(env) if isinstance(choice.value, str)] if env is not None else []
+
+
+def _written(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Node]]:
+    """Yield every key below a node, at any depth; metrics count as mappings: ``outer/inner``."""
+    if GRID in node.entries():
+        for choice in choices_of(node):
+            if choice is not node:
+                yield from _written_at(choice, path)
+        return
+    for key, child in node.entries().items():
+        group, slash, rest = key.partition("/")
+        if slash:
+            yield (*path, group), child
+        yield from _written_at(child, (*path, *((group, rest) if slash else (key,))))
+
+
+def _written_at(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Node]]:
+    yield path, node
+    yield from _written(node, path)
