@@ -24,10 +24,10 @@ from rlexp.commands.options import (
 )
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
-from rlexp.errors import RlexpError
+from rlexp.errors import ConfigError, RlexpError
 from rlexp.machine import check_fits, check_requirements, this_machine
 from rlexp.sessions.choose import Joining, choose
-from rlexp.terminal.plans import plan_as_json, print_checked, print_notices, print_plan
+from rlexp.terminal.plans import plan_as_json, print_checked, print_envs, print_notices, print_plan
 
 if TYPE_CHECKING:
     from rlexp.tuning.preflight import EnvReport
@@ -42,7 +42,7 @@ def check(
     fit: Fit = False,
     address: Address = None,
     make_envs: Annotated[
-        bool, typer.Option("--env", help="Also make, reset and step each env, in a process of its own.")
+        bool, typer.Option("--env", help="Also make each env and play episodes for up to 3 s, in a process of its own.")
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -74,6 +74,7 @@ def check_files(
         check_fits(plan.everything, room_of(joining))
         _require_samplers(plan)
         envs = _made_envs(plan) if make_envs else None
+        error = _error_of_envs(envs or ())
     except RlexpError as caught:
         error = caught
     if as_json:
@@ -81,7 +82,9 @@ def check_files(
     elif plan:
         print_notices(plan)
         print_plan(plan)
-        if not error:
+        if error:
+            print_envs(envs or ())
+        else:
             print_checked(plan, envs, is_joined)
     if error:
         raise error
@@ -99,7 +102,14 @@ def _require_samplers(plan: Plan) -> None:
 def _made_envs(plan: Plan) -> list[EnvReport]:
     from rlexp.tuning.preflight import try_envs
 
-    return try_envs(plan.everything, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
+    return try_envs(
+        plan.everything, plan.modules, this_machine(), plan.env_places, plan.copies_trials, plays_episodes=True
+    )
+
+
+def _error_of_envs(envs: Sequence[EnvReport]) -> ConfigError | None:
+    problems = [problem for report in envs for problem in report.errors]
+    return ConfigError(problems) if problems else None
 
 
 def convert(

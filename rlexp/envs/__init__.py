@@ -3,7 +3,8 @@
 from rlexp.config.keys.env_ids import is_atari
 from rlexp.envs.actions import ActionBounds, is_continuous
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
-from rlexp.envs.checked_env import check_first_steps, given_env
+from rlexp.envs.checked_env import given_env
+from rlexp.envs.env_check import EPISODES, EnvCheck, check_first_steps
 from rlexp.envs.env_config import EnvConfig, FrameConfig, env_config_of
 from rlexp.envs.frames import is_image
 from rlexp.envs.make import Env, action_grid, make_env, make_filmed_env, make_vector_env, spaces_of
@@ -17,11 +18,13 @@ from rlexp.envs.spaces import (
 )
 
 __all__ = [
+    "EPISODES",
     "GAME_OVER",
     "GAME_SCORE",
     "GAME_STEPS",
     "ActionBounds",
     "Env",
+    "EnvCheck",
     "EnvConfig",
     "FrameConfig",
     "OwnSpaces",

@@ -49,14 +49,8 @@ def print_checked(plan: Plan, envs: Sequence[EnvReport] | None, is_joined: bool 
 
     ``is_joined``: the resources are those of a cluster, not of this machine.
     """
+    print_envs(envs or ())
     columns = columns_of(sys.stdout)
-    for report in envs or ():
-        shape = "x".join(map(str, report.observation_shape))
-        observations = f"observations {visible(report.observation_space)}, shape after preprocessing {shape}"
-        print()
-        print(wrapped(f"env {report.env}: {observations}", columns, "  "))
-        for line in (f"  actions {visible(report.action_space)}", *(f"  {notice}" for notice in report.notices)):
-            print(wrapped(line, columns, "    "))
     checked, unchecked = _checked(plan, envs is not None, is_joined)
     print()
     print(wrapped(f"checked: {', '.join(checked)}", columns, "  "))
@@ -64,11 +58,24 @@ def print_checked(plan: Plan, envs: Sequence[EnvReport] | None, is_joined: bool 
         print(wrapped(f"not checked: {', '.join(unchecked)}", columns, "  "))
 
 
+def print_envs(envs: Sequence[EnvReport]) -> None:
+    """Print the spaces of envs that were made, and what is doubtful about them."""
+    columns = columns_of(sys.stdout)
+    for report in envs:
+        shape = "x".join(map(str, report.observation_shape))
+        observations = f"observations {visible(report.observation_space)}, shape after preprocessing {shape}"
+        print()
+        print(wrapped(f"env {report.env}: {observations}", columns, "  "))
+        doubts = (f"warning: {visible(warning)}" for warning in report.warnings)
+        for line in (f"actions {visible(report.action_space)}", *doubts, *report.notices):
+            print(wrapped(f"  {line}", columns, "    "))
+
+
 def _checked(plan: Plan, made_envs: bool, is_joined: bool) -> tuple[list[str], list[str]]:
     """Return what is known to be right of a plan without faults, and what is not known."""
     checked = ["keys and values", f"CPUs, GPUs and memory of {'the cluster' if is_joined else 'this machine'}"]
     if made_envs:
-        return [*checked, "each env was made, reset and stepped"], []
+        return [*checked, "each env was made and played for up to 3 s"], []
     if plan.modules.imports:
         return [*checked, "modules exist"], ["whether they register the envs (rlexp check --env makes them)"]
     return [*checked, "env ids, modules and classes exist"], ["whether the envs work (rlexp check --env makes them)"]

@@ -39,14 +39,24 @@ class EnvReport:
     observation_shape: tuple[int, ...]
     """Of what the agent sees."""
     notices: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """What is doubtful about it; it can be trained with."""
+    errors: tuple[Problem, ...] = ()
+    """Why it cannot be trained with, where whole episodes were played."""
 
 
 def try_envs(
-    trials: Sequence[Trial], modules: UserModules, machine: Machine, places: Places, copies_trials: bool = False
+    trials: Sequence[Trial],
+    modules: UserModules,
+    machine: Machine,
+    places: Places,
+    copies_trials: bool = False,
+    plays_episodes: bool = False,
 ) -> list[EnvReport]:
     """Make, reset, step and close the envs of ``trials``, and measure what their replay takes.
 
     ``copies_trials``: the trials copy each other's checkpoints; a notice says where these leave replay out.
+    ``plays_episodes``: whole episodes are played for some seconds, and the reports have all errors of these.
     Raises ConfigError, with the env's place, where that fails, takes too long or ends the process, and ResourceError
     where the ``machine`` has too little memory.
     """
@@ -56,6 +66,7 @@ def try_envs(
         "modules": asdict(modules),
         "machine": asdict(machine),
         "copies_trials": copies_trials,
+        "plays_episodes": plays_episodes,
     }
     timeout_s = max((experiment.config.sample_timeout_s for experiment in experiments), default=0.0)
     reports: list[EnvReport] = []
@@ -64,7 +75,7 @@ def try_envs(
             if message["kind"] == "error":
                 raise _error_of(message, places)
             if message["kind"] == "report":
-                reports.append(_report_of(message))
+                reports.append(_report_of(message, places.get((message["experiment"], message["env"]), "")))
     return reports
 
 
@@ -73,13 +84,15 @@ def _env_essence(trial: Trial) -> str:
     return trial.experiment.model_dump_json(exclude={"config": {"seed": True, "lr": True}, "stop": True})
 
 
-def _report_of(message: Message) -> EnvReport:
+def _report_of(message: Message, where: str) -> EnvReport:
     return EnvReport(
         env=message["env"],
         observation_space=message["observation_space"],
         action_space=message["action_space"],
         observation_shape=tuple(message["observation_shape"]),
         notices=tuple(message["notices"]),
+        warnings=tuple(message["warnings"]),
+        errors=tuple(Problem(where, error["message"], error["hint"]) for error in message["errors"]),
     )
 
 

@@ -23,7 +23,9 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
+    EPISODES,
     Env,
+    EnvCheck,
     EnvConfig,
     check_first_steps,
     check_spaces,
@@ -37,7 +39,7 @@ from rlexp.envs import (
     observation_shape,
     spaces_of,
 )
-from rlexp.errors import ResourceError, RlexpError
+from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.machine import Machine
 from rlexp.sessions.child_process import Message, Send, answer
 from rlexp.tuning.preflight import EnvReport
@@ -51,6 +53,7 @@ def try_experiments(request: Message, send: Send) -> None:
     modules = UserModules(**{name: tuple(value) for name, value in request["modules"].items()})
     machine = Machine(**request["machine"])
     sizes: list[tuple[EnvConfig, int]] = []
+    faulty: list[EnvConfig] = []
     for data in request["experiments"]:
         experiment = experiment_class(data["run"]).model_validate(data)
         env_config = env_config_of(experiment.env, experiment.config, modules)
@@ -60,11 +63,15 @@ def try_experiments(request: Message, send: Send) -> None:
 
         size = next((size for seen, size in sizes if seen == env_config), None)
         if size is None:
-            report, size = try_env(experiment, env_config, begin)
+            report, size = try_env(experiment, env_config, begin, request["plays_episodes"])
             sizes.append((env_config, size))
             if request["copies_trials"]:
                 report = replace(report, notices=(*report.notices, *_replay_notices(experiment, env_config, size)))
-            send("report", **asdict(report))
+            send("report", **asdict(report), experiment=experiment.name)
+            if report.errors:
+                faulty.append(env_config)
+        if env_config in faulty:
+            continue
         if experiment.config.model.custom_model is not None:
             begin(f"making the network of {CUSTOM_MODEL}")
             try_network(experiment, env_config)
@@ -73,27 +80,52 @@ def try_experiments(request: Message, send: Send) -> None:
             check_replay_fits(experiment, env_config, size, machine)
 
 
-def try_env(experiment: Experiment, env_config: EnvConfig, begin: Callable[[str], None]) -> tuple[EnvReport, int]:
-    """Return the report on an env, and the bytes of an observation; raises UsageError or EnvError."""
+def try_env(
+    experiment: Experiment, env_config: EnvConfig, begin: Callable[[str], None], plays_episodes: bool
+) -> tuple[EnvReport, int]:
+    """Return the report on an env, and the bytes of an observation; raises UsageError or EnvError.
+
+    ``plays_episodes``: whole episodes are played, and the report has the errors of all of them.
+    """
     begin("making it")
     with closing(make_env(env_config)) as env:
         check_spaces(env_config, env.observation_space, env.action_space)
-        begin("reset or one of the first steps")
-        doubts = check_first_steps(experiment.env, env)
+        errors, warnings = _played(experiment, env, begin, plays_episodes)
         shape = observation_shape(env.observation_space)
         report = EnvReport(
             env=experiment.env,
             observation_space=_on_one_line(given_env(env).observation_space),
             action_space=_on_one_line(given_env(env).action_space),
             observation_shape=shape,
-            notices=(*doubts, *_image_notices(experiment, env)),
+            notices=tuple(_image_notices(experiment, env)),
+            warnings=warnings,
+            errors=errors,
         )
         size = observation_bytes(env.observation_space)
         begin("close")
-    if experiment.config.monitor:
+    if experiment.config.monitor and not errors:
         begin("rendering a picture")
         make_filmed_env(env_config).close()
     return report, size
+
+
+def _played(
+    experiment: Experiment, env: Env, begin: Callable[[str], None], plays_episodes: bool
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """Return the errors of an env, and what else is doubtful; without ``plays_episodes`` an error is raised."""
+    if not plays_episodes:
+        return (), tuple(doubt.message for doubt in check_first_steps(experiment.env, env, begin))
+    check = EnvCheck(experiment.env, env, begin)
+    doubts = list(check.doubts(EPISODES))
+    errors = tuple(Problem("", doubt.message, doubt.hint) for doubt in doubts if doubt.is_error)
+    warnings = [doubt.message for doubt in doubts if not doubt.is_error]
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    if not errors and not check.num_ended and (experiment.config.horizon or limit) is None:
+        warnings.append(
+            f"no episode has ended in {check.num_steps} steps: without an end there is no episode_reward_mean; "
+            "config.horizon cuts episodes"
+        )
+    return errors, tuple(warnings)
 
 
 def try_network(experiment: Experiment, env_config: EnvConfig) -> None:

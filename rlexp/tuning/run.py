@@ -102,7 +102,7 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
     with imported_meanwhile(_RAY_AND_TUNE):
         reports = try_envs(trials, plan.modules, this_machine(), plan.env_places, plan.copies_trials)
     for report in reports:
-        for notice in report.notices:
+        for notice in (*report.warnings, *report.notices):
             display.on_note(None, f"env {report.env}: {notice}")
     return cluster
 

@@ -50,7 +50,7 @@ def test_env_option_makes_the_envs_and_prints_their_spaces(path: Path) -> None:
     assert env.startswith("env CartPole-v1: observations Box([")
     assert env.endswith("(4,), float32), shape after preprocessing 4")
     assert actions == "  actions Discrete(2)"
-    assert checked.endswith("each env was made, reset and stepped")
+    assert checked.endswith("each env was made and played for up to 3 s")
 
 
 def test_env_option_finds_what_only_making_the_env_shows(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from rlexp.envs import EnvConfig, check_first_steps, make_env, make_vector_env
+from rlexp.envs import EnvConfig, make_env, make_vector_env
 from rlexp.envs.checked_env import CheckedEnv
 from rlexp.errors import EnvError, UsageError
 from tests.envs import CountingEnv
@@ -106,53 +105,6 @@ def test_checked_env_names_what_is_wrong_with_a_step(fault: str, message: str) -
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("reset raises", r"test_checked_env.py:\d+ in reset: ValueError: no level to load"),
-        ("reset returns no info", r"reset returned shape \(3,\) and dtype float32, not a tuple \(observation, info\)"),
-        ("reset returns a list", r"reset returned an info of type list with 0 items, not a dict"),
-        ("four", r"step returned type tuple with 4 items"),
-    ],
-)
-def test_first_steps_find_what_is_wrong_before_a_run(fault: str, message: str) -> None:
-    with pytest.raises(EnvError, match=message):
-        check_first_steps(NAME, make_env(faulty(fault)))
-
-
-class NumbersEnv(CountingEnv):
-    """Multiplies its highest observation, and its reward, from the third step on."""
-
-    def __init__(self, obs_factor: float = 1.0, reward_factor: float = 1.0) -> None:
-        super().__init__()
-        self._obs_factor, self._reward_factor = obs_factor, reward_factor
-
-    def step(self, action: int) -> Any:
-        obs, reward, *rest = super().step(action)
-        if self._step < 3:
-            return obs, reward, *rest
-        return self.observation_space.high * np.float32(self._obs_factor), self._reward_factor, *rest  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (NumbersEnv(obs_factor=math.nan), "env x: step 3 returned an observation of nan"),
-        (NumbersEnv(reward_factor=math.inf), "env x: step 3 returned a reward of inf"),
-    ],
-)
-def test_first_steps_find_numbers_that_cannot_be_trained_with(env: NumbersEnv, message: str) -> None:
-    with pytest.raises(EnvError, match=message):
-        check_first_steps("x", env)
-
-
-@pytest.mark.parametrize(("factor", "doubts"), [(1.0, 0), (1.001, 0), (2.0, 1)])
-def test_first_steps_name_observations_far_outside_their_space(factor: float, doubts: int) -> None:
-    said = check_first_steps("x", NumbersEnv(obs_factor=factor))
-    assert len(said) == doubts
-    assert all("step 3 returned an observation of" in each and "outside its observation_space" in each for each in said)
-
-
 class ConfiguredEnv(CountingEnv):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -214,19 +166,6 @@ def test_wrong_part_of_an_observation_is_named() -> None:
 
     with pytest.raises(EnvError, match=r"an observation\['a'\] of .*, but its observation_space\['a'\] has the shape"):
         CheckedEnv(Wrong(), "x").reset(seed=0)
-
-
-def test_reset_that_does_not_repeat_by_its_seed_is_doubtful() -> None:
-    class Forgets(CountingEnv):
-        num_resets = 0
-
-        def reset(self, **arguments: Any) -> Any:
-            self.num_resets += 1
-            obs, info = super().reset(**arguments)
-            return obs + self.num_resets, info
-
-    (doubt,) = check_first_steps("x", CheckedEnv(Forgets(), "x"))
-    assert "reset returns another observation for the same seed" in doubt
 
 
 def test_error_of_an_env_survives_a_pickle_as_between_processes() -> None:

@@ -67,6 +67,12 @@ class WildEnv(CountingEnv):
         return super().reset(seed=seed, options=options)
 
 
+class EndlessEnv(CountingEnv):
+    def step(self, action: int) -> Any:
+        obs, reward, *_ = super().step(action)
+        return obs * 0, reward, False, False, {}
+
+
 class LargeImageEnv(CountingEnv):
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +127,7 @@ def wild(habit: str, **arguments: Any) -> dict[str, Any]:
     [
         ("exits", "its process ended with exit code 7 in reset", "it printed last: could not open the display"),
         ("crashes", "its process was killed by SIGSEGV in reset", "an env must not end its process"),
-        ("hangs", "reset or one of the first steps has not ended within 1 s", "sample_timeout_s"),
+        ("hangs", "reset of episode 1 has not ended within 1 s", "sample_timeout_s"),
     ],
 )
 def test_env_that_ends_or_blocks_its_process_is_an_error_with_its_place(
@@ -134,6 +140,29 @@ def test_env_that_ends_or_blocks_its_process_is_an_error_with_its_place(
     assert problem.message.startswith(f"env {WILD_ENV}: ")
     assert message in problem.message
     assert hint in str(problem.hint)
+
+
+def test_check_plays_episodes_and_reports_all_that_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "late.yaml"
+    late = "tests.unit.envs.test_env_check:LateFaultsEnv"
+    lr = {"grid_search": [1e-3, 1e-4]}
+    keys = {"config": {"lr": lr, "n_step": {"grid_search": [1, 3]}}}
+    file.write_text(to_yaml({"e": {"run": "DQN", "env": late, **keys}}), encoding="utf-8")
+    plan = load_plan([file])
+    (report,) = try_envs(plan.trials, plan.modules, ROOMY, plan.env_places, plays_episodes=True)
+    assert [problem.where for problem in report.errors] == [f"{file}:3:8"] * 3
+    assert [problem.message.rpartition("(")[2] for problem in report.errors][-1] == "step 20 of episode 1)"
+    assert len(report.warnings) == 1
+
+
+def test_check_names_the_key_that_cuts_episodes_where_none_ends(tmp_path: Path) -> None:
+    file = tmp_path / "endless.yaml"
+    entry = {"run": "DQN", "env": "tests.unit.tuning.test_preflight:EndlessEnv"}
+    for config, is_said in (({}, True), ({"horizon": 10**6}, False)):
+        file.write_text(to_yaml({"e": {**entry, "config": config}}), encoding="utf-8")
+        plan = load_plan([file])
+        (report,) = try_envs(plan.trials, plan.modules, ROOMY, plan.env_places, plays_episodes=True)
+        assert [("config.horizon cuts episodes" in each) for each in report.warnings] == [True] * is_said
 
 
 def test_what_an_env_changes_stays_in_its_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,179 @@
+"""Plays an env before anything is trained: its first steps before a run, whole episodes for ``rlexp check --env``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Dict, Tuple
+
+from rlexp.errors import EnvError
+
+_SLACK: Final = 0.01
+"""Share of a Box's range by which observations may leave it: many an env leaves its Box a little, without harm."""
+_NOT_REPEATED: Final = (
+    "reset returns another observation for the same seed, so a seed does not repeat an experiment: call"
+    " super().reset(seed=seed), and draw from self.np_random"
+)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long an env is played: no step begins after any of these."""
+
+    num_steps: float
+    num_episodes: float
+    seconds: float
+
+
+FIRST_STEPS: Final = Limit(16, float("inf"), 2.0)
+"""Before a run, which shall begin soon."""
+EPISODES: Final = Limit(float("inf"), 20, 3.0)
+"""For ``rlexp check --env``."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What is wrong with an env; with ``is_error`` nothing can be trained with it."""
+
+    message: str
+    hint: str | None = None
+    is_error: bool = False
+
+
+class EnvCheck:
+    """Plays one env with random actions, and says what is doubtful about it, each thing once."""
+
+    def __init__(self, env_id: str, env: gym.Env[Any, Any], begin: Callable[[str], None] = lambda _: None) -> None:
+        """``begin`` is called with what is done next, so that a process that hangs or dies there can be located."""
+        self._env_id, self._env, self._begin = env_id, env, begin
+        self._seen: set[str] = set()
+        self._end_s = 0.0
+        self.num_steps = 0
+        self.num_episodes = 0
+        """Those that have begun."""
+        self.num_ended = 0
+        """Those that have ended by themselves."""
+
+    def doubts(self, limit: Limit) -> Iterator[Doubt]:
+        """Play to the ``limit``; what the env raises ends an episode, and the next one begins."""
+        self._end_s = time.monotonic() + limit.seconds
+        self._env.action_space.seed(0)
+        while self.num_episodes < limit.num_episodes and not self._is_over(limit):
+            self.num_episodes += 1
+            num_steps = self.num_steps
+            try:
+                yield from self._episode(limit)
+            except EnvError as error:
+                yield from self._once(error.message, self._error(f"{error.message} ({self._place})", error.hint))
+                if self.num_steps == num_steps:  # it cannot be reset, or not be stepped once
+                    return
+
+    def _episode(self, limit: Limit) -> Iterator[Doubt]:
+        obs = self._reset()
+        yield from self._values("reset", obs)
+        if self.num_episodes == 1:
+            self._check_kind(obs)
+            if not _are_equal(self._env.observation_space, obs, self._reset()):
+                yield from self._once(_NOT_REPEATED, Doubt(_NOT_REPEATED))
+        number = 0
+        while not self._is_over(limit):
+            number += 1
+            self._place = f"step {number} of episode {self.num_episodes}"
+            self._begin(self._place)
+            obs, reward, terminated, truncated, _ = self._env.step(self._env.action_space.sample())
+            self.num_steps += 1
+            if not np.isfinite(float(reward)):
+                message = f"{self._place} returned a reward of {float(reward):g}"
+                yield from self._once("reward", self._error(f"env {self._env_id}: {message}", "correct the reward"))
+            yield from self._values(self._place, obs)
+            if terminated or truncated:
+                self.num_ended += 1
+                return
+
+    def _reset(self) -> Any:
+        self._place = f"reset of episode {self.num_episodes}"
+        self._begin(self._place)
+        return self._env.reset(seed=0 if self.num_episodes == 1 else None)[0]
+
+    def _is_over(self, limit: Limit) -> bool:
+        return self.num_steps >= limit.num_steps or (self.num_steps > 0 and time.monotonic() > self._end_s)
+
+    def _once(self, topic: str, doubt: Doubt) -> Iterator[Doubt]:
+        if topic not in self._seen:
+            self._seen.add(topic)
+            yield doubt
+
+    def _error(self, message: str, hint: str | None) -> Doubt:
+        return Doubt(message, hint, is_error=True)
+
+    def _check_kind(self, obs: Any) -> None:
+        space = self._env.observation_space
+        if not isinstance(space, Box) and not space.contains(obs):
+            raise EnvError(
+                f"env {self._env_id}: reset returned {obs!r}, which its observation_space {space} does not contain",
+                "correct the observation or the observation_space",
+            )
+
+    def _values(self, method: str, obs: Any) -> Iterator[Doubt]:
+        """Yield which parts of an observation are not finite, or far outside their Box."""
+        for number, (box, value) in enumerate(_parts(self._env.observation_space, obs)):
+            seen = np.asarray(value)
+            if seen.dtype.kind != "f":
+                continue
+            if not np.isfinite(seen).all():
+                worst = seen[~np.isfinite(seen)].flat[0]
+                message = f"env {self._env_id}: {method} returned an observation of {worst:g}"
+                yield from self._once(f"not finite {number}", self._error(message, "correct the observation"))
+                continue
+            outside = _outside(box, seen)
+            if outside is not None:
+                bounds = f"{box.low.min():g} to {box.high.max():g}"
+                message = f"{method} returned an observation of {outside:g}, outside its observation_space ({bounds})"
+                yield from self._once(f"outside {number}", Doubt(message))
+
+
+def check_first_steps(
+    env_id: str, env: gym.Env[Any, Any], begin: Callable[[str], None] = lambda _: None
+) -> list[Doubt]:
+    """Reset ``env``, take the first steps, and return what is doubtful about it.
+
+    Raises EnvError where it cannot be reset or stepped, where an observation is not of its space, or where an
+    observation or a reward is NaN or infinite: it could not be trained with.
+    """
+    doubts = []
+    for doubt in EnvCheck(env_id, env, begin).doubts(FIRST_STEPS):
+        if doubt.is_error:
+            raise EnvError(doubt.message, doubt.hint)
+        doubts.append(doubt)
+    return doubts
+
+
+def _are_equal(space: Space[Any], one: Any, other: Any) -> bool:
+    """Return whether the numbers of two observations are the same."""
+    pairs = zip(_parts(space, one), _parts(space, other), strict=True)
+    return all(np.array_equal(mine, its) for (_, mine), (_, its) in pairs)
+
+
+def _outside(box: Box, seen: Any) -> float | None:
+    """Return the first value that leaves the bounds of ``box`` by more than a little, None where none does."""
+    low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+    width = np.where(np.isfinite(high) & np.isfinite(low), high - low, 1.0)
+    out = (seen < low - _SLACK * width) | (seen > high + _SLACK * width)
+    return float(seen[out].flat[0]) if out.any() else None
+
+
+def _parts(space: Space[Any], obs: Any) -> Iterator[tuple[Box, Any]]:
+    if isinstance(space, Box):
+        yield space, obs
+    elif isinstance(space, Dict):
+        for key, part in space.items():
+            yield from _parts(part, obs[key])
+    elif isinstance(space, Tuple):
+        for part, item in zip(space.spaces, obs, strict=True):
+            yield from _parts(part, item)

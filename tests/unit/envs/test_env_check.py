@@ -1,0 +1,157 @@
+"""What is doubtful about an env is found before anything is trained: all of it, with the step, within some seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.envs import EnvCheck, check_first_steps, make_env
+from rlexp.envs.checked_env import CheckedEnv
+from rlexp.envs.env_check import Limit
+from rlexp.errors import EnvError
+from tests.envs import CountingEnv
+from tests.unit.envs.test_checked_env import NAME, faulty
+
+EPISODES = Limit(math.inf, 4, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("reset raises", r"test_checked_env.py:\d+ in reset: ValueError: no level to load"),
+        ("reset returns no info", r"reset returned shape \(3,\) and dtype float32, not a tuple \(observation, info\)"),
+        ("reset returns a list", r"reset returned an info of type list with 0 items, not a dict"),
+        ("four", r"step returned type tuple with 4 items"),
+    ],
+)
+def test_first_steps_find_what_is_wrong_before_a_run(fault: str, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        check_first_steps(NAME, make_env(faulty(fault)))
+
+
+class NumbersEnv(CountingEnv):
+    """Multiplies its highest observation, and its reward, from the third step on."""
+
+    def __init__(self, obs_factor: float = 1.0, reward_factor: float = 1.0) -> None:
+        super().__init__()
+        self._obs_factor, self._reward_factor = obs_factor, reward_factor
+
+    def step(self, action: int) -> Any:
+        obs, reward, *rest = super().step(action)
+        if self._step < 3:
+            return obs, reward, *rest
+        return self.observation_space.high * np.float32(self._obs_factor), self._reward_factor, *rest  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (NumbersEnv(obs_factor=math.nan), "env x: step 3 of episode 1 returned an observation of nan"),
+        (NumbersEnv(reward_factor=math.inf), "env x: step 3 of episode 1 returned a reward of inf"),
+    ],
+)
+def test_first_steps_find_numbers_that_cannot_be_trained_with(env: NumbersEnv, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        check_first_steps("x", env)
+
+
+@pytest.mark.parametrize(("factor", "doubts"), [(1.0, 0), (1.001, 0), (2.0, 1)])
+def test_first_steps_name_observations_far_outside_their_space(factor: float, doubts: int) -> None:
+    said = check_first_steps("x", NumbersEnv(obs_factor=factor))
+    assert len(said) == doubts
+    assert all(
+        "step 3 of episode 1 returned an observation of" in each.message
+        and "outside its observation_space" in each.message
+        for each in said
+    )
+
+
+def test_reset_that_does_not_repeat_by_its_seed_is_doubtful() -> None:
+    class Forgets(CountingEnv):
+        num_resets = 0
+
+        def reset(self, **arguments: Any) -> Any:
+            self.num_resets += 1
+            obs, info = super().reset(**arguments)
+            return obs + self.num_resets, info
+
+    (doubt,) = check_first_steps("x", CheckedEnv(Forgets(), "x"))
+    assert "reset returns another observation for the same seed" in doubt.message
+
+
+class LateFaultsEnv(CountingEnv):
+    """Ends an episode after 25 steps, and does in its later steps what is wrong."""
+
+    def step(self, action: int) -> Any:
+        obs, _, *_ = super().step(action)
+        obs, reward = obs / 100, 0.0
+        match self._step:
+            case 7:
+                obs[0] = math.nan
+            case 9:
+                obs[1] = 1e9
+            case 12:
+                reward = math.inf
+            case 20:
+                raise IndexError("no room")
+        return obs, reward, self._step == 25, False, {}
+
+
+def test_played_episodes_name_all_faults_once_each_with_its_step() -> None:
+    found = list(EnvCheck("x", CheckedEnv(LateFaultsEnv(), "x")).doubts(EPISODES))
+    assert [doubt.is_error for doubt in found] == [True, False, True, True]
+    for doubt, what in zip(
+        found,
+        (
+            "step 7 of episode 1 returned an observation of nan",
+            "step 9 of episode 1 returned an observation of 1e+09, outside its observation_space",
+            "step 12 of episode 1 returned a reward of inf",
+            "IndexError: no room (step 20 of episode 1)",
+        ),
+        strict=True,
+    ):
+        assert what in doubt.message
+
+
+def test_fault_of_a_later_episode_is_found() -> None:
+    class SecondEpisode(CountingEnv):
+        num_resets = 0
+
+        def reset(self, **arguments: Any) -> Any:
+            self.num_resets += 1
+            return super().reset(**arguments)
+
+        def step(self, action: int) -> Any:
+            if self.num_resets == 4 and self._step == 2:  # the first episode is reset twice, to compare
+                raise KeyError("door")
+            return super().step(action)
+
+    (doubt,) = EnvCheck("x", CheckedEnv(SecondEpisode(), "x")).doubts(EPISODES)
+    assert doubt.message.endswith("KeyError: 'door' (step 3 of episode 3)")
+
+
+def test_play_ends_in_time_and_with_its_episodes() -> None:
+    check = EnvCheck("x", CheckedEnv(CountingEnv(), "x"))
+    assert list(check.doubts(EPISODES)) == []
+    assert (check.num_episodes, check.num_ended) == (4, 4)
+
+    class Endless(CountingEnv):
+        def step(self, action: int) -> Any:
+            obs, reward, *_ = super().step(action)
+            return obs * 0, reward, False, False, {}
+
+    begin_s = time.monotonic()
+    endless = EnvCheck("x", CheckedEnv(Endless(), "x"))
+    assert list(endless.doubts(Limit(math.inf, 4, 0.05))) == []
+    assert time.monotonic() - begin_s < 30
+    assert (endless.num_episodes, endless.num_ended) == (1, 0)
+
+
+def test_env_that_can_never_be_stepped_ends_the_play() -> None:
+    check = EnvCheck("x", make_env(faulty("raises")))
+    (doubt,) = check.doubts(Limit(math.inf, math.inf, 60.0))
+    assert (doubt.is_error, check.num_episodes) == (True, 1)
