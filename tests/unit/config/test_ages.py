@@ -208,6 +208,11 @@ class TestDefaults:
             ("DQN", "async_updates: false", "sample_batch_size", 1),
             ("DQN", "async_updates: false", "grad_norm_clipping", 10),
             ("DQN", "random_starts: false", "clip_rewards", True),
+            ("PPO", "num_env_runners: 1", "sample_batch_size", "auto"),
+            ("PPO", "num_env_runners: 1, rollout_fragment_length: 200", "sample_batch_size", 200),
+            ("PPO", "_enable_learner_api: true", "sample_batch_size", 200),  # 2.3 to 2.10 had both
+            ("PPO", "framework: torch", "sample_batch_size", 200),
+            ("PPO", "lr: 1", "sample_batch_size", 200),
             ("PPO", "min_steps_per_task: 200", "gamma", 0.995),
             ("PPO", "min_steps_per_task: 200", "horizon", 2000),
             ("PPO", "timesteps_per_batch: 200", "gamma", 0.99),  # 0.3.1 to 0.5.2 had both
@@ -235,6 +240,18 @@ class TestDefaults:
             "config.normalize_actions: true. To use rlexp's defaults, write config.normalize_actions: false"
         ]
         assert plan.notices[0].where == "f.yaml:1:1"
+
+    @pytest.mark.parametrize(
+        ("config", "length"),
+        [
+            ("num_env_runners: 32, num_envs_per_env_runner: 5, train_batch_size: 5000", 32),  # 31.25, rounded up
+            ("num_env_runners: 0, num_envs_per_env_runner: 8, train_batch_size: 256", 32),
+            ("num_env_runners: 3, train_batch_size: 4000", 1334),
+            ("num_env_runners: 2, train_batch_size_per_learner: 500, num_learners: 4", 1000),
+        ],
+    )
+    def test_fragments_of_newer_ppo_fill_a_train_batch_once(self, load: Load, config: str, length: int) -> None:
+        assert config_of(load(config, run="PPO")).fragment_length == length
 
     def test_given_key_is_kept(self, load: Load) -> None:
         plan = load("num_workers: 0, num_steps_sampled_before_learning_starts: 5, training_intensity: null", run="APEX")
@@ -274,6 +291,7 @@ class TestDefaults:
             ("DQN", "_fake_gpus: true, num_gpus: 2"),
             ("PPO", "num_workers: 0, min_steps_per_task: 200"),
             ("PPO", "num_workers: 0, framework: torch"),
+            ("PPO", "num_env_runners: 3"),
         ],
     )
     def test_convert_writes_defaults_of_age(self, load: Load, run: str, config: str) -> None:
