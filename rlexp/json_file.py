@@ -6,15 +6,14 @@ import glob
 import json
 import math
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-_MOST_BYTES: Final = 256 << 20
-"""Of a file that is read as a whole: more than any of ours has."""
+from rlexp.regular_file import read_regular
+
 _MOST_NESTED: Final = 100
 """Levels of lists and objects: far less than what Python could read and then neither walk through nor write."""
 _ABANDONED_S: Final = 600.0
@@ -45,16 +44,9 @@ def plain(value: Any) -> Any:
 def read_json(path: Path) -> Any:
     """Return the contents of a file; raises OSError where it cannot be read, ValueError where it does not hold JSON.
 
-    That goes for anything but a regular file too, and for one of more than 256 MiB: a pipe would keep its reader
-    waiting, a device never ends.
+    What is no regular file, or has more than 256 MiB, cannot be read.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError("it is not a regular file")
-        if about.st_size > _MOST_BYTES:
-            raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
-        return parse_json(file.read())
+    return parse_json(read_regular(path))
 
 
 def parse_json(text: str | bytes) -> Any:

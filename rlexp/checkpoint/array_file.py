@@ -16,10 +16,13 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import AnyArray, Array, num_bytes, rows_of
 from rlexp.json_file import parse_json
+from rlexp.regular_file import open_regular
 
 PIECE_BYTES: Final = 1 << 24
 """Bytes written at a time: 16 MiB, so that a call for them to another process is worth its way."""
 LENGTH_BYTES: Final = 8
+_MOST_HEADER_BYTES: Final = 100_000_000
+"""As the format's own library has it."""
 METADATA: Final = "__metadata__"
 TYPES: Final = {"bool": "BOOL"} | {
     f"{name}{bits}": f"{code}{bits}"
@@ -64,9 +67,11 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
     Raises OSError, and ValueError where the file is no such file.
     """
-    with path.open("rb") as file:
+    with open_regular(path, None) as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     begin = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    if begin > _MOST_HEADER_BYTES:
+        raise ValueError(f"{path.name} is not a safetensors file: its header would have {begin:,} bytes")
     try:
         header = parse_json(content[LENGTH_BYTES:begin])
         return {name: _in_place(content, begin, form) for name, form in header.items() if name != METADATA}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlexp.checkpoint.array_file import read_arrays
 from rlexp.errors import CheckpointError, DamagedCheckpointError
 from rlexp.json_file import plain, read_json, sync, to_json
+from rlexp.regular_file import open_regular
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -128,7 +129,7 @@ def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path, None) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

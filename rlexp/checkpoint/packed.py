@@ -18,17 +18,23 @@ from rlexp.checkpoint.contents import is_file_of_checkpoint, verify_checkpoint
 from rlexp.checkpoint.trial import checkpoint_directory, publish_checkpoint
 from rlexp.errors import CheckpointError
 from rlexp.json_file import parse_json
+from rlexp.regular_file import read_regular
 
 _MAGIC: Final = b"RLXC1"
 _LENGTH_BYTES: Final = 4
 _DIGEST_BYTES: Final = 32
+_MOST_FILE_BYTES: Final = 16 << 30
 _MOST_HEADER_BYTES: Final = 1 << 20
 _NEWER: Final = "install the same version of rlexp at both ends"
 
 
 def pack_checkpoint(path: Path, key: bytes) -> bytes:
     """Return the checkpoint at ``path`` as bytes, signed with ``key``; raises OSError where it cannot be read."""
-    files = {file.name: file.read_bytes() for file in sorted(path.iterdir()) if is_file_of_checkpoint(file.name)}
+    files = {
+        file.name: read_regular(file, _MOST_FILE_BYTES)
+        for file in sorted(path.iterdir())
+        if is_file_of_checkpoint(file.name)
+    }
     about = [[name, len(content), hashlib.sha256(content).hexdigest()] for name, content in files.items()]
     header = json.dumps({"files": about}).encode()
     body = b"".join((_MAGIC, len(header).to_bytes(_LENGTH_BYTES, "big"), header, *files.values()))

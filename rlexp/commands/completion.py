@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from rlexp.errors import UsageError
+from rlexp.regular_file import open_regular
 
 if TYPE_CHECKING:
     from rlexp.config.reference.key_completion import Candidate
@@ -101,8 +102,9 @@ def _agents_in(files: Iterable[Path]) -> set[str]:
     names: set[str] = set()
     for file in files:
         try:
-            with file.open(encoding="utf-8", errors="replace") as text:
-                names |= set(_AGENT_LINE.findall(text.read(_MOST_BYTES)))
+            with open_regular(file, None) as content:
+                text = content.read(_MOST_BYTES).decode(errors="replace")
+            names |= set(_AGENT_LINE.findall(text))
         except OSError:
             continue
     return {agent for agent in map(_usable_agent, names) if agent is not None}

@@ -10,6 +10,7 @@ import typer
 
 from rlexp.commands.completion import complete_run
 from rlexp.commands.output_options import AsJson, Debug
+from rlexp.errors import Notice
 from rlexp.run_results.axis import Axis
 from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
 
@@ -149,9 +150,13 @@ def ls(
     run.json cannot be read. Steps and iterations are sums over all trials.
     """
     from rlexp.run_results.run_listing import found_at
+    from rlexp.terminal.lines import print_notice_list
     from rlexp.terminal.listings import print_found
 
-    print_found(found_at(path), path, as_json)
+    left_out: list[Notice] = []
+    found = found_at(path, left_out.append)
+    print_notice_list(left_out, "")
+    print_found(found, path, as_json)
 
 
 def tensorboard(

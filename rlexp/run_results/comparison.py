@@ -132,10 +132,11 @@ def compare_groups(
     ``at``: scores are taken before so many env steps or seconds, and not at the end of completed trials.
     """
     reader = SettingsReader()
-    groups, metric = groups_of(arguments, reader), current_metric(metric)
-    left_out: tuple[Notice, ...] = ()
+    left_out: list[Notice] = []
+    groups, metric = groups_of(arguments, reader, left_out.append), current_metric(metric)
     if len(arguments) == 1:
-        groups, left_out = without_confirmation(groups, Path(arguments[0]))
+        groups, confirmation = without_confirmation(groups, Path(arguments[0]))
+        left_out.extend(confirmation)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
     _refuse_without_rows(groups, curves, metric)
     request = Request(arguments, metric, axis, at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from rlexp.json_file import parse_json
 from rlexp.metrics.statistics import interquartile_band
+from rlexp.regular_file import read_lines
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.trial_folder import RESULT_FILE, number
 from rlexp.sample_batch import Array
@@ -31,6 +32,8 @@ class Curve:
     """Lines that are not result rows; they are skipped."""
     metrics: frozenset[str] = frozenset()
     """The flat names of all numbers in the last row."""
+    problem: str | None = None
+    """Why its file cannot be read; then it has no rows."""
 
     def along(self, axis: Axis) -> Array:
         """Return the curve's coordinates ``[N]`` along ``axis``."""
@@ -61,12 +64,15 @@ def read_curve(trial_directory: Path, metric: str) -> Curve:
     A resumed trial repeats the steps after its last checkpoint: rows that later rows repeat are
     dropped, so steps rise strictly.
     """
-    rows, path = _Rows(metric), trial_directory / RESULT_FILE
-    if path.is_file():  # a trial that has not begun has none
-        with path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    rows.add(line)
+    rows = _Rows(metric)
+    try:
+        for line in read_lines(trial_directory / RESULT_FILE):
+            if line.strip():
+                rows.add(line)
+    except FileNotFoundError:  # a trial that has not begun has none
+        pass
+    except OSError as error:
+        return replace(_Rows(metric).curve(), problem=error.strerror)
     return rows.curve()
 
 

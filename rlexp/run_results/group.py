@@ -6,17 +6,17 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.space.grid import GRID
 from rlexp.config.yaml.reader import read_file
-from rlexp.errors import UsageError
+from rlexp.errors import Notice, UsageError
 from rlexp.json_file import to_json
 from rlexp.number_format import MISSING
-from rlexp.run_results.trial_folder import TrialFolder, trials_at
+from rlexp.run_results.trial_folder import ClosedFolderError, TrialFolder, trials_at
 from rlexp.runs.run_record import RESOLVED_FILE, SEE_LS
 from rlexp.runs.secrets import masked
 
@@ -41,23 +41,40 @@ class Group:
     trials: tuple[TrialFolder, ...]
 
 
-def groups_of(arguments: Sequence[str], reader: SettingsReader) -> list[Group]:
+def groups_of(
+    arguments: Sequence[str], reader: SettingsReader, leave_out: Callable[[Notice], None] = lambda notice: None
+) -> list[Group]:
     """Return the groups that the arguments of ``compare`` mean: ``PATH`` or ``NAME=PATH[,PATH...]``, in their order.
 
     A named group takes all trials of its paths. The trials of a run that is named alone are as many
     groups as they have different settings, seeds apart. Raises UsageError if a path is wrong, a
-    name is given twice or a trial would count twice.
+    name is given twice or a trial would count twice. A directory that may not be read is given to ``leave_out``, with
+    the reason, unless that leaves none.
     """
     gathered: dict[str | Path, list[TrialFolder]] = {}
+    closed: list[ClosedFolderError] = []
     for argument in arguments:
         name, paths = _split(argument)
         if name in gathered:
             raise UsageError(f"the group {name} is given twice", f"{name}=PATH,PATH takes several paths")
-        for trial in [trial for path in paths for trial in trials_at(path)]:
+        for trial in [trial for path in paths for trial in _readable(path, closed)]:
             gathered.setdefault(trial.run.path.resolve() if name is None else name, []).append(trial)
+    if closed and not gathered:
+        raise closed[0]
+    for error in closed:
+        leave_out(Notice(str(error.path), f"is left out: {error.reason}"))
     for trials in gathered.values():
         _refuse_repeated(trials)
     return list(_named(gathered, reader))
+
+
+def _readable(path: Path, closed: list[ClosedFolderError]) -> list[TrialFolder]:
+    """Return the trials at ``path``; where it may not be read none, with the error added to ``closed``."""
+    try:
+        return trials_at(path)
+    except ClosedFolderError as error:
+        closed.append(error)
+        return []
 
 
 def _named(gathered: dict[str | Path, list[TrialFolder]], reader: SettingsReader) -> Iterator[Group]:
@@ -203,7 +220,7 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
 
 def _resolved_experiments(run: Path) -> Iterator[Mapping[str, Any]]:
     path = run / RESOLVED_FILE
-    root = read_file(path, RESOLVED_FILE).root if path.is_file() else None
+    root = read_file(path, RESOLVED_FILE).root if os.path.isfile(path) else None
     for experiment in (root.plain() if root else {}).values():
         if isinstance(experiment, dict):
             yield experiment

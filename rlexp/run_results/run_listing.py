@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.errors import ResumeError, UsageError
-from rlexp.run_results.trial_folder import directories_of, number, read_mapping
+from rlexp.errors import Notice, ResumeError, UsageError
+from rlexp.run_results.trial_folder import directories_of, number, read_mapping, why_closed
 from rlexp.runs.run_lock import LOCK_FILE, is_in_use
 from rlexp.runs.run_record import (
     PARAMETERS_FILE,
@@ -51,35 +51,42 @@ class Found:
     size_bytes: int = 0
 
 
-def found_at(path: Path) -> list[Found]:
+def found_at(path: Path, leave_out: Callable[[Notice], None] = lambda notice: None) -> list[Found]:
     """Return the runs below ``path``, newest first; of a run, its trials in their order.
 
-    Raises UsageError if there is no such directory.
+    Directories that may not be read are given to ``leave_out``, with the reason. Raises UsageError if there is no such
+    directory, or it may not be read itself.
     """
     if not os.path.isdir(path):
         what = f"{path} is a file" if os.path.exists(path) else f"path {path} does not exist"
         raise UsageError(what, "name the directory of the runs: results, or that of --out or RLEXP_OUT")
+    problem = why_closed(path)
+    if problem is not None:
+        raise UsageError(f"{path} cannot be read: {problem}")
     if _is_run(path):
         return _trials(path)
-    return sorted(map(_run, run_directories(path)), key=_age_order)
+    return sorted(map(_run, _runs_below(path, _DEPTH, leave_out)), key=_age_order)
 
 
 def run_directories(path: Path) -> Iterator[Path]:
     """Yield the directories of the runs below ``path``, none of which is read."""
-    return _runs_below(path, _DEPTH)
+    return _runs_below(path, _DEPTH, lambda notice: None)
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (RUN_FILE, RESOLVED_FILE, LOCK_FILE))
+    return any(os.path.isfile(path / name) for name in (RUN_FILE, RESOLVED_FILE, LOCK_FILE))
 
 
-def _runs_below(path: Path, depth: int) -> Iterator[Path]:
+def _runs_below(path: Path, depth: int, leave_out: Callable[[Notice], None]) -> Iterator[Path]:
     """Yield run directories, without hidden ones and links."""
     for below in _directories(path):
-        if _is_run(below):
+        problem = why_closed(below)
+        if problem is not None:
+            leave_out(Notice(str(below), f"is left out: {problem}"))
+        elif _is_run(below):
             yield below
         elif depth > 1:
-            yield from _runs_below(below, depth - 1)
+            yield from _runs_below(below, depth - 1, leave_out)
 
 
 def _directories(path: Path) -> list[Path]:
@@ -96,7 +103,7 @@ def _run(path: Path) -> Found:
     try:
         record = read_run_record(path)
     except ResumeError as error:
-        if in_use and not (path / RUN_FILE).exists():  # it has just begun
+        if in_use and not os.path.exists(path / RUN_FILE):  # it has just begun
             return Found(path, Status.RUNNING, started=_changed(path), size_bytes=_size(path))
         return Found(path, DAMAGED, error.message, started=_changed(path), size_bytes=_size(path))
     parameters = [read_mapping(path / name / PARAMETERS_FILE) for name, _ in directories_of(record)]

@@ -15,6 +15,7 @@ import numpy as np
 from rlexp.errors import UsageError
 from rlexp.json_file import parse_json
 from rlexp.number_format import count, score
+from rlexp.regular_file import read_lines
 from rlexp.run_results.trial_folder import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
 from rlexp.runs.run_record import Status
@@ -141,10 +142,8 @@ def _rows(directory: Path) -> list[Row]:
     """Return the rows of a trial, without those that later rows repeat: see ``read_curve``."""
     rows: list[Row] = []
     path = directory / RESULT_FILE
-    if not path.is_file():  # it has not begun
-        return rows
-    with path.open("rb") as file:
-        for line in file:
+    try:
+        for line in read_lines(path):
             row = _parsed(line)
             steps = number(row.get("timesteps_total"))
             if steps is None:  # damaged, or cut by a kill
@@ -152,6 +151,10 @@ def _rows(directory: Path) -> list[Row]:
             while rows and rows[-1]["timesteps_total"] >= steps:
                 rows.pop()
             rows.append({DIRECTORY: str(directory), **flatten(row)})
+    except FileNotFoundError:  # it has not begun
+        return []
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return rows
 
 

@@ -9,13 +9,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
 from rlexp.errors import UsageError
+from rlexp.regular_file import open_regular
 from rlexp.runs.run_record import SEE_LS
 
 _EVENT_FILES: Final = "*tfevents*"
@@ -47,10 +48,9 @@ def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[
 def _has_layout(path: Path) -> bool:
     """Return whether a run below ``path`` has a layout for the Custom Scalars tab; our runs begin with one."""
     for file in islice(path.rglob(_EVENT_FILES), _FILES_LOOKED_AT):
-        if file.is_file():
-            with file.open("rb") as content:
-                if _LAYOUT_TAG in content.read(_START_BYTES):
-                    return True
+        with suppress(OSError), open_regular(file, None) as content:
+            if _LAYOUT_TAG in content.read(_START_BYTES):
+                return True
     return False
 
 

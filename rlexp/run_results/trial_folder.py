@@ -17,6 +17,15 @@ from rlexp.runs.run_record import PARAMETERS_FILE, RUN_FILE, SEE_LS, RunRecord, 
 RESULT_FILE: Final = "result.json"
 
 
+class ClosedFolderError(UsageError):
+    """The directory of a run or a trial may not be read by this user."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be read: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 @dataclass(frozen=True, eq=False)
 class RunFolder:
     """The directory of a run, or of trials that another program ran."""
@@ -78,19 +87,32 @@ def trials_at(path: Path) -> list[TrialFolder]:
         raise UsageError(f"path {path} does not exist", SEE_LS)
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
+    problem = why_closed(path)
+    if problem is not None:
+        raise ClosedFolderError(path, problem)
     if path.name in ("", ".."):  # these have a parent that their text does not show
         path = path.resolve()
     parent, name = _run(path.parent), path.resolve().name
     recorded = dict(directories_of(parent.record)) if parent.record else {}
-    if (path / RESULT_FILE).is_file() or name in recorded:
+    if os.path.isfile(path / RESULT_FILE) or name in recorded:
         return [TrialFolder(path, parent, recorded.get(name))]
     trials = _trials_in(path)
     if trials:
         return trials
-    if (path / RUN_FILE).is_file():
+    if os.path.isfile(path / RUN_FILE):
         raise UsageError(f"{path} has no trials yet")
-    holds_runs = any((below / RUN_FILE).is_file() for below in path.iterdir())
+    holds_runs = any(os.path.isfile(below / RUN_FILE) for below in path.iterdir())
     raise UsageError(f"{path} is neither a run nor a trial", f"its runs are: {path}/*" if holds_runs else SEE_LS)
+
+
+def why_closed(directory: Path) -> str | None:
+    """Return why what is in a directory cannot be read, None if it can."""
+    try:
+        with os.scandir(directory):
+            os.stat(directory / ".")
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def read_mapping(path: Path) -> Mapping[str, Any]:

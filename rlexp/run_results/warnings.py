@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -34,14 +35,16 @@ def warnings_of(
 def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
     trials = [trial for group in groups for trial in group.trials]
     for run in dict.fromkeys(trial.run for trial in trials):
-        if run.problem is not None and (run.path / RUN_FILE).exists():
+        if run.problem is not None and os.path.exists(run.path / RUN_FILE):
             yield Notice(str(run.path), f"{run.problem}; its trials are read from their own files")
     for trial in trials:
         curve = curves[trial]
         if curve.damaged_lines:
             lines = "1 line" if curve.damaged_lines == 1 else f"{curve.damaged_lines} lines"
             yield Notice(str(trial.path / RESULT_FILE), f"{lines} cannot be read and are left out")
-        if not len(curve.values) and not failed(trial):
+        if curve.problem is not None:
+            yield Notice(str(trial.path / RESULT_FILE), f"cannot be read and is left out: {curve.problem}")
+        elif not len(curve.values) and not failed(trial):
             yield Notice(str(trial.path), "has not reported the metric and is left out")
 
 

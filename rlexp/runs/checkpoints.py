@@ -26,8 +26,11 @@ def find_checkpoint(path: Path) -> Path:
     from its storage. Raises CheckpointError where there is none, ResumeError where ``path`` is nothing of ours,
     ResourceError where a storage does not answer.
     """
-    if (path / MANIFEST).is_file():
-        return path
+    try:
+        if (path / MANIFEST).is_file():
+            return path
+    except PermissionError as error:
+        raise ResumeError(f"{path} cannot be read: {error.strerror}") from error
     if (path / RUN_FILE).is_file():
         record = read_run_record(path)
         return _best(path, record, record.trials)

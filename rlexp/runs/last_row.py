@@ -10,6 +10,7 @@ from typing import Any, Final
 from rlexp.errors import CheckpointError
 from rlexp.json_file import parse_json
 from rlexp.number_format import is_known
+from rlexp.regular_file import read_lines
 from rlexp.runs.row_columns import ITERATION, flatten
 
 _COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
@@ -38,11 +39,8 @@ def rows_at(trial_directory: Path, iterations: Collection[int]) -> dict[int, dic
 
 def _lines(trial_directory: Path) -> Iterator[bytes]:
     path = trial_directory / "result.json"
-    if not path.is_file():  # a pipe would keep its reader waiting
-        return
     try:
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+        yield from (line for line in read_lines(path) if line.endswith(b"\n"))
     except OSError:
         return
 

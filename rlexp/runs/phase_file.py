@@ -7,8 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rlexp.regular_file import read_regular
+
 _PHASE_FILE: Final = ".phase"
 _LONGEST: Final = 200
+_MOST_BYTES: Final = 1 << 16
 _SECONDS_BETWEEN_LOOKS: Final = 0.2
 
 
@@ -27,8 +30,7 @@ def write_phase(trial_directory: Path, text: str) -> None:
 def read_phase(trial_directory: Path) -> str | None:
     """Return what the trial's process does, None if it has not started, or is training."""
     try:
-        with (trial_directory / _PHASE_FILE).open(encoding="utf-8") as file:
-            return file.read(_LONGEST)
+        return read_regular(trial_directory / _PHASE_FILE, _MOST_BYTES).decode()[:_LONGEST]
     except (OSError, ValueError):
         return None
 

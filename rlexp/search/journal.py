@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from rlexp.errors import ResumeError
 from rlexp.json_file import parse_json, sync, to_json
+from rlexp.regular_file import read_lines
 from rlexp.runs.recorders.line_files import LineFile
 from rlexp.search.shared_study import StudyMember
 
@@ -140,10 +141,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the lines, except a last one without an end: a kill cut it before its event had effects."""
     number = 0
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield number, parse_json(line)
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.endswith(b"\n"):
+                yield number, parse_json(line)
     except FileNotFoundError:
         raise ResumeError(
             f"{path} is missing: what the sweep has tried is unknown",

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from rlexp.errors import UsageError
 from rlexp.json_file import parse_json
+from rlexp.regular_file import open_regular
 from rlexp.runs.secrets import masked
 
 if TYPE_CHECKING:
@@ -107,10 +108,11 @@ def _is_database(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    if not path.is_file():
+    try:
+        with open_regular(path, None) as file:
+            line = file.readline(_LONGEST_LINE)
+    except OSError:
         return False
-    with path.open("rb") as file:
-        line = file.readline(_LONGEST_LINE)
     try:
         return not line or "op_code" in parse_json(line)
     except (TypeError, ValueError):

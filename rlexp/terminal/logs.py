@@ -64,7 +64,10 @@ def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
         raise UsageError("--at and --follow cannot be combined", "use one of them: --at prints one point per tag")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a tag may have letters that the terminal's encoding has not
         sys.stdout.reconfigure(errors="backslashreplace")
-    runs, globs, printer = find_runs(paths), TagGlobs(options.tags), _printer(options)
+    closed: list[OSError] = []
+    runs, globs, printer = find_runs(paths, closed.append), TagGlobs(options.tags), _printer(options)
+    for error in closed:
+        _notice(f"{error.filename} is left out: {error.strerror}")
     files, tags = [], set[str]()
     for run in runs:
         contents = read_run(run, printer.keep, globs.match)

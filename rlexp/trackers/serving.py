@@ -25,6 +25,7 @@ import psutil
 from rlexp.checkpoint import list_checkpoints
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.tracking import TrackerName
+from rlexp.regular_file import read_regular
 from rlexp.runs.run_record import Status
 from rlexp.runs.secrets import masked
 from rlexp.runs.videos import FOLDER as VIDEOS
@@ -94,7 +95,7 @@ class OpenTrial:
 def _digest(checkpoint: Path) -> str | None:
     """Return what tells a checkpoint from one that was written in its place after a restart; None: it was removed."""
     try:
-        return hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
+        return hashlib.sha256(read_regular(checkpoint / MANIFEST)).hexdigest()
     except OSError:
         return None
 

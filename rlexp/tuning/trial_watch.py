@@ -11,6 +11,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.metrics.timers import RunningClock
+from rlexp.regular_file import read_regular
 from rlexp.runs.files import ERROR_FILE
 from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.run_directory import RunDirectory
@@ -92,7 +93,7 @@ class TrialWatch:
         if self._error_time_ns(trial) == self._error_times_ns.get(trial.name, 0):
             return RecordedError(f"the trial's process died{where} (killed, or out of memory)")
         path = self._directory.trial_directory(trial) / ERROR_FILE
-        summary, _, _ = path.read_text(encoding="utf-8").partition("\n")
+        summary, _, _ = read_regular(path).decode(errors="replace").partition("\n")
         return RecordedError(summary, str(path.relative_to(self._directory.path)))
 
     def _error_time_ns(self, trial: Trial) -> int:

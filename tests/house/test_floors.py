@@ -43,6 +43,7 @@ FLOORS = {
     "schedules": 0,
     "seeding": 0,
     "json_file": 0,
+    "regular_file": 0,
     "number_format": 0,
     "early_imports": 0,
     "line_width": 0,
@@ -67,7 +68,10 @@ FLOORS_OF_CONFIG = {
     "yaml": 0,
 }
 """The same within ``config``: a file's way from text to trials goes up."""
-GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "json_file", "number_format", "errors"}
+GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "number_format", "errors"} | {
+    "json_file",
+    "regular_file",
+}
 """What every room may use, also its neighbours on the ground floor."""
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.
@@ -94,7 +98,7 @@ LIBRARIES = {
     "onnxruntime": {"agents"},
     "onnxscript": {"agents"},
 }
-KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file"}
+KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file", "regular_file"}
 CLIENT_FILES = {
     "redis": {"transport/boards/redis.py", "transport/carriers/redis.py"},
     "pika": {"transport/carriers/amqp.py"},

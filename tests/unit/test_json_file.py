@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp import json_file
+from rlexp import regular_file
 from rlexp.json_file import parse_json, read_json, replace_text, to_json
 
 
@@ -45,16 +45,16 @@ def test_pipes_devices_and_directories_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "endless").symlink_to("/dev/zero")
     for path in (tmp_path / "pipe", tmp_path / "endless"):
-        with pytest.raises(ValueError, match="not a regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             read_json(path)
     with pytest.raises(OSError, match="directory"):
         read_json(tmp_path)
 
 
 def test_a_file_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_file, "_MOST_BYTES", 10)
+    monkeypatch.setattr(regular_file.read_regular, "__defaults__", (10,))
     (tmp_path / "file").write_text("[1, 2, 3, 4]", encoding="utf-8")
-    with pytest.raises(ValueError, match="more than"):
+    with pytest.raises(OSError, match="more than"):
         read_json(tmp_path / "file")
 
 

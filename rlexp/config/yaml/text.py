@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from yaml.reader import Reader
 
 from rlexp.config.yaml.nodes import Finding, Place
+from rlexp.regular_file import open_regular
 
 Locate = Callable[[int, int], Place]
 """Makes a place of a line and a column, both from 1."""
@@ -42,13 +44,13 @@ class UnreadableError(Exception):
 def read_text(path: Path, name: str) -> str:
     """Return a file's text, without a byte-order mark; raises UnreadableError."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if _is_of_the_shell(path) else open_regular(path, None) as file:
             data = file.read(MAX_BYTES + 1)
-    except IsADirectoryError as error:
-        raise UnreadableError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
     except FileNotFoundError as error:
         raise UnreadableError(Finding(Place(name), "path does not exist", _hint_of_missing(path))) from error
     except (OSError, ValueError) as error:
+        if os.path.isdir(path):
+            raise UnreadableError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}")) from error
     if len(data) > MAX_BYTES:
@@ -57,6 +59,11 @@ def read_text(path: Path, name: str) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UnreadableError(Finding(Place(name), "is UTF-16 text", "save it as UTF-8"))
     return _decode(data.removeprefix(codecs.BOM_UTF8), name)
+
+
+def _is_of_the_shell(path: Path) -> bool:
+    """Return whether this is how shells name the output of another program: ``<(program)`` and ``/dev/stdin``."""
+    return path.parts[:3] == ("/", "dev", "fd") or path == Path("/dev/stdin")
 
 
 def _hint_of_missing(path: Path) -> str | None:

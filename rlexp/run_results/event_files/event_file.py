@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
+from rlexp.regular_file import open_regular
 from rlexp.run_results.event_files.framing import CHECKSUM_BYTES, Frames, Framing, crc32c, masked
 from rlexp.run_results.event_files.messages import Event, WireError, parse_event
 from rlexp.run_results.event_files.shapes import LONGEST, MOST_TAGS, POINT, Shape, TagNumbers, has_shape, row_bytes
@@ -72,7 +73,7 @@ class EventFile:
         if size < self.offset:
             self._broken = f"has become shorter than the {self.offset:,} bytes that were read"
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path, None) as file:
                 while self._broken is None:
                     batch = self._next(file, first_record)
                     if batch is None:

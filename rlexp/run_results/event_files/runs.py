@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from rlexp.errors import UsageError
+from rlexp.regular_file import open_regular
 from rlexp.run_results.event_files.event_file import Batch, EventFile
 from rlexp.run_results.event_files.framing import HEADER_BYTES, begins_with_frame
 from rlexp.run_results.event_files.gathering import Gatherer
@@ -36,15 +37,18 @@ class Run:
     files: tuple[Path, ...]
 
 
-def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs at and below ``paths``, each once; raises UsageError for a path without event files."""
+def find_runs(paths: Sequence[Path], leave_out: Callable[[OSError], None] = lambda error: None) -> list[Run]:
+    """Return the runs at and below ``paths``, each once; raises UsageError for a path without event files.
+
+    What ``leave_out`` gets are directories below them that may not be read.
+    """
     runs: dict[str, Run] = {}
     for path in paths:
-        if path.is_file():
+        if os.path.exists(path) and not os.path.isdir(path):
             _refuse_other_file(path)
-        found = _runs_at(path)
+        found = _runs_at(path, leave_out)
         if not found:
-            what = f"{path} contains no event files" if path.exists() else f"path {path} does not exist"
+            what = f"{path} contains no event files" if os.path.exists(path) else f"path {path} does not exist"
             raise UsageError(what, "name event files (*tfevents*), or directories that contain some")
         runs |= {run.name: run for run in found if run.name not in runs}
     return list(runs.values())
@@ -53,7 +57,7 @@ def find_runs(paths: Sequence[Path]) -> list[Run]:
 def _refuse_other_file(path: Path) -> None:
     """Raise UsageError if ``path`` is not an event file or cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, None) as file:
             header = file.read(HEADER_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -61,16 +65,16 @@ def _refuse_other_file(path: Path) -> None:
         raise UsageError(f"{path} is not an event file", "event files are called events.out.tfevents.…")
 
 
-def _runs_at(path: Path) -> list[Run]:
+def _runs_at(path: Path, leave_out: Callable[[OSError], None] = lambda error: None) -> list[Run]:
     """Return the file ``path`` as a run, or the runs below the directory ``path``."""
-    return [Run(str(path), (path,))] if path.is_file() else list(_runs_below(path))
+    return [Run(str(path), (path,))] if os.path.isfile(path) else list(_runs_below(path, leave_out))
 
 
-def _runs_below(directory: Path) -> Iterator[Run]:
-    for folder, subfolders, names in os.walk(directory):
+def _runs_below(directory: Path, leave_out: Callable[[OSError], None]) -> Iterator[Run]:
+    for folder, subfolders, names in os.walk(directory, onerror=leave_out):
         subfolders.sort()
         marked = sorted(name for name in names if _MARK in name and not name.endswith(_EMPTY_SUFFIX))
-        files = tuple(Path(folder, name) for name in marked if Path(folder, name).is_file())
+        files = tuple(Path(folder, name) for name in marked if os.path.isfile(Path(folder, name)))
         if files:
             yield Run(str(Path(folder)), files)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from rlexp.regular_file import read_regular
 from rlexp.run_results.comparison import ComparedTrial, Comparison
 from rlexp.runs.videos import FOLDER
 
@@ -56,7 +57,7 @@ def _found(trial: ComparedTrial) -> list[Path]:
 
 
 def _data_url(path: Path) -> str:
-    return f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return f"data:video/mp4;base64,{base64.b64encode(read_regular(path)).decode()}"
 
 
 def _link(path: Path, report_directory: Path) -> str:

@@ -17,6 +17,7 @@ from rlexp.checkpoint import list_checkpoints, newest_with_damaged_aside, publis
 from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
 from rlexp.checkpoint.trial import iteration_of, remove_leftovers
 from rlexp.errors import CheckpointError, TrialError
+from rlexp.regular_file import open_regular
 from rlexp.runs.checkpoints import keep_best
 from rlexp.runs.files.trial_files import ERROR_FILE, STOP_FILE, Requests, requests_of
 from rlexp.runs.phase_file import end_phases, write_phase
@@ -223,7 +224,7 @@ def _begun_by_another(trial: str) -> TrialError:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
+    with open_regular(path, None) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlexp.checkpoint import verify_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.errors import RlexpError
+from rlexp.regular_file import open_regular
 from rlexp.runs.files.keeper import PIECE_BYTES, Keeper, sha256_of
 from rlexp.runs.files.keeper_link import Answer, KeeperLink, KeeperLostError
 from rlexp.runs.files.trial_files import STOP_POLL_S, Poll, Requests
@@ -146,7 +147,7 @@ class SentFiles:
 
 def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield a file in pieces, each with its offset; one empty piece for an empty file."""
-    with path.open("rb") as file:
+    with open_regular(path, None) as file:
         offset, piece = 0, file.read(PIECE_BYTES)
         yield offset, piece
         while len(piece) == PIECE_BYTES:

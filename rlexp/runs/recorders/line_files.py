@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.json_file import plain, to_json
+from rlexp.regular_file import read_lines
 from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
 
 
@@ -27,10 +28,9 @@ class LineFile:
         self._starts: list[int] = []
         self._end = 0
         if path.exists():
-            with path.open("rb") as file:
-                for line in file:
-                    if line.endswith(b"\n"):
-                        self._note(number_of(line.decode("utf-8")), len(line))
+            for line in read_lines(path):
+                if line.endswith(b"\n"):
+                    self._note(number_of(line.decode("utf-8")), len(line))
         self._file = path.open("a+b")
         self._file.truncate(self._end)
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from rlexp.checkpoint import list_checkpoints
 from rlexp.checkpoint.contents import MANIFEST
+from rlexp.regular_file import read_regular
 from rlexp.runs.storage.place import StoragePlace, said
 
 RETRY_S: Final = 5.0
@@ -139,7 +140,7 @@ class CheckpointCopies:
 def _copy_checkpoint(path: Path, place: StoragePlace, copied: dict[str, bytes]) -> None:
     """Copy a checkpoint unless that was done; one that is deleted meanwhile is removed by the caller."""
     try:
-        manifest = (path / MANIFEST).read_bytes()
+        manifest = read_regular(path / MANIFEST)
     except FileNotFoundError:
         return
     if copied.get(path.name) == manifest:

@@ -13,6 +13,7 @@ from rlexp.checkpoint import list_checkpoints, publish_checkpoint, verify_checkp
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError
 from rlexp.json_file import sync
+from rlexp.regular_file import read_regular
 from rlexp.runs.run_record import RunRecord, TrialRecord
 from rlexp.runs.secrets import MASK, masked
 from rlexp.runs.storage.bounded import Progress, bounded
@@ -103,7 +104,7 @@ def _unmasked(run: Path, url: str) -> str:
     if MASK not in url:
         return url
     try:
-        text = (run / _RESOLVED_FILE).read_text(encoding="utf-8")
+        text = read_regular(run / _RESOLVED_FILE).decode()
     except (OSError, ValueError):
         text = ""
     for found in _STORAGE_LINE.findall(text):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
 from rlexp.errors import CheckpointError, ResourceError, RlexpError, UsageError
+from rlexp.regular_file import open_regular
 from rlexp.runs.secrets import masked
 from rlexp.runs.storage.bounded import Progress, bounded
 
@@ -72,7 +73,10 @@ class StoragePlace:
             self.files.delete_file(f"{self.root}/{MANIFEST}")
         self.files.create_dir(self.root, recursive=True)
         for path in sorted(checkpoint.iterdir(), key=lambda path: path.name == MANIFEST):
-            with path.open("rb") as source, self.files.open_output_stream(f"{self.root}/{path.name}") as target:
+            with (
+                open_regular(path, None) as source,
+                self.files.open_output_stream(f"{self.root}/{path.name}") as target,
+            ):
                 _copy(source.read, target.write, progress)
 
     def get(self, folder: Path, progress: Progress) -> None:

@@ -15,6 +15,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
 from rlexp.joined_actors.board_link import LEASE_SLACK_S, BoardLink
+from rlexp.regular_file import read_regular
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import EXPERIMENT_FILE, Status
 from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
@@ -131,7 +132,7 @@ def assigned_task(
     handed = handed_task(environment)
     if handed is None:
         return AssignedTask(board, task_id)
-    text = (directory.path / EXPERIMENT_FILE).read_text(encoding="utf-8")
+    text = read_regular(directory.path / EXPERIMENT_FILE).decode()
     return AssignedTask(board, handed.id, handed.member, handed.epoch, text)
 
 
