@@ -22,6 +22,7 @@ from rlexp.commands.boards import NONE
 from rlexp.commands.joined_processes import PARENT_VARIABLE
 from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
+from rlexp.regular_file import read_regular
 from rlexp.runs.directories import numbered
 from rlexp.runs.run_name import derived_name
 from rlexp.runs.run_record import EXPERIMENT_FILE, RUN_FILE, read_run_record
@@ -137,7 +138,7 @@ def _is_run_of(path: Path, task: Task, server: str) -> bool:
     if path.is_symlink():
         return False
     try:
-        begun = (path / EXPERIMENT_FILE).read_text(encoding="utf-8").splitlines()
+        begun = read_regular(path / EXPERIMENT_FILE).decode().splitlines()
         trials = read_run_record(path).trials
     except (ResumeError, OSError, ValueError):
         return False

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final
+
+from rlexp.regular_file import read_regular
 
 _TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 16 << 20
@@ -102,13 +103,8 @@ def _environment() -> dict[str, str]:
 
 
 def _text(path: Path) -> str | None:
-    """Return a small regular file as text, None where it is none: a pipe would keep its reader waiting."""
+    """Return a small regular file as text, None where it is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_regular(path, _MOST_BYTES).decode("utf-8", errors="replace")
     except (OSError, ValueError):
         return None
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
-            return None
-        return file.read(_MOST_BYTES).decode("utf-8", errors="replace")
