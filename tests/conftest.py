@@ -1,6 +1,7 @@
 """What tests share: one Ray and one Redis per session."""
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,12 @@ set_ray_environment(debug=False)
 settings.register_profile("make test", max_examples=40, deadline=None)  # the first one may import torch
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("make test")
+
+
+@pytest.fixture(autouse=True)
+def _state_of_this_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of one's own runs is not that of who runs the tests, nor of another test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / uuid4().hex))
 
 
 @pytest.fixture(scope="session")

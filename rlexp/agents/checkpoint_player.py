@@ -17,6 +17,8 @@ from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
+from rlexp.user_code.import_guard import hides_what_is_beside
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 DEFAULT_EPISODES = 20
 """Episodes of a checkpoint whose run does not evaluate itself."""
@@ -31,6 +33,8 @@ class EvaluationRequest:
     explore: bool | None = None
     timeout_s: float | None = None
     """Seconds that it may take; None: no limit."""
+    trusted: TrustedCode = NOTHING_ALLOWED
+    """The code that the caller allows; never as the checkpoint's own run says."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Evaluation:
     """95 % bootstrap interval of the mean return."""
 
 
+@hides_what_is_beside
 def evaluate_checkpoint(
     path: Path,
     request: EvaluationRequest,
@@ -59,7 +64,7 @@ def evaluate_checkpoint(
 
     Raises CheckpointError where ``path`` holds no good checkpoint, TrialError where no episode ends in time.
     """
-    loaded = LoadedCheckpoint.load(path, request.explore)
+    loaded = LoadedCheckpoint.load(path, request.explore, request.trusted)
     config = loaded.experiment.config
     num_episodes = request.num_episodes
     if num_episodes is None:
@@ -81,12 +86,13 @@ def evaluate_checkpoint(
     )
 
 
+@hides_what_is_beside
 def film_checkpoint(path: Path, request: EvaluationRequest) -> tuple[Iterator[Array], float]:
     """Return the pictures ``[H, W, 3]`` of an evaluation episode, taken while it is played, and how many make a second.
 
     Raises CheckpointError where ``path`` holds no good checkpoint, UsageError where its env cannot be filmed.
     """
-    loaded = LoadedCheckpoint.load(path, request.explore)
+    loaded = LoadedCheckpoint.load(path, request.explore, request.trusted)
     pictures, fps = _evaluator(loaded).film(loaded.seed("film", request.seed))
 
     def checked() -> Iterator[Array]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.config.rllib_compat.table import renamed_keys
 from rlexp.envs import EnvConfig, env_config_of, spaces_of
 from rlexp.errors import CheckpointError, NotFiniteError
 from rlexp.policy import Policy
-from rlexp.runs.trust import refuse_foreign, refuse_modules_within, run_of
+from rlexp.runs.trust import refuse_foreign, run_of
 from rlexp.seeding import derive_seed
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 WEIGHTS = "weights"
 """The group of a checkpoint's arrays that a policy acts with."""
@@ -53,24 +53,22 @@ class LoadedCheckpoint:
     env_config: EnvConfig
 
     @staticmethod
-    def load(path: Path, explore: bool | None = None, imports: Sequence[str] = ()) -> LoadedCheckpoint:
+    def load(path: Path, explore: bool | None = None, trusted: TrustedCode = NOTHING_ALLOWED) -> LoadedCheckpoint:
         """Read a checkpoint; ``explore`` replaces that of its ``evaluation_config``.
 
-        ``imports`` are modules that the caller wants to be imported beside those that it names.
+        ``trusted`` has the modules and classes that the caller names.
 
-        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it may be a stranger's, and
-        it or the caller names modules of the user's own: what these import is looked for in the folders that it names.
+        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it names code that this user
+        has neither trained with nor allowed.
         """
         checkpoint = read_checkpoint(path)
-        experiment, modules = _training_of(checkpoint, path)
+        experiment, named = _training_of(checkpoint, path)
         if explore is not None:
             experiment = _with_explore(experiment, explore)
-        modules = replace(modules, imports=tuple(dict.fromkeys((*modules.imports, *imports))))
-        named = (*modules.imports, *experiment.named_modules)
-        if named:  # who can write the names, or the folders that are searched, could make us import anything
+        modules = trusted.decided(named)
+        if modules.decided:  # who can write the names could choose others of this user's
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
-            refuse_modules_within(run_of(path), UserModules(named, modules.folders))
         return LoadedCheckpoint(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
 
     def seed(self, stream: str, given: int | None) -> int:
@@ -121,18 +119,18 @@ def _with_explore(experiment: Experiment, explore: bool) -> Experiment:
     return experiment.model_copy(update={"config": config.model_copy(update={"evaluation_config": evaluation})})
 
 
-def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, UserModules]:
-    """Return the experiment that a checkpoint is of, and the user's modules that it may import."""
+def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, Named]:
+    """Return the experiment that a checkpoint is of, and the code that it names."""
     strings = TypeAdapter(tuple[str, ...])
     try:
         imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
         folders = strings.validate_python(checkpoint.metadata.get("module_folders", ()))
-        modules = UserModules(imports, with_current_folder(folders))
         experiment = checkpoint.metadata["experiment"]
         if find_agent(experiment["run"]) is None:
             raise _of_unknown_agent(path, experiment["run"])
         current = _by_current_names(experiment)
-        return experiment_class(experiment["run"]).model_validate(current), modules
+        trained = experiment_class(experiment["run"]).model_validate(current)
+        return trained, Named(run_of(path), imports, folders, [trained])
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(f"checkpoint {path} does not say how it was trained: {error}") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.runs.checkpoints import find_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
+from rlexp.user_code.import_guard import hides_what_is_beside
+from rlexp.user_code.trusted_code import TrustedCode
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ class TrainedPolicy:
         return self._exploring[num_observations]
 
 
-def load_trained_policy(path: Path, explore: bool, seed: int | None, imports: Sequence[str]) -> TrainedPolicy:
+@hides_what_is_beside
+def load_trained_policy(path: Path, explore: bool, seed: int | None, trusted: TrustedCode) -> TrainedPolicy:
     """Return the policy of a checkpoint, or of the best one of a trial or run; see :func:`rlexp.load_policy`."""
-    loaded = LoadedCheckpoint.load(find_checkpoint(path), imports=imports)
+    loaded = LoadedCheckpoint.load(find_checkpoint(path, trusted), trusted=trusted)
     return TrainedPolicy(loaded, explore, loaded.seed("policy", seed))

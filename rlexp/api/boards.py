@@ -61,10 +61,10 @@ def submit(
     """
     import sys
 
-    from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.commands import from_python
     from rlexp.submission.submit import SubmitOptions
     from rlexp.submission.task_run import RunPlace
+    from rlexp.user_code.trusted_code import TrustedCode
 
     options = SubmitOptions(RunPlace(Path(out), name, overwrite, sys.argv), evaluate, wait)
     place = from_python.BoardChoice(board, insecure, token)

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 
 def load_policy(
-    path: str | Path, *, explore: bool = False, seed: int | None = None, imports: Sequence[str] = ()
+    path: str | Path,
+    *,
+    explore: bool = False,
+    seed: int | None = None,
+    imports: Sequence[str] = (),
+    allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
+    allow_storage: Sequence[str] = (),
 ) -> TrainedPolicy:
     """Return a trained policy, which acts on observations of its env.
 
@@ -22,18 +29,29 @@ def load_policy(
         path: a checkpoint, or a trial or run, of which it is the best checkpoint.
         explore: draw actions as evaluations do that explore; else they are greedy.
         seed: of these draws; None: that of the run, so that each load draws the same.
-        imports: modules that register its env, beside those that the run has imported.
+        imports: modules that register its env. Those that the run names are imported too if they are named here, or
+            are files that you have trained with; so are the classes that it names.
+        allow_env: envs of modules (``module:Class``) that the run may play.
+        allow_class: classes (``module:Class``) that its config may name: wrappers, torsos.
+        allow_storage: storages from which its checkpoints may be fetched, if you have not trained with them.
 
     Raises:
-        ResumeError: where there is no run, trial or checkpoint, or it names modules and may be a stranger's.
+        ResumeError: where there is no run, trial or checkpoint, or it names code that is not allowed.
         CheckpointError: where the checkpoint is damaged.
         UsageError: where its env cannot be made here.
 
     """
     from rlexp.agents.trained_policy import load_trained_policy
     from rlexp.api.started import texts
+    from rlexp.user_code.trusted_code import TrustedCode
 
-    return load_trained_policy(Path(path), explore, seed, texts("imports", imports))
+    trusted = TrustedCode.of(
+        texts("imports", imports),
+        texts("allow_env", allow_env),
+        texts("allow_class", allow_class),
+        texts("allow_storage", allow_storage),
+    )
+    return load_trained_policy(Path(path), explore, seed, trusted)
 
 
 def results(*paths: str | Path) -> Results:

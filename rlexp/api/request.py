@@ -33,6 +33,9 @@ class TrainingRequest:
     overwrite: bool = False
     seed: int | None = None
     imports: tuple[str, ...] = ()
+    allow_env: tuple[str, ...] = ()
+    allow_class: tuple[str, ...] = ()
+    allow_storage: tuple[str, ...] = ()
     allow_unknown: bool = False
     fit: bool = False
     allow_failures: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -42,10 +43,32 @@ def start_training(
     )
 
 
-def resume_training(path: Path, overrides: Sequence[str], address: str | None, quiet: bool, debug: bool) -> Run:
+@dataclass(frozen=True)
+class Allowed:
+    """What a program lets a run name, see :func:`rlexp.resume`."""
+
+    imports: Sequence[str]
+    env: Sequence[str]
+    classes: Sequence[str]
+    storage: Sequence[str]
+
+
+def resume_training(
+    path: Path, overrides: Sequence[str], allowed: Allowed, address: str | None, quiet: bool, debug: bool
+) -> Run:
     """See :func:`rlexp.resume`."""
-    words = texts("overrides", overrides)
-    request = TrainingRequest("resume", words, path=str(path), address=address, quiet=quiet, debug=debug)
+    request = TrainingRequest(
+        "resume",
+        texts("overrides", overrides),
+        path=str(path),
+        imports=texts("imports", allowed.imports),
+        allow_env=texts("allow_env", allowed.env),
+        allow_class=texts("allow_class", allowed.classes),
+        allow_storage=texts("allow_storage", allowed.storage),
+        address=address,
+        quiet=quiet,
+        debug=debug,
+    )
     return _finished(request)
 
 

@@ -169,6 +169,10 @@ def resume(
     path: str | Path,
     *,
     overrides: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
+    allow_storage: Sequence[str] = (),
     address: str | None = None,
     quiet: bool = False,
     debug: bool = False,
@@ -178,14 +182,20 @@ def resume(
     Args:
         path: the directory of the run.
         overrides: such as ``stop.timesteps_total=2e6``, which sets a later stop.
+        imports: modules that it may import, if you have not trained with them.
+        allow_env: envs of modules (``module:Class``) that it may play.
+        allow_class: classes (``module:Class``) that its config may name.
+        allow_storage: storages that it may use.
         address: of a Ray cluster, see :func:`rlexp.run`.
         quiet: print nothing.
         debug: also show what Ray prints.
 
     Raises:
-        ResumeError: where it is no run, is in use or damaged, or has nothing left to do.
+        ResumeError: where it is no run, is in use or damaged, has nothing left to do, or names code or a storage that
+            is not allowed.
 
     """
-    from rlexp.api.started import resume_training
+    from rlexp.api.started import Allowed, resume_training
 
-    return resume_training(Path(path), overrides, address, quiet, debug)
+    allowed = Allowed(imports, allow_env, allow_class, allow_storage)
+    return resume_training(Path(path), overrides, allowed, address, quiet, debug)

@@ -25,6 +25,7 @@ from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.errors import RlexpError
 from rlexp.sessions.choose import Joining, choose
 from rlexp.sessions.fork_server import prepared
+from rlexp.user_code.trusted_code import TrustedCode
 
 
 def main() -> None:
@@ -80,8 +81,9 @@ def _resume(request: TrainingRequest, joining: Joining) -> Trained:
     from rlexp.tuning.resume import resume_run
 
     path = Path(request.path)
+    trusted = TrustedCode.of(request.imports, request.allow_env, request.allow_class, request.allow_storage)
     with choose_display(sys.stdout, sys.stderr, os.environ, json=False, quiet=request.quiet) as display:
-        code = resume_run(path, request.overrides, display, request.debug, joining)
+        code = resume_run(path, request.overrides, display, request.debug, joining, trusted=trusted)
     return Trained(code, path)
 
 

@@ -9,7 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.commands.completion import complete_run
+from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, ImportsOfRun
 from rlexp.commands.output_options import AsJson, Debug
+from rlexp.commands.trust import trusted_code
 from rlexp.errors import UsageError
 from rlexp.terminal.exports import print_export
 
@@ -26,22 +28,28 @@ def export(
     ],
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write; needs rlexp[onnx].")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
+    imports: ImportsOfRun = None,
+    allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
+    allow_storage: AllowStorage = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Write the greedy policy of a checkpoint to an ONNX file.
 
     Of a run or a trial it is the best checkpoint. The observation filter is part of it, and its actions are what
-    the env takes. Before the file is written, it is compared with the checkpoint on 1000 observations.
+    the env takes. Before the file is written, it is compared with the checkpoint on 1000 observations. Modules and
+    classes that you have not trained with have to be allowed.
     """
     _require_extra()
     _check_target(onnx, overwrite)
     from rlexp.runs.checkpoints import find_checkpoint
 
-    checkpoint = find_checkpoint(path)
+    trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
+    checkpoint = find_checkpoint(path, trusted)
     from rlexp.agents.export.export import export_checkpoint
 
-    print_export(export_checkpoint(checkpoint, onnx), as_json)
+    print_export(export_checkpoint(checkpoint, onnx, trusted), as_json)
 
 
 def _require_extra() -> None:

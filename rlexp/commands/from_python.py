@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import typer
 
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.commands import joining
 from rlexp.commands.board_keys import take_token
 from rlexp.commands.boards import required_board
@@ -27,6 +26,7 @@ from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
 from rlexp.terminal.submissions import QuietTaskDisplay, TaskDisplay
 from rlexp.transport.board import TaskStatus
 from rlexp.transport.tokens import client_token
+from rlexp.user_code.trusted_code import TrustedCode
 
 _OF_SIGNALS: Final = 128
 """Exit codes above it are those of signals."""

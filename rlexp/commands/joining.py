@@ -152,10 +152,10 @@ def join(
     from rlexp.agents.board.joiner import Joiner, JoinOptions, Player, has_no_trainer
     from rlexp.agents.board.submitted_task import TrainerLimits
     from rlexp.agents.board.task_player import TaskPlayer
-    from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.commands.training_process import TaskTrainer, TrainingOptions
     from rlexp.terminal.boards import ActorDisplay
     from rlexp.transport.opening import open_board
+    from rlexp.user_code.trusted_code import TrustedCode
 
     member = _new_member(own_token)
     modules = UserModules(tuple(imports or ()), with_current_folder(()))

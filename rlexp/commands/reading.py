@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from rlexp.commands.completion import complete_run
+from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, ImportsOfRun
 from rlexp.commands.output_options import AsJson, Debug
+from rlexp.commands.trust import trusted_code
 from rlexp.errors import Notice
 from rlexp.run_results.axis import Axis
 from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
@@ -41,20 +43,25 @@ def evaluate(
     video: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Record a video of one more episode in DIR; needs rlexp[video].")
     ] = None,
+    imports: ImportsOfRun = None,
+    allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
+    allow_storage: AllowStorage = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Play episodes with a checkpoint and print their returns.
 
     Of a run or a trial it is the best checkpoint. The episodes are those of the run's own evaluation, as
-    evaluation_config says: greedy by default.
+    evaluation_config says: greedy by default. Modules and classes that you have not trained with have to be allowed.
     """
     from rlexp.runs.checkpoints import find_checkpoint
 
-    checkpoint = find_checkpoint(path)
+    trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
+    checkpoint = find_checkpoint(path, trusted)
     from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to
 
-    request = EvaluationRequest(episodes, seed, explore, timeout_s)
+    request = EvaluationRequest(episodes, seed, explore, timeout_s, trusted)
     film = None if video is None else film_checkpoint_to(video, checkpoint, request)
     with EvaluationProgress(sys.stderr) as progress:
         evaluation = evaluate_checkpoint(checkpoint, request, progress.report)

@@ -26,6 +26,7 @@ from rlexp.commands.options import (
     track_flags,
 )
 from rlexp.commands.output_options import AsJson, AsJsonLines, Debug, Quiet
+from rlexp.commands.trust import remember_ones_own
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
 from rlexp.machine import check_requirements
@@ -131,10 +132,10 @@ def submit(
             LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track)),
         )
     )
-    from rlexp.agents.board.trusted_code import TrustedCode
     from rlexp.submission.submit import SubmitOptions, Submitter
     from rlexp.submission.task_run import RunPlace
     from rlexp.terminal.submissions import choose_task_display
+    from rlexp.user_code.trusted_code import TrustedCode
 
     options = SubmitOptions(RunPlace(out, name, overwrite, sys.argv), evaluate, not no_wait, own_token)
     with choose_task_display(sys.stdout, sys.stderr, json=as_json, quiet=quiet) as display, DrainRequest() as request:
@@ -199,4 +200,5 @@ def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options
     plan = load_plan([file], overrides, seed, options)
     print_notices(plan)
     check_requirements(plan)
+    remember_ones_own(plan)
     return plan

@@ -18,11 +18,15 @@ from rlexp.commands.checking import check_files
 from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.options import (
     Address,
+    AllowClass,
+    AllowEnv,
+    AllowStorage,
     AllowUnknown,
     DryRun,
     Files,
     Fit,
     Imports,
+    ImportsOfRun,
     Mode,
     Name,
     NumSeeds,
@@ -43,6 +47,7 @@ from rlexp.commands.options import (
 )
 from rlexp.commands.output_options import AsJsonLines, Debug, Quiet
 from rlexp.commands.rllib_options import plan_of_text, refuse_beside_files
+from rlexp.commands.trust import remember_ones_own, trusted_code
 from rlexp.config.command_line import experiment_text
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
@@ -161,6 +166,10 @@ def resume(
     queue: QueueUrl = None,
     insecure: Insecure = False,
     track: Track = None,
+    imports: ImportsOfRun = None,
+    allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
+    allow_storage: AllowStorage = None,
     quiet: Quiet = False,
     as_json: AsJsonLines = False,
     debug: Debug = False,
@@ -168,13 +177,15 @@ def resume(
     """Resume a stopped or killed run or sweep.
 
     Each trial continues from its newest checkpoint. -o stop.timesteps_total=2e6 sets a later stop,
-    -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not.
+    -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not. Modules,
+    classes and storages that you have not trained with have to be allowed.
     """
     outlive_readers()
     joining = choose(address, os.environ, wait, working_dir)
     address_of_board = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, address_of_board is not None)
     changes = [*(f"{flag.key}={flag.text}" for flag in track_flags(track)), *(overrides or ())]
+    trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     from rlexp.display import choose_display
     from rlexp.tuning.resume import resume_run
 
@@ -182,7 +193,7 @@ def resume(
         prepared(joining, debug) as joining,
         choose_display(sys.stdout, sys.stderr, os.environ, json=as_json, quiet=quiet) as display,
     ):
-        code = resume_run(path, changes, display, debug, joining, address_of_board)
+        code = resume_run(path, changes, display, debug, joining, address_of_board, trusted)
     raise typer.Exit(code)
 
 
@@ -271,6 +282,10 @@ def train_plan(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -
         refuse_sweeps(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
+    from rlexp.tuning.board.handed_task import handed_task
+
+    if handed_task() is None:  # else the file is a stranger's
+        remember_ones_own(plan)
     if flags.joining.address is None:
         # Again in rlexp.tuning, but only after what is slow to import.
         check_fits(plan.everything, Cluster.of(this_machine()))

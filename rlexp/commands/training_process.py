@@ -17,7 +17,6 @@ from typing import Final
 
 from rlexp.agents.board.joiner import ShouldStop
 from rlexp.agents.board.submitted_task import FILE_NAME, TrainerLimits, training_obstacle
-from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.commands.boards import NONE
 from rlexp.commands.joined_processes import PARENT_VARIABLE
 from rlexp.errors import ResumeError, TrialError, UsageError
@@ -30,6 +29,7 @@ from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, Lead, Task
 from rlexp.transport.board_errors import BoardError, BoardLostError
 from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask
+from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 TASKS_FOLDER: Final = "tasks"
 """Of the runs of tasks in OUT, apart from the runs of the user."""
@@ -108,9 +108,11 @@ class TaskTrainer:
         # The file is a stranger's: it does not decide what this machine's accounts send.
         common = ["--board", str(shown), "--queue", str(shown.queue or NONE), "--track", "none", *options.words]
         rlexp = [sys.executable, "-m", "rlexp"]
-        if folder.exists():
-            return [*rlexp, "resume", str(folder), *common]
         imports = [word for module in self._trusted.modules.imports for word in ("--import", module)]
+        if folder.exists():  # what it names was allowed to this command, and is not remembered
+            envs = [word for env in sorted(self._trusted.envs) for word in ("--allow-env", env)]
+            classes = [word for name in sorted(self._trusted.classes) for word in ("--allow-class", name)]
+            return [*rlexp, "resume", str(folder), *imports, *envs, *classes, *common]
         return [*rlexp, "run", str(file), "--out", str(folder.parent), "--name", folder.name, *imports, *common]
 
     def _train(self, lead: Lead, command: Sequence[str], should_stop: ShouldStop) -> tuple[int, bool]:

@@ -5,19 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib.util
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from difflib import get_close_matches
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, package_of, several_agents
@@ -26,13 +16,7 @@ from rlexp.config.keys.user_modules import UserModules, modules_of
 from rlexp.config.plan import Plan
 from rlexp.errors import ConfigError, Problem
 from rlexp.user_code.classes import WHERE_MODULES_ARE
-
-LOADERS = (
-    (ExtensionFileLoader, EXTENSION_SUFFIXES),
-    (SourceFileLoader, SOURCE_SUFFIXES),
-    (SourcelessFileLoader, BYTECODE_SUFFIXES),
-)
-"""What Python itself makes modules of, in its order."""
+from rlexp.user_code.finding import find_module
 
 
 def check_requirements(plan: Plan) -> None:
@@ -94,41 +78,6 @@ def _faults_of_class(name: str, modules: UserModules, base: str) -> Iterator[tup
         yield _missing(module)
     else:
         yield from _class_faults(class_name, found, base)
-
-
-def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Return where a module lies, in Python's search path or in ``folders``, without importing it or its packages."""
-    first, *others = name.split(".")
-    found = _find_top_level(first, folders)
-    for count in range(1, len(others) + 1):
-        if found is None or found.submodule_search_locations is None:
-            return None
-        found = _find_in(list(found.submodule_search_locations), ".".join((first, *others[:count])))
-    return found
-
-
-def _find_top_level(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    if not name.isidentifier():
-        return None
-    loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__spec__ is not None:
-        return loaded.__spec__
-    return importlib.util.find_spec(name) or _find_in(folders, name)
-
-
-def _find_in(folders: Sequence[str], name: str) -> ModuleSpec | None:
-    """Return the module or package, with or without an ``__init__``, of the last part of ``name`` in ``folders``."""
-    portions: list[str] = []
-    for folder in folders:
-        found = FileFinder(folder, *LOADERS).find_spec(name)
-        if found is not None and found.loader is not None:
-            return found
-        portions += (found.submodule_search_locations or ()) if found is not None else ()
-    if not portions:
-        return None
-    package = ModuleSpec(name, None, is_package=True)
-    package.submodule_search_locations = portions
-    return package
 
 
 def _class_faults(name: str, module: ModuleSpec, base: str) -> Iterator[tuple[str, str | None]]:

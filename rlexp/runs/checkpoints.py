@@ -12,19 +12,20 @@ from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import RUN_FILE, SEE_LS, RunRecord, TrialRecord, hint_to_runs, is_in_run, read_run_record
-from rlexp.runs.storage import fetched_checkpoint
+from rlexp.runs.storage import fetched_checkpoint, unmasked
 from rlexp.runs.trust import refuse_foreign
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 LOWER_IS_BETTER = "min-"
 
 
-def find_checkpoint(path: Path) -> Path:
+def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
     """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
 
     The best checkpoint is the one with the highest mean reward in its evaluation, or where none was evaluated, in the
     training before it; where that was removed, the newest one of that trial. Where a trial has none any more, they come
-    from its storage. Raises CheckpointError where there is none, ResumeError where ``path`` is nothing of ours,
-    ResourceError where a storage does not answer.
+    from its storage, if it is this user's or in ``trusted``. Raises CheckpointError where there is none, ResumeError
+    where ``path`` is nothing of ours, ResourceError where a storage does not answer.
     """
     try:
         if (path / MANIFEST).is_file():
@@ -33,12 +34,12 @@ def find_checkpoint(path: Path) -> Path:
         raise ResumeError(f"{path} cannot be read: {error.strerror}") from error
     if (path / RUN_FILE).is_file():
         record = read_run_record(path)
-        return _best(path, record, record.trials)
+        return _best(path, record, record.trials, trusted)
     if (path.parent / RUN_FILE).is_file():
         record = read_run_record(path.parent)
         trials = [trial for trial in record.trials if trial.directory == path.name]
         if trials:
-            return _best(path.parent, record, trials)
+            return _best(path.parent, record, trials, trusted)
     if not path.exists():
         raise ResumeError(f"path {path} does not exist", SEE_LS)
     raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", hint_to_runs(path))
@@ -50,14 +51,14 @@ def starting_point(trial: Trial) -> Path | None:
     return None if restore is None else find_checkpoint(Path(restore).expanduser().resolve())
 
 
-def _best(run: Path, record: RunRecord, trials: list[TrialRecord]) -> Path:
+def _best(run: Path, record: RunRecord, trials: list[TrialRecord], trusted: TrustedCode) -> Path:
     for trial in trials:
         _refuse_elsewhere(run, trial)
     known = [trial for trial in trials if trial.best_checkpoint is not None]
     for trial in sorted(known, key=lambda trial: trial.rank_of_checkpoint, reverse=True):
         best = run / str(trial.best_checkpoint)
         found = best if best.is_dir() else newest_checkpoint(run / trial.directory)  # keep_checkpoints_num removes some
-        found = found or _from_storage(run, record, trial)
+        found = found or _from_storage(run, record, trial, trusted)
         if found is not None:
             return found
     for trial in trials:  # a run that was killed may have one that run.json does not know
@@ -69,11 +70,12 @@ def _best(run: Path, record: RunRecord, trials: list[TrialRecord]) -> Path:
     )
 
 
-def _from_storage(run: Path, record: RunRecord, trial: TrialRecord) -> Path | None:
+def _from_storage(run: Path, record: RunRecord, trial: TrialRecord, trusted: TrustedCode) -> Path | None:
     """Return the best checkpoint of a trial, or its newest, from its storage, None where that has none."""
     if trial.storage is None:
         return None
     refuse_foreign(run / RUN_FILE)  # it says which server is asked
+    trusted.check_storage(unmasked(run, trial.storage), run)
     best = Path(str(trial.best_checkpoint)).name
     return fetched_checkpoint(run, record, trial, best) or fetched_checkpoint(run, record, trial, None)
 

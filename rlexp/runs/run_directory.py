@@ -9,6 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,7 +17,7 @@ from typing import Any, Final, Self
 from rlexp.checkpoint import list_checkpoints
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules, with_current_folder
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.json_file import replace_json, replace_text, sync
@@ -40,6 +41,8 @@ from rlexp.runs.run_record import (
 )
 from rlexp.runs.secrets import has_secrets, masked, masked_command
 from rlexp.runs.storage import CheckpointCopies, folder_of
+from rlexp.user_code.memory import addresses_of
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 _OWNER_ONLY: Final = 0o700
 RESULT_DELAY_S: Final = 5.0
@@ -282,11 +285,24 @@ def _read_missed(folder: Path, record: TrialRecord) -> None:
         record.add_checkpoint(path, rows.get(iteration_of(path), {}))
 
 
-def load_recorded_plan(path: Path, record: RunRecord, overrides: Sequence[str]) -> Plan:
-    """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError."""
-    folders = with_current_folder(record.module_folders)
-    options = LoadOptions(imports=tuple(record.imports), module_folders=folders)
-    return load_plan([path / RESOLVED_FILE], overrides, options=options)
+def load_recorded_plan(
+    path: Path, record: RunRecord, overrides: Sequence[str], trusted: TrustedCode = NOTHING_ALLOWED
+) -> Plan:
+    """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError.
+
+    Its modules are those that may be imported. Raises ResumeError where it names code or a storage that this user has
+    neither trained with nor allowed.
+    """
+    options = LoadOptions(imports=(*record.imports, *trusted.modules.imports), module_folders=())
+    plan = load_plan([path / RESOLVED_FILE], overrides, options=options)
+    experiments = [trial.experiment for trial in plan.everything]
+    experiments += [variant for sweep in plan.sweeps for variant in sweep.variants]
+    named = Named(path, record.imports, record.module_folders, experiments)
+    given = {text.partition("=")[2].strip() for text in overrides}
+    for url in addresses_of(plan):
+        if url not in given:
+            trusted.check_storage(url, path)
+    return replace(plan, modules=trusted.decided(named))
 
 
 def trial_parameters(trial: Trial) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from rlexp.config.keys.env_ids import package_of
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import UsageError
-from rlexp.machine.requirements import find_module
 from rlexp.sessions.ray_environment import environment_of_workers
+from rlexp.user_code.finding import find_module
 
 MOST_BYTES: Final = 100_000_000
 """Of what is sent, which the cluster's head keeps in memory."""

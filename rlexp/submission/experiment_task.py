@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
@@ -18,6 +17,7 @@ from rlexp.config.space.grid import TRACK
 from rlexp.errors import ConfigError, TrialError, UsageError
 from rlexp.runs.secrets import masked
 from rlexp.transport.board import Task
+from rlexp.user_code.trusted_code import TrustedCode
 
 _WITHOUT: Final = "train it with rlexp run"
 _ON_THIS_MACHINE: Final = {

@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.agents.board.weights_player import WeightsPlayer
 from rlexp.config.load import Plan
 from rlexp.joined_actors.weights_feed import WeightsFeed
@@ -23,6 +22,7 @@ from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.credentials import ActorKeys
 from rlexp.transport.opening import open_board
 from rlexp.transport.tokens import JoinToken, actor_keys
+from rlexp.user_code.trusted_code import TrustedCode
 
 ShouldStop = Callable[[], bool]
 

@@ -50,7 +50,7 @@ LARGE_IMAGE: Final = 128
 
 def try_experiments(request: Message, send: Send) -> None:
     """Try the env of every experiment of a ``request``, each once, and whether replay fits into memory."""
-    modules = UserModules(**{name: tuple(value) for name, value in request["modules"].items()})
+    modules = UserModules.of(request["modules"])
     machine = Machine(**request["machine"])
     sizes: list[tuple[EnvConfig, int]] = []
     faulty: list[EnvConfig] = []

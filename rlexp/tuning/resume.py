@@ -28,7 +28,7 @@ from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
 from rlexp.runs.run_record import PARAMETERS_FILE, RESOLVED_FILE, RUN_FILE, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
 from rlexp.runs.storage import fetch_missing
-from rlexp.runs.trust import refuse_own_modules, refuse_untrusted
+from rlexp.runs.trust import refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
 from rlexp.search.ranking import SWEEP_FILE
@@ -47,6 +47,7 @@ from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session
 from rlexp.tuning.settling import settle
 from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep import capacity, confirmed_search
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 
 def resume_run(
@@ -56,23 +57,24 @@ def resume_run(
     debug: bool,
     joining: Joining = OWN,
     board: BoardAddress | None = None,
+    trusted: TrustedCode = NOTHING_ALLOWED,
 ) -> int:
     """Continue the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
 
     ``overrides`` (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial continues from its
     newest good checkpoint. Raises ResumeError, with nothing changed, where ``path`` is not a run of rlexp, is damaged
-    or in use, or where other keys than those differ from the checkpoints.
+    or in use, where other keys than those differ from the checkpoints, or where it names code or a storage that is
+    not this user's and is not in ``trusted``.
     """
     record = read_run_record(path)
     refuse_untrusted(path, record)
     if is_sweep(path):
         refuse_board_of_sweeps(board)
-        return resume_sweep(path, record, overrides, display, debug, joining)
+        return resume_sweep(path, record, overrides, display, debug, joining, trusted)
     refuse_changes_of(overrides, {"seed"}.union(*(trial.varied for trial in record.trials)), path)
-    plan = load_recorded_plan(path, record, overrides)
+    plan = load_recorded_plan(path, record, overrides, trusted)
     if plan.sweeps:  # its journal and sweep.json were lost
-        return resume_sweep(path, record, overrides, display, debug, joining)
-    refuse_own_modules(path, plan.trials, plan.modules.folders)
+        return resume_sweep(path, record, overrides, display, debug, joining, trusted)
     trials, ended = _unfinished_and_ended(path, plan, record)
     if not trials and not ended:
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
@@ -156,7 +158,13 @@ def is_sweep(path: Path) -> bool:
 
 
 def resume_sweep(
-    path: Path, record: RunRecord, overrides: Sequence[str], display: Display, debug: bool, joining: Joining = OWN
+    path: Path,
+    record: RunRecord,
+    overrides: Sequence[str],
+    display: Display,
+    debug: bool,
+    joining: Joining = OWN,
+    trusted: TrustedCode = NOTHING_ALLOWED,
 ) -> int:
     """Continue the sweep at ``path``; return the exit code, as the sweep itself does.
 
@@ -165,9 +173,8 @@ def resume_sweep(
     """
     heading = read_heading(path)
     _refuse_other_space(overrides, heading)
-    plan = load_recorded_plan(path, record, overrides)
+    plan = load_recorded_plan(path, record, overrides, trusted)
     sweep = same_sweep(plan, heading, path)
-    refuse_own_modules(path, plan.everything, plan.modules.folders)
     require_searcher(sweep, Path(heading.folder))
     options = _options(path, debug, joining)
     cluster = cluster_for(plan, plan.everything, display, options)

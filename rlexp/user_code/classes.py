@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.errors import UsageError
+from rlexp.errors import ResumeError, UsageError
 
 WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
 
@@ -22,8 +22,12 @@ def prepare_imports(named: Iterable[str], modules: UserModules) -> None:
     Folders come last in Python's search path, and only where a module is named: a file there can neither take the
     place of an installed module nor be imported by accident.
     """
+    named = list(named)
     if not modules.imports and not any(named):
         return
+    for name in named:
+        if modules.decided is not None and name not in modules.decided:
+            raise ResumeError(f"the module {name} is not imported: nobody has allowed it", "see --allow-class")
     sys.path += [folder for folder in modules.folders if folder not in sys.path]
     for name in modules.imports:
         try:

@@ -14,7 +14,6 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.board.task_description import actor_settings, read_description
 from rlexp.agents.board.task_player import TaskPlayer
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.errors import TrialError
 from rlexp.joined_actors import joined_actor
@@ -33,6 +32,7 @@ from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import SharedKeys, TrainerKeys
 from rlexp.transport.envelope import Header, read_message
 from rlexp.transport.tokens import JoinToken, MasterKey
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.behaviour.learning_agents import ONE_SHARD, STEPS, TINY, CountingPool
 
 TASK = "task-1"

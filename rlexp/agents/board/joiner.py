@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from zlib import crc32
 
-from rlexp.agents.board.trusted_code import Obstacle
 from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
+from rlexp.user_code.trusted_code import Obstacle
 
 LOOK_S: Final = 2.0
 """Seconds between two looks for a free seat."""

@@ -16,7 +16,6 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs import env_config_of, spaces_of
@@ -26,6 +25,7 @@ from rlexp.machine.cluster_shortfalls import cluster_shortfalls
 from rlexp.machine.replay_memory import bytes_per_transition
 from rlexp.machine.shortfalls import gib, shortfalls
 from rlexp.transport.board import Task
+from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 FILE_NAME: Final = "submitted.yaml"
 _LONGEST_MESSAGE: Final = 300

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final, Protocol
 
 from rlexp.agents.board.task_description import SeatSpecs, actor_settings, read_description
-from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError
 from rlexp.joined_actors.joined_actor import ActorFigures, JoinedActor
@@ -18,6 +17,7 @@ from rlexp.transport.board import Board, Seat, Task
 from rlexp.transport.board_errors import BannedError
 from rlexp.transport.credentials import ActorKeys, accepts_task, task_signature
 from rlexp.transport.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
+from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 _HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
 _QUEUE_NAMES: Final = {

@@ -15,6 +15,8 @@ from rlexp.agents.export.verification import Verification, Verifier, refuse_unpl
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.json_file import replace_bytes
 from rlexp.runs.trust import run_of
+from rlexp.user_code.import_guard import hides_what_is_beside
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 NUM_OBSERVATIONS: Final = 1000
 """On which a model is compared with its checkpoint, half of them from episodes."""
@@ -33,13 +35,14 @@ class Export:
     verification: Verification
 
 
-def export_checkpoint(checkpoint: Path, file: Path) -> Export:
+@hides_what_is_beside
+def export_checkpoint(checkpoint: Path, file: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Export:
     """Write the greedy policy of ``checkpoint`` to ``file`` as an ONNX model; one that is there is replaced.
 
     Raises CheckpointError where there is no good checkpoint, UsageError where its env cannot be made, ExportError where
     the model does not compute what the checkpoint plays. Then nothing was written.
     """
-    loaded = LoadedCheckpoint.load(checkpoint)
+    loaded = LoadedCheckpoint.load(checkpoint, trusted=trusted)
     with loaded.errors_of_weights():
         policy = GreedyPolicy.of(loaded)
         metadata = _metadata(loaded, policy)

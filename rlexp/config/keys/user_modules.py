@@ -16,6 +16,16 @@ class UserModules:
     """Modules that register envs (``--import``)."""
     folders: tuple[str, ...] = ()
     """Folders, absolute, in which these and the modules of env classes are looked for after all installed ones."""
+    decided: tuple[str, ...] | None = None
+    """The only modules that may be imported by name; None: any, since it is an experiment of the user's own.
+
+    Others have been refused before: this is a second lock, also in processes that were handed a part of a run.
+    """
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> UserModules:
+        """Return the modules whose fields went through JSON."""
+        return UserModules(**{name: None if value is None else tuple(value) for name, value in content.items()})
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ the directory has none any more. A copy counts once it has its manifest, which i
 """
 
 from rlexp.runs.storage.copies import CheckpointCopies
-from rlexp.runs.storage.fetching import fetch_missing, fetched_checkpoint, folder_of
+from rlexp.runs.storage.fetching import fetch_missing, fetched_checkpoint, folder_of, unmasked
 from rlexp.runs.storage.place import check_storage
 
-__all__ = ["CheckpointCopies", "check_storage", "fetch_missing", "fetched_checkpoint", "folder_of"]
+__all__ = ["CheckpointCopies", "check_storage", "fetch_missing", "fetched_checkpoint", "folder_of", "unmasked"]

@@ -52,7 +52,7 @@ def fetched_checkpoint(run: Path, record: RunRecord, trial: TrialRecord, name: s
     """
     if trial.storage is None or not (run / trial.directory).is_dir():
         return None
-    return _fetch(run / trial.directory, _unmasked(run, trial.storage), folder_of(record), name)
+    return _fetch(run / trial.directory, unmasked(run, trial.storage), folder_of(record), name)
 
 
 def _fetch(directory: Path, url: str, folder: str, name: str | None) -> Path | None:
@@ -99,7 +99,7 @@ def _fetched(place: StoragePlace, target: Path, progress: Progress) -> Path:
     return target
 
 
-def _unmasked(run: Path, url: str) -> str:
+def unmasked(run: Path, url: str) -> str:
     """Return the URL with the secrets that only ``resolved.yaml`` has; raises CheckpointError where they are gone."""
     if MASK not in url:
         return url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
-from rlexp.errors import CheckpointError, ResourceError, RlexpError, UsageError
+from rlexp.errors import CheckpointError, ResourceError, ResumeError, RlexpError, UsageError
 from rlexp.regular_file import open_regular
 from rlexp.runs.secrets import masked
 from rlexp.runs.storage.bounded import Progress, bounded
@@ -19,6 +20,9 @@ PIECE_BYTES: Final = 16 << 20
 """Of a file that is copied: what is in memory at a time."""
 CHECK_TIMEOUT_S: Final = 15.0
 """How long a server may take for each step of the check before a run."""
+_LEADS_OUT: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]|%(2e|2f|5c|[01][0-9a-f]|7f)", re.IGNORECASE)
+"""A separator or control character, also as in URLs."""
+_WHOSE_NAME: Final = "it is the name of a run or trial in run.json: restore that file from a copy"
 _EXAMPLES: Final = "write it as s3://bucket/folder, gs://bucket/folder or file:///folder"
 
 
@@ -49,7 +53,10 @@ class StoragePlace:
         return cls(shown, files, root.rstrip("/"))
 
     def below(self, *names: str) -> StoragePlace:
-        """Return a folder in it."""
+        """Return a folder in it; raises ResumeError for a name that would lead out of it."""
+        for name in names:
+            if name in ("", ".", "..") or _LEADS_OUT.search(name):
+                raise ResumeError(f"{name!r} is no name of a folder in the storage {self.shown}", _WHOSE_NAME)
         return StoragePlace(self.shown, self.files, "/".join((self.root, *names)))
 
     def names(self) -> list[str]:

@@ -11,7 +11,6 @@ import pytest
 
 from rlexp.agents.board.joinable import joinable_trial
 from rlexp.agents.board.submitted_task import TrainerLimits, training_obstacle
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class, policies_of
 from rlexp.commands import completion
@@ -27,6 +26,7 @@ from rlexp.submission.experiment_task import task_on_board
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
 from rlexp.transport.board import Task
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.agent_packages import AGENT, ENTRY, KEYS, install_agent
 
 Install = Callable[..., None]

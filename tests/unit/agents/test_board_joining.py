@@ -9,7 +9,6 @@ import pytest
 
 from rlexp.agents.board import joiner as joining
 from rlexp.agents.board.joiner import Joiner, JoinOptions, has_no_trainer
-from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.user_modules import UserModules, UserPart
 from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
@@ -17,6 +16,7 @@ from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 LEASE_S = 1000.0
 

@@ -10,11 +10,11 @@ import pytest
 
 from rlexp.agents.board import submitted_task
 from rlexp.agents.board.submitted_task import TrainerLimits, training_obstacle
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.machine import this_machine
 from rlexp.transport.board import Task
+from rlexp.user_code.trusted_code import TrustedCode
 
 ALL = TrainerLimits()
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from rlexp.agents.board.submitted_task import TrainerLimits
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.commands import training_process
 from rlexp.commands.training_process import TaskTrainer, TrainingOptions
 from rlexp.config.keys.user_modules import UserModules
@@ -24,6 +23,7 @@ from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Task, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask, handed_task
+from rlexp.user_code.trusted_code import TrustedCode
 
 TASK = Task("t1", "small", 1, file="small:\n  env: CartPole-v1\n")
 ADDRESS = BoardAddress("redis", "127.0.0.1", 6379, password="geheim")

@@ -9,13 +9,13 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys import entry_points
 from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import EnvConfig, make_env, make_vector_env, registry
 from rlexp.errors import UsageError
 from rlexp.terminal.explanations import print_explanation
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.envs import CountingEnv
 
 CODE = """

@@ -14,7 +14,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError
 from rlexp.machine import check_requirements
-from rlexp.machine.requirements import find_module
+from rlexp.user_code.finding import find_module
 
 MODULE = """
 import gymnasium

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.errors import TrialError, UsageError
 from rlexp.submission.experiment_task import described, task_on_board
 from rlexp.transport.board import Task
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.submitted_tasks import EXPERIMENT, submitted_task
 
 NOBODY = TrustedCode()

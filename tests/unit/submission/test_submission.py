@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import never
 from rlexp.runs.run_record import Status, read_run_record
@@ -29,6 +28,7 @@ from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys, signed_task
 from rlexp.transport.opening import open_board
 from rlexp.transport.tokens import MasterKey
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
 
 MASTER = MasterKey(b"m" * 32)

@@ -1,0 +1,135 @@
+"""Where the user's modules lie, and what their files contain; nothing is imported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from pathlib import Path
+from typing import Final
+
+from rlexp.user_code.raised import NOT_THE_USERS
+
+LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
+"""What Python itself makes modules of, in its order."""
+_PIECE: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """What is run where a module is imported."""
+
+    module: str
+    file: str
+    """The real path of its file, or of the archive that has it."""
+    folder: str
+    """In which its outermost package is looked for."""
+    sha256: str
+    """Of its file and those of the packages around it."""
+
+    def is_within(self, places: Sequence[Path]) -> bool:
+        """Return whether it lies in one of ``places``, which are real paths."""
+        return any(Path(self.file).is_relative_to(place) for place in places)
+
+
+def module_file(name: str, folders: Sequence[str]) -> ModuleFile | None:
+    """Return what importing ``name`` would run, from Python's search path or ``folders``; None where there is none."""
+    parts = name.split(".")
+    specs = [find_module(".".join(parts[:count]), folders) for count in range(1, len(parts) + 1)]
+    files = [_file_of(spec) for spec in specs if spec is not None]
+    if None in specs or not specs or files[-1] is None:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        if file is not None and not _add(file, digest):
+            return None
+    return ModuleFile(name, str(files[-1]), _folder_of(specs[0]), digest.hexdigest())
+
+
+def is_installed_file(path: str) -> bool:
+    """Return whether a file is of Python, an installed package or rlexp itself."""
+    return os.path.realpath(path).startswith(NOT_THE_USERS)
+
+
+def _file_of(spec: ModuleSpec) -> Path | None:
+    """Return the file of a module, or the archive around it; None for one without: a mere folder, or built in."""
+    if spec.origin is None or not spec.has_location:
+        return None
+    path = Path(spec.origin).resolve()
+    return next((each for each in (path, *path.parents) if each.exists()), path)
+
+
+def _folder_of(spec: ModuleSpec | None) -> str:
+    """Return the folder that Python searches for a module that is in no package."""
+    places = [] if spec is None else list(spec.submodule_search_locations or filter(None, [spec.origin]))
+    return str(Path(places[0]).resolve().parent) if places else ""
+
+
+def _add(path: Path, digest: hashlib._Hash) -> bool:
+    """Add the bytes of a regular file to ``digest``; return False where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return True
+
+
+def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """Return where a module lies, in Python's search path or in ``folders``, without importing it or its packages."""
+    first, *others = name.split(".")
+    found = _find_top_level(first, folders)
+    for count in range(1, len(others) + 1):
+        if found is None or found.submodule_search_locations is None:
+            return None
+        found = _find_in(list(found.submodule_search_locations), ".".join((first, *others[:count])))
+    return found
+
+
+def _find_top_level(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    if not name.isidentifier():
+        return None
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__spec__ is not None:
+        return loaded.__spec__
+    try:
+        return importlib.util.find_spec(name) or _find_in(folders, name)
+    except ValueError:  # __main__ of a program that is no file
+        return None
+
+
+def _find_in(folders: Sequence[str], name: str) -> ModuleSpec | None:
+    """Return the module or package, with or without an ``__init__``, of the last part of ``name`` in ``folders``."""
+    portions: list[str] = []
+    for folder in folders:
+        found = FileFinder(folder, *LOADERS).find_spec(name)
+        if found is not None and found.loader is not None:
+            return found
+        portions += (found.submodule_search_locations or ()) if found is not None else ()
+    if not portions:
+        return None
+    package = ModuleSpec(name, None, is_package=True)
+    package.submodule_search_locations = portions
+    return package

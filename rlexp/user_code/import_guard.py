@@ -1,0 +1,110 @@
+"""Keeps Python from importing files of runs, and installed packages from importing files beside them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from rlexp.user_code.finding import is_installed_file
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+_OF_IMPORTS: Final = ("<frozen importlib", os.path.dirname(importlib.__file__) + os.sep)
+
+
+class ImportGuard:
+    """A finder in front of Python's own for files, which hides some of what that finds."""
+
+    def __init__(self) -> None:
+        self._runs: set[Path] = set()
+        self._beside: list[Path] = []
+        self._allowed: set[Path] = set()
+
+    def refuse(self, run: Path) -> None:
+        """Hide everything in a run or checkpoint from now on: it has no modules."""
+        self._runs.add(run.resolve())
+        self._install()
+
+    def _install(self) -> None:
+        if self not in sys.meta_path:
+            places = [number for number, finder in enumerate(sys.meta_path) if finder is PathFinder]
+            sys.meta_path.insert(places[0] if places else 0, self)
+
+    def allow(self, folders: Sequence[str]) -> None:
+        """Let packages find modules in folders of the user's, while a run beside them is read."""
+        self._allowed |= {Path(folder).resolve() for folder in folders}
+
+    @contextmanager
+    def reading(self, run: Path) -> Iterator[None]:
+        """Hide what is beside ``run`` and in the current folder from installed packages in the body.
+
+        They try to import what may be there: extras of theirs that are not installed.
+        """
+        places = [run.resolve(), run.resolve().parent, run.resolve().parent.parent, Path.cwd().resolve()]
+        self._beside += places
+        self._install()
+        try:
+            yield
+        finally:
+            del self._beside[-len(places) :]
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what Python's own finder finds; raises ModuleNotFoundError where that is hidden."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and any(map(self._is_hidden, _places(spec))):
+            raise ModuleNotFoundError(f"No module named {name!r}: {next(_places(spec))} is not imported", name=name)
+        return spec
+
+    def invalidate_caches(self) -> None:
+        """Do nothing: it keeps none."""
+
+    def _is_hidden(self, place: str) -> bool:
+        path = Path(os.path.realpath(place))
+        if any(path.is_relative_to(run) for run in self._runs):
+            return True
+        if not any(path.is_relative_to(folder) for folder in self._beside) or is_installed_file(place):
+            return False
+        return not any(path.is_relative_to(folder) for folder in self._allowed) and _importer_is_installed()
+
+
+GUARD: Final = ImportGuard()
+"""Of this process."""
+
+
+def hides_what_is_beside(read: Callable[Concatenate[Path, P], Result]) -> Callable[Concatenate[Path, P], Result]:
+    """Decorate a function whose first argument is a run or checkpoint; see ``ImportGuard.reading``."""
+
+    @wraps(read)
+    def guarded(path: Path, *args: P.args, **kwargs: P.kwargs) -> Result:
+        with GUARD.reading(path):
+            return read(path, *args, **kwargs)
+
+    return guarded
+
+
+def _places(spec: ModuleSpec) -> Iterator[str]:
+    if spec.has_location and spec.origin is not None:
+        yield spec.origin
+    yield from spec.submodule_search_locations or ()
+
+
+def _importer_is_installed() -> bool:
+    """Return whether the code that imports is an installed package's; what rlexp imports has been decided before."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and not name.startswith(_OF_IMPORTS):
+            return name.startswith("<frozen") or is_installed_file(name)
+        frame = frame.f_back
+    return False

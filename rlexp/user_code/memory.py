@@ -1,0 +1,176 @@
+"""What this user has trained with: files of modules and addresses, remembered outside of any run.
+
+A run that is evaluated or resumed later only names them, and it may be a stranger's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.config.plan import Plan
+from rlexp.errors import Notice
+from rlexp.json_file import parse_json, replace_json
+from rlexp.user_code.finding import ModuleFile, module_file
+
+FILE_NAME: Final = "trusted.json"
+_FORMAT: Final = 1
+_MOST_BYTES: Final = 8 << 20
+_MOST: Final = 5000
+"""Entries of each kind that are kept: the newest."""
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_LOCK_TIMEOUT_S: Final = 3.0
+_LOCK_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A part that this user has trained with."""
+
+    name: str
+    """As an experiment names it: ``my_env``, ``my_env:MyEnv``."""
+    module: ModuleFile
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered, the newest last."""
+
+    parts: tuple[Remembered, ...] = ()
+    addresses: tuple[str, ...] = ()
+    """Digests of the URLs of storages, which may have passwords."""
+
+    @staticmethod
+    def read() -> Memory:
+        """Return what is remembered; nothing where there is no file, or somebody else may have written it."""
+        folder = state_folder()
+        try:
+            return NOTHING if folder is None else _parsed(_private_text(folder / FILE_NAME))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return NOTHING
+
+    def knows_address(self, url: str) -> bool:
+        """Return whether this user has trained with a storage."""
+        return _digest(url) in self.addresses
+
+    def find(self, name: str, folders: Iterable[str]) -> Iterator[ModuleFile]:
+        """Yield the files that are remembered for a name, those in ``folders`` first, then the newest."""
+        order = [os.path.realpath(folder) for folder in folders]
+        known = [part.module for part in reversed(self.parts) if part.name == name]
+        yield from sorted(known, key=lambda each: order.index(each.folder) if each.folder in order else len(order))
+
+
+NOTHING: Final = Memory()
+
+
+def state_folder() -> Path | None:
+    """Return where files of this user's are that are no configuration; None where there is no home."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(given):
+        return Path(given, "rlexp")
+    home = os.path.expanduser("~")
+    return Path(home, ".local", "state", "rlexp") if os.path.isabs(home) else None
+
+
+def remember_plan(plan: Plan) -> Notice | None:
+    """Remember the modules and storages that experiments of this user's own name; return why that failed."""
+    experiments = [trial.experiment for trial in plan.everything]
+    experiments += [variant for sweep in plan.sweeps for variant in sweep.variants]
+    names = dict.fromkeys(plan.modules.imports)
+    for experiment in experiments:
+        names |= dict.fromkeys([experiment.env] if ":" in experiment.env else [])
+        names |= dict.fromkeys(part.name for part in experiment.config.user_parts())
+    found = ((name, module_file(name.partition(":")[0], plan.modules.folders)) for name in names)
+    parts = [Remembered(name, module) for name, module in found if module is not None]
+    return remember(parts, addresses_of(plan))
+
+
+def addresses_of(plan: Plan) -> tuple[str, ...]:
+    """Return the storages that a plan names: of checkpoints, and of studies."""
+    storages = [trial.experiment.storage for trial in plan.everything]
+    storages += [sweep.search.optuna.storage for sweep in plan.sweeps]
+    return tuple(dict.fromkeys(storage for storage in storages if storage is not None))
+
+
+def remember(parts: Iterable[Remembered], addresses: Iterable[str] = ()) -> Notice | None:
+    """Remember what this user has named; return what to tell where that is not possible."""
+    parts, digests = list(parts), [_digest(url) for url in addresses]
+    if not parts and not digests:
+        return None
+    folder = state_folder()
+    try:
+        if folder is None:
+            raise OSError("there is no home directory")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(folder):
+            _write(folder, Memory.read(), parts, digests)
+    except OSError as error:
+        message = f"the modules of this run cannot be remembered: {error}; evaluate and resume will ask for them"
+        return Notice(str(folder or "~"), message)
+    return None
+
+
+def _write(folder: Path, before: Memory, parts: list[Remembered], digests: list[str]) -> None:
+    replaced = {(part.name, part.module.file) for part in parts}
+    kept = [part for part in before.parts if (part.name, part.module.file) not in replaced]
+    addresses = [digest for digest in before.addresses if digest not in digests]
+    content = {
+        "format": _FORMAT,
+        "parts": [asdict(part) for part in (*kept, *parts)][-_MOST:],
+        "addresses": [*addresses, *digests][-_MOST:],
+    }
+    replace_json(folder / FILE_NAME, content)
+    (folder / FILE_NAME).chmod(0o600)
+
+
+def _parsed(text: str) -> Memory:
+    content: Any = parse_json(text)
+    if content["format"] != _FORMAT:
+        return NOTHING
+    parts = tuple(Remembered(str(each["name"]), ModuleFile(**each["module"])) for each in content["parts"])
+    return Memory(parts, tuple(map(str, content["addresses"])))
+
+
+def _private_text(path: Path) -> str:
+    """Return the text of a file that only this user can have written; raises OSError."""
+    for place in (path.parent, path):
+        about = place.stat()
+        if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_MAY_WRITE:
+            raise PermissionError(f"{place} may be written by others")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, encoding="utf-8") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+            raise OSError(f"{path} is no small file")
+        return file.read(_MOST_BYTES)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other commands of this user from writing meanwhile; raises OSError where one does so for too long."""
+    descriptor = os.open(folder / "trusted.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _digest(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()

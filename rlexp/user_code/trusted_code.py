@@ -1,0 +1,220 @@
+"""What code may be run for a run, a checkpoint or a task: these name parts, and only this machine's user allows code.
+
+Gymnasium's own envs and those of installed packages are this machine's. Modules and classes are run if they were
+allowed on this call, or are the files that this user has trained with. A table in docs/operating.md says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.config.keys.env_ids import brought_by
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, modules_of, with_current_folder
+from rlexp.errors import ResumeError, UsageError
+from rlexp.user_code.finding import ModuleFile, is_installed_file, module_file
+from rlexp.user_code.import_guard import GUARD
+from rlexp.user_code.memory import Memory, Remembered, remember
+
+_ENVS_OF_GYM: Final = ("GymV21Environment-v0", "GymV26Environment-v0")
+"""They import the module that their ``env_id`` names."""
+_WHERE: Final = "a module is looked for in installed packages, PYTHONPATH and the current folder"
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a task is not played here."""
+
+    message: str
+    """The end of a sentence that begins with the task."""
+    hint: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module, an env or a class that a run names."""
+
+    name: str
+    """``my_env``, ``my_env:MyEnv``."""
+    option: str
+    """What allows it."""
+
+    @property
+    def module(self) -> str:
+        """The module that is imported for it; empty: none."""
+        return self.name.partition(":")[0] if ":" in self.name or self.option == "--import" else ""
+
+    @property
+    def shown_option(self) -> str:
+        """The words to type."""
+        return f"{self.option} {self.name}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a run or a checkpoint names."""
+
+    place: Path
+    """The run, or the checkpoint where it is in none."""
+    imports: Sequence[str]
+    folders: Sequence[str]
+    """Where modules were looked for when it was trained. They choose among remembered files only."""
+    experiments: Iterable[Experiment] = ()
+
+    def parts(self) -> list[Part]:
+        """Return what it names of code."""
+        return list(
+            dict.fromkeys(chain((Part(name, "--import") for name in self.imports), *map(_parts, self.experiments)))
+        )
+
+
+Ask = Callable[[Part, ModuleFile], bool]
+"""Shows a user at a terminal a file that would be run; returns whether it may be."""
+
+
+@dataclass(frozen=True)
+class TrustedCode:
+    """What was allowed with ``--allow-env``, ``--import``, ``--allow-class`` and ``--allow-storage``."""
+
+    envs: frozenset[str] = frozenset()
+    modules: UserModules = NO_MODULES
+    """The modules that may be imported, and where they may lie."""
+    classes: frozenset[str] = frozenset()
+    """The classes (``module:Class``) that may be named in ``config``, with any arguments.
+
+    Not all of a module's: it may have imported some that write files or start programs with what they are given.
+    """
+    storages: frozenset[str] = frozenset()
+    """The storages that a run may name."""
+    ask: Ask | None = field(default=None, compare=False)
+    """None: nobody can be asked."""
+
+    @staticmethod
+    def of(
+        imports: Iterable[str] | None,
+        envs: Iterable[str] | None,
+        classes: Iterable[str] | None,
+        storages: Iterable[str] | None = None,
+        ask: Ask | None = None,
+    ) -> TrustedCode:
+        """Return what options or arguments have allowed; modules of them may lie in the current folder."""
+        modules = UserModules(tuple(imports or ()), with_current_folder(()))
+        named = (frozenset(each or ()) for each in (envs, classes, storages))
+        envs, classes, storages = named
+        return TrustedCode(envs, modules, classes, storages, ask)
+
+    def obstacle(
+        self, env: str, env_config: Mapping[str, Any], imports: Sequence[str], parts: Iterable[UserPart]
+    ) -> Obstacle | None:
+        """Return what of a task nobody has allowed here; None where there is nothing.
+
+        ``env_config`` are keyword arguments that a stranger chooses: files to read, servers to call.
+        """
+        strange = [module for module in imports if module not in self.modules.imports]
+        if strange:
+            return Obstacle(f"imports the module {strange[0]}", f"--import {strange[0]} allows it")
+        for part in parts:
+            if part.name not in self.classes:
+                return Obstacle(f"names {part.name}, a class of its own", f"--allow-class {part.name} allows it")
+        if env in self.envs:
+            return None
+        if modules_of(env):
+            return Obstacle(f"plays {env}, a class of its own", f"--allow-env {env} allows it")
+        provider = brought_by(env)
+        if provider is not None:
+            return Obstacle(f"plays {env} of the package {provider.package}", f"--allow-env {env} allows it")
+        if env_config:
+            return Obstacle(f"gives {env} an env_config of its own", f"--allow-env {env} allows it")
+        return None
+
+    def decided(self, named: Named) -> UserModules:
+        """Return the modules that may be imported for a run or checkpoint, and where they lie.
+
+        None of its own folders is searched: only those of files that were allowed. From now on nothing in it can be
+        imported. Raises ResumeError, with the options to type, where it names what nobody has allowed.
+        """
+        place = named.place.resolve()
+        GUARD.refuse(place)
+        given = (Part(name, "--import") for name in self.modules.imports)
+        parts, memory = list(dict.fromkeys((*named.parts(), *given))), Memory.read()
+        files = {part: self._file(part, named, memory) for part in parts}
+        strange = [part for part in parts if files[part] is None and not self._is_codeless(part)]
+        if strange:
+            raise _refusal(named, strange)
+        found = [file for file in files.values() if file is not None]
+        folders = tuple(
+            dict.fromkeys(file.folder for file in found if file.folder and not is_installed_file(file.file))
+        )
+        for file in found:
+            _check(file, folders, place, named)
+        GUARD.allow(folders)
+        imports = tuple(dict.fromkeys((*named.imports, *self.modules.imports)))
+        return UserModules(imports, folders, tuple(dict.fromkeys(file.module for file in found)))
+
+    def check_storage(self, url: str, run: Path) -> None:
+        """Raise ResumeError where a run names a storage that is not this user's: asking it may send credentials."""
+        if url not in self.storages and not Memory.read().knows_address(url):
+            message = f"{run} names the storage {url}, which no run that you started has used"
+            raise ResumeError(message, f"--allow-storage '{url}' allows it, if it is yours")
+
+    def _is_codeless(self, part: Part) -> bool:
+        return not part.module and part.name in self.envs
+
+    def _is_named(self, part: Part) -> bool:
+        allowed = {"--import": self.modules.imports, "--allow-env": self.envs, "--allow-class": self.classes}
+        return part.name in allowed[part.option]
+
+    def _file(self, part: Part, named: Named, memory: Memory) -> ModuleFile | None:
+        """Return the file that may be run for a part: allowed on this call, remembered, or allowed when asked."""
+        if not part.module:
+            return None
+        if self._is_named(part):
+            found = module_file(part.module, self.modules.folders)
+            if found is None:
+                raise UsageError(f"{part.shown_option}: it cannot be imported: no file of it can be read", _WHERE)
+            return found
+        for known in memory.find(part.name, named.folders):
+            if module_file(part.module, (known.folder,)) == known:
+                return known
+        return self._asked(part, named)
+
+    def _asked(self, part: Part, named: Named) -> ModuleFile | None:
+        if self.ask is None:
+            return None
+        found = module_file(part.module, with_current_folder(named.folders))
+        if found is None or found.is_within([named.place.resolve()]) or not self.ask(part, found):
+            return None
+        remember([Remembered(part.name, found)])
+        return found
+
+
+NOTHING_ALLOWED: Final = TrustedCode()
+"""Only what this user has trained with."""
+
+
+def _parts(experiment: Experiment) -> Iterator[Part]:
+    if ":" in experiment.env or experiment.env in _ENVS_OF_GYM:
+        yield Part(experiment.env, "--allow-env")
+    yield from (Part(part.name, "--allow-class") for part in experiment.config.user_parts())
+
+
+def _check(file: ModuleFile, folders: tuple[str, ...], place: Path, named: Named) -> None:
+    """Raise ResumeError for a module inside the run, or one that another file would be imported for."""
+    if file.is_within([place]):
+        message = f"the module {file.module}, which {named.place} names, is inside it: {file.file}"
+        raise ResumeError(message, "move it elsewhere if it is yours; a run has no modules")
+    now = module_file(file.module, folders)
+    if now != file:
+        message = f"{file.file} was allowed as the module {file.module}, and {now.file if now else 'nothing'} is found"
+        raise ResumeError(message, "take the other one out of Python's search path")
+
+
+def _refusal(named: Named, strange: Sequence[Part]) -> ResumeError:
+    what = ", ".join(part.name for part in strange)
+    message = f"{named.place} names code that you have not trained with, or that has changed since: {what}"
+    options = " ".join(part.shown_option for part in strange)
+    return ResumeError(message, f"{options} runs it, if it is yours; {_WHERE}")

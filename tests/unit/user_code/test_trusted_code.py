@@ -1,0 +1,290 @@
+"""What a run or checkpoint names is imported only if its user has allowed it, or trained with the same file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.keys.agents import experiment_class
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.load import load_plan
+from rlexp.errors import ResumeError, RlexpError, UsageError
+from rlexp.user_code.classes import prepare_imports
+from rlexp.user_code.import_guard import GUARD
+from rlexp.user_code.memory import FILE_NAME, Memory, remember_plan, state_folder
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
+
+EVIL = "evil_module_of_a_run"
+MINE = "module_that_i_trained_with"
+
+
+def experiment(env: str = "CartPole-v1", **config: object) -> Experiment:
+    """Return an experiment in an env."""
+    data = {"name": "e", "run": "DQN", "env": env, "stop": {"timesteps_total": 100}, "config": config}
+    return experiment_class("DQN").model_validate(data)
+
+
+def named(
+    run: Path, *imports: str, folders: tuple[Path, ...] = (), env: str = "CartPole-v1", **config: object
+) -> Named:
+    """Return what a run names."""
+    return Named(run, imports, tuple(map(str, folders)), [experiment(env, **config)])
+
+
+def trained_with(folder: Path, env: str, *imports: str) -> None:
+    """Remember what is remembered when a file beside ``env``'s module is trained."""
+    file = folder / "mine.yaml"
+    file.write_text(f"mine:\n  run: DQN\n  env: {env}\n  stop: {{timesteps_total: 100}}\n", encoding="utf-8")
+    from rlexp.config.load import LoadOptions
+
+    assert remember_plan(load_plan([file], options=LoadOptions(imports=imports))) is None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of the user's with a module."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / f"{MINE}.py").write_text("import gymnasium\nclass Env(gymnasium.Env): pass\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run of a stranger's, in a folder that was unpacked, which is the current one."""
+    folder = tmp_path / "archive" / "run"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder.parent)
+    before = list(sys.path), list(sys.meta_path)
+    yield folder
+    sys.path[:], sys.meta_path[:] = before
+    GUARD.forget()
+    sys.modules.pop(EVIL, None)
+    sys.modules.pop(MINE, None)
+
+
+def test_a_run_that_names_no_code_needs_nothing(run: Path) -> None:
+    assert NOTHING_ALLOWED.decided(named(run, folders=(run,))) == UserModules((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("names", "option"),
+    [
+        ({"imports": [EVIL]}, f"--import {EVIL}"),
+        ({"env": f"{EVIL}:Env"}, f"--allow-env {EVIL}:Env"),
+        ({"env": "gymnasium.envs.classic_control:CartPoleEnv"}, "--allow-env gymnasium.envs.classic_control"),
+        ({"env": "GymV21Environment-v0"}, "--allow-env GymV21Environment-v0"),
+        ({"config": {"callbacks": f"{EVIL}:C"}}, f"--allow-class {EVIL}:C"),
+        ({"config": {"model": {"custom_model": f"{EVIL}:M"}}}, f"--allow-class {EVIL}:M"),
+        ({"config": {"model": {"custom_preprocessor": f"{EVIL}:P"}}}, f"--allow-class {EVIL}:P"),
+        ({"config": {"env_wrappers": ["gymnasium.wrappers:RecordVideo"]}}, "--allow-class gymnasium.wrappers:Record"),
+    ],
+)
+@pytest.mark.parametrize("place", ["run", "beside", "current"])
+def test_what_it_names_is_refused_wherever_it_lies(
+    names: dict[str, object], option: str, place: str, run: Path, tmp_path: Path
+) -> None:
+    folder = {"run": run, "beside": run.parent / "modules", "current": run.parent}[place]
+    folder.mkdir(exist_ok=True)
+    (folder / f"{EVIL}.py").write_text("raise SystemError('imported')", encoding="utf-8")
+    imports, config = names.get("imports", ()), names.get("config", {})
+    assert isinstance(imports, list | tuple)
+    assert isinstance(config, dict)
+    given = named(run, *imports, folders=(folder, run), env=str(names.get("env", "CartPole-v1")), **config)
+    with pytest.raises(ResumeError) as refused:
+        NOTHING_ALLOWED.decided(given)
+    assert option in (refused.value.hint or "")
+    assert str(folder) not in sys.path
+
+
+def test_what_was_trained_with_is_remembered_and_needs_no_option(project: Path, run: Path) -> None:
+    trained_with(project, f"{MINE}:Env", MINE)
+    modules = NOTHING_ALLOWED.decided(named(run, MINE, folders=(project,), env=f"{MINE}:Env"))
+    assert modules == UserModules((MINE,), (str(project),), (MINE,))
+    again = NOTHING_ALLOWED.decided(named(run, MINE, folders=(run,), env=f"{MINE}:Env"))
+    assert again.folders == (str(project),), "the run's folder is not searched"
+
+
+def test_another_class_of_a_module_of_mine_is_not_remembered(project: Path, run: Path) -> None:
+    trained_with(project, f"{MINE}:Env")
+    for given in (named(run, MINE, folders=(project,)), named(run, env=f"{MINE}:Other", folders=(project,))):
+        with pytest.raises(ResumeError, match="have not trained with"):
+            NOTHING_ALLOWED.decided(given)
+
+
+def test_my_own_script_that_a_run_names_is_not_run(project: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained_with(project, f"{MINE}:Env")
+    (project / "deploy.py").write_text("raise SystemError('deployed')", encoding="utf-8")
+    monkeypatch.chdir(project)
+    with pytest.raises(ResumeError, match="deploy"):
+        NOTHING_ALLOWED.decided(named(run, "deploy", folders=(project,)))
+
+
+def test_a_file_that_changed_or_is_a_copy_elsewhere_is_not_remembered(project: Path, run: Path) -> None:
+    trained_with(project, f"{MINE}:Env")
+    given = named(run, env=f"{MINE}:Env", folders=(project,))
+    (run.parent / f"{MINE}.py").write_text("raise SystemError('imported')", encoding="utf-8")
+    assert NOTHING_ALLOWED.decided(given).folders == (str(project),)
+    (project / f"{MINE}.py").write_text("raise SystemError('changed')", encoding="utf-8")
+    with pytest.raises(ResumeError, match="changed since"):
+        NOTHING_ALLOWED.decided(given)
+
+
+def test_an_option_allows_a_module_of_the_current_folder_but_none_inside_the_run(
+    project: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    given = named(run, MINE, env=f"{MINE}:Env")
+    with pytest.raises(ResumeError, match=f"{MINE}:Env"):
+        TrustedCode.of([MINE], (), ()).decided(given)
+    assert TrustedCode.of([MINE], [f"{MINE}:Env"], ()).decided(given).folders == (str(project),)
+    (run / f"{EVIL}.py").write_text("raise SystemError('imported')", encoding="utf-8")
+    monkeypatch.chdir(run)
+    with pytest.raises(ResumeError, match="is inside it"):
+        TrustedCode.of([EVIL], (), ()).decided(named(run, EVIL))
+    with pytest.raises(UsageError, match="--import no_such_module: it cannot be imported"):
+        TrustedCode.of(["no_such_module"], (), ()).decided(named(run))
+
+
+def test_who_is_asked_once_is_not_asked_again(project: Path, run: Path) -> None:
+    shown: list[str] = []
+
+    def answer(part: object, file: object) -> bool:
+        shown.append(str(getattr(file, "file", "")))
+        return True
+
+    asking = TrustedCode.of((), (), (), ask=answer)
+    given = named(run, env=f"{MINE}:Env", folders=(project,))
+    for _ in range(2):
+        assert asking.decided(given).folders == (str(project),)
+    assert shown == [str(project / f"{MINE}.py")]
+    assert NOTHING_ALLOWED.decided(given).folders == (str(project),)
+    refusing = TrustedCode.of((), (), (), ask=lambda part, file: False)
+    (project / "other.py").touch()
+    with pytest.raises(ResumeError, match="other"):
+        refusing.decided(named(run, "other", folders=(project,)))
+
+
+def test_nobody_is_asked_about_a_file_inside_the_run(run: Path) -> None:
+    (run / f"{EVIL}.py").touch()
+    asking = TrustedCode.of((), (), (), ask=lambda part, file: pytest.fail("asked"))
+    with pytest.raises(ResumeError, match=EVIL):
+        asking.decided(named(run, EVIL, folders=(run,)))
+
+
+@pytest.mark.parametrize("kind", ["module", "package", "namespace", "zip", "bytecode", "link"])
+def test_nothing_inside_a_run_is_imported_even_if_pythons_path_has_it(kind: str, run: Path) -> None:
+    place, source = run, "value = 1\n"
+    if kind in ("module", "link"):
+        (run / f"{EVIL}.py").write_text(source, encoding="utf-8")
+    elif kind == "package":
+        (run / EVIL).mkdir()
+        (run / EVIL / "__init__.py").write_text(source, encoding="utf-8")
+    elif kind == "namespace":
+        (run / EVIL).mkdir()
+    elif kind == "zip":
+        place = run / "modules.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            archive.writestr(f"{EVIL}.py", source)
+    else:
+        (run / f"{EVIL}.py").write_text(source, encoding="utf-8")
+        words = [sys.executable, "-m", "compileall", "-b", "-q", str(run)]
+        subprocess.run(words, check=True)
+        (run / f"{EVIL}.py").unlink()
+    if kind == "link":
+        place = run.parent / "link"
+        place.symlink_to(run)
+    NOTHING_ALLOWED.decided(named(run))
+    sys.path.append(str(place))
+    with pytest.raises(ModuleNotFoundError):
+        __import__(EVIL)
+
+
+def test_installed_packages_find_no_extras_beside_a_run_that_is_read(run: Path, project: Path) -> None:
+    (run.parent / f"{EVIL}.py").write_text("value = 1\n", encoding="utf-8")
+    sys.path.append(str(run.parent))
+    import gymnasium.utils
+
+    optional = compile(f"import {EVIL}", str(gymnasium.utils.__file__), "exec")
+    own = compile(f"import {EVIL}", str(project / "script.py"), "exec")
+    with GUARD.reading(run):
+        with pytest.raises(ModuleNotFoundError):
+            exec(optional, {})
+        exec(own, {})
+        sys.modules.pop(EVIL)
+    exec(optional, {})
+
+
+def test_a_part_that_was_not_decided_is_not_imported(run: Path) -> None:
+    with pytest.raises(ResumeError, match="nobody has allowed"):
+        prepare_imports([EVIL], UserModules((), (str(run),), ("other",)))
+
+
+class TestMemory:
+    def test_its_file_is_private_and_bounded(self, project: Path) -> None:
+        trained_with(project, f"{MINE}:Env")
+        folder = state_folder()
+        assert folder is not None
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / FILE_NAME).stat().st_mode & 0o777 == 0o600
+        trained_with(project, f"{MINE}:Env")
+        assert len(Memory.read().parts) == 1
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 1, "parts": [3], "addresses": []}'])
+    def test_a_damaged_file_remembers_nothing(self, text: str, project: Path) -> None:
+        trained_with(project, f"{MINE}:Env")
+        (state_folder() or project).joinpath(FILE_NAME).write_text(text, encoding="utf-8")
+        assert Memory.read() == Memory()
+        trained_with(project, f"{MINE}:Env")
+        assert len(Memory.read().parts) == 1
+
+    def test_a_file_that_others_may_write_remembers_nothing(self, project: Path) -> None:
+        trained_with(project, f"{MINE}:Env")
+        (state_folder() or project).joinpath(FILE_NAME).chmod(0o666)
+        assert Memory.read() == Memory()
+
+    def test_a_home_that_cannot_be_written_is_said(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (project / "file").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", str(project / "file"))
+        file = project / "mine.yaml"
+        file.write_text(f"a: {{run: DQN, env: '{MINE}:Env', stop: {{timesteps_total: 1}}}}", encoding="utf-8")
+        notice = remember_plan(load_plan([file]))
+        assert notice is not None
+        assert "cannot be remembered" in notice.message
+
+    def test_storages_are_remembered_without_their_passwords(self, project: Path) -> None:
+        url = "s3://key:password@bucket/folder?endpoint_override=storage.example"
+        file = project / "mine.yaml"
+        text = f"a: {{run: DQN, env: CartPole-v1, storage: '{url}', stop: {{timesteps_total: 1}}}}"
+        file.write_text(text, encoding="utf-8")
+        assert remember_plan(load_plan([file])) is None
+        assert "password" not in ((state_folder() or project) / FILE_NAME).read_text(encoding="utf-8")
+        NOTHING_ALLOWED.check_storage(url, project)
+        other = url.replace("storage.example", "evil.example")
+        with pytest.raises(RlexpError, match="no run that you started has used"):
+            NOTHING_ALLOWED.check_storage(other, project)
+        TrustedCode.of((), (), (), [other]).check_storage(other, project)
+
+
+def test_bytes_beyond_the_named_module_are_hashed_too(project: Path, run: Path) -> None:
+    package = project / "package_of_mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "envs.py").write_text("class Env: pass\n", encoding="utf-8")
+    trained_with(project, "package_of_mine.envs:Env")
+    given = named(run, env="package_of_mine.envs:Env", folders=(project,))
+    assert NOTHING_ALLOWED.decided(given).decided == ("package_of_mine.envs",)
+    (package / "__init__.py").write_text("raise SystemError\n", encoding="utf-8")
+    with pytest.raises(ResumeError, match="changed since"):
+        NOTHING_ALLOWED.decided(given)
+    os.unlink(package / "envs.py")
+    os.mkfifo(package / "envs.py")
+    with pytest.raises(ResumeError, match="changed since"):
+        NOTHING_ALLOWED.decided(given)
