@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,11 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlexp.machine.cluster import Cluster
-from rlexp.runs.run_lock import RunLock
+from rlexp.runs.temporary_folder import TemporaryFolder
 from rlexp.sessions.ray_thread import Function, RayThread
 from rlexp.sessions.reachability import Reachability
 from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
-from rlexp.sessions.session_folder import FOLDER_PREFIX
 
 CONNECT_TIMEOUT_S = 60.0
 """How long it may take to connect; that it works at all is known from the probe."""
@@ -41,15 +38,14 @@ class JoinedRay:
         self._address = address
         self._runtime_env = dict(runtime_env)
         self._debug = debug
-        self._folder: Path | None = None
-        self._lock: RunLock | None = None
+        self._folder: TemporaryFolder | None = None
         self._servers: dict[str, Reachability] = {}
         self._thread = RayThread()
 
     @property
     def folder(self) -> Path:
         assert self._folder is not None
-        return self._folder
+        return self._folder.path
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
         self._thread.call(function, self._check, *checks)
@@ -58,8 +54,7 @@ class JoinedRay:
         self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
     def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        self._lock = RunLock(self._folder)
+        self._folder = TemporaryFolder()
         try:
             self._connect()
         except BaseException:
@@ -110,9 +105,7 @@ class JoinedRay:
         for server in self._servers.values():
             server.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.release()
+            self._folder.remove()
         self._thread.close()
 
     def _disconnect(self) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
-from rlexp.runs.run_lock import RunLock
+from rlexp.runs.temporary_folder import TemporaryFolder
 from rlexp.sessions.guard import Guard
 from rlexp.sessions.processes import kill_processes_of
 
-FOLDER_PREFIX = "rlexp-"
-"""Of the folder of a session, where temporary files are."""
 END_TIMEOUT_S = 10.0
 """How long processes of the session may take to vanish after they were killed."""
 
@@ -26,11 +21,10 @@ class SessionFolder:
     def __init__(self) -> None:
         """Raises OSError where the folder cannot be made, or the guard not be started; then nothing is left."""
         # Ray lets all users read its own folder: it is put into one that only this user can read.
-        self.path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        self._folder = TemporaryFolder()
+        self.path = self._folder.path
         with ExitStack() as undo:
-            undo.callback(shutil.rmtree, self.path, ignore_errors=True)
-            self._lock = RunLock(self.path)
-            undo.callback(self._lock.release)
+            undo.callback(self._folder.remove)
             self._guard: Guard | None = Guard(self.path)
             undo.pop_all()
 
@@ -40,7 +34,6 @@ class SessionFolder:
             return
         # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
         kill_processes_of(self.path, END_TIMEOUT_S)
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.release()
+        self._folder.remove()
         self._guard.dismiss()
         self._guard = None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.runs.run_lock import RunLock
+from rlexp.runs.temporary_folder import TemporaryFolder
 from rlexp.sessions.processes import SESSION
 from tests.cli.forked_commands import rlexp
 
@@ -80,13 +81,17 @@ def test_schema_and_doctor() -> None:
     assert "gymnasium" in rlexp("doctor").stdout
 
 
-def test_doctor_finds_what_a_killed_command_left_and_removes_it(tmp_path: Path) -> None:
-    dead, running, foreign = (tmp_path / name for name in ("rlexp-dead", "rlexp-running", "rlexp-other"))
+def test_doctor_finds_what_a_killed_command_left_and_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, lock = TemporaryFolder(), TemporaryFolder()
+    dead, running, foreign = killed.path, lock.path, tmp_path / "rlexp-other"
     for folder in (dead, running, foreign):
         (folder / "ray").mkdir(parents=True)
         (folder / "ray" / "file").write_bytes(b"x" * 2**20)
-    RunLock(dead).release()
-    lock = RunLock(running)
+    killed.release()
+    RunLock(foreign).release()
     with leaving_behind(dead) as process:
         found = json.loads(rlexp("doctor", "--json", TMPDIR=str(tmp_path)).stdout)
         assert [(each["folder"], each["processes"]) for each in found["leftovers"]] == [(str(dead), [process.pid])]

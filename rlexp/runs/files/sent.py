@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +15,7 @@ from rlexp.regular_file import open_regular
 from rlexp.runs.files.keeper import PIECE_BYTES, Keeper, sha256_of
 from rlexp.runs.files.keeper_link import Answer, KeeperLink, KeeperLostError
 from rlexp.runs.files.trial_files import STOP_POLL_S, Poll, Requests
-from rlexp.runs.run_lock import RunLock
-
-_PREFIX = "rlexp-trial-"
-"""Of the folder; with its lock ``rlexp doctor --clean`` finds those of processes that were killed."""
+from rlexp.runs.temporary_folder import TemporaryFolder
 
 
 class SentFiles:
@@ -30,8 +26,8 @@ class SentFiles:
         self._link = link
         self._trial = directory.name
         self._token = link.call(Keeper.begin, self._trial).get()
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock = RunLock(self._folder)
+        self._temporary = TemporaryFolder("trial-")
+        self._folder = self._temporary.path
         self._stop_poll = Poll(STOP_POLL_S)
         self._requests = Requests()
         self._requests_answer: Answer[Requests] | None = None
@@ -141,8 +137,7 @@ class SentFiles:
         if not self._is_closed:
             self._is_closed = True
             self._link.watch(Keeper.end, self._trial, self._token)  # not waited for: it may have ended
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._lock.release()
+            self._temporary.remove()
 
 
 def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:

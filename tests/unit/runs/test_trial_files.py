@@ -274,7 +274,7 @@ def test_keeper_has_descriptors_of_trials_that_run_only(link: InlineLink, direct
 def test_folder_of_a_killed_process_is_found(link: InlineLink, directory: Path) -> None:
     files = SentFiles(link, directory)
     assert not find_leftovers()
-    files._lock.release()
+    files._temporary.release()
     assert [each.folder for each in find_leftovers()] == [files.folder]
     files.close()
     assert not find_leftovers()

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.runs.run_lock import RunLock
+from rlexp.runs.temporary_folder import TemporaryFolder
 from rlexp.sessions.guard import Guard
 from rlexp.sessions.leftovers import find_leftovers
 from rlexp.sessions.processes import SESSION, kill_processes_of, processes_of
@@ -107,9 +107,10 @@ def test_leftover_is_an_unlocked_folder_with_the_processes_of_its_session(
     folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(folder.parent))
-    lock, process = RunLock(folder), start(folder)
+    temporary = TemporaryFolder()
+    folder, process = temporary.path, start(temporary.path)
     assert find_leftovers() == []
-    lock.release()
+    temporary.release()
     (leftover,) = find_leftovers()
     assert (leftover.folder, leftover.processes) == (folder, (process,))
     leftover.remove()
