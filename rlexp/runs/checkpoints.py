@@ -22,10 +22,10 @@ LOWER_IS_BETTER = "min-"
 def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
     """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
 
-    The best checkpoint is the one with the highest mean reward in its evaluation, or where none was evaluated, in the
-    training before it; where that was removed, the newest one of that trial. Where a trial has none any more, they come
-    from its storage, if it is this user's or in ``trusted``. Raises CheckpointError where there is none, ResumeError
-    where ``path`` is nothing of ours, ResourceError where a storage does not answer.
+    The best checkpoint is the one with the highest mean reward in its evaluation, or in the training before it for one
+    that was not evaluated; where that was removed, the newest one of that trial. Where a trial has none any more, they
+    come from its storage, if it is this user's or in ``trusted``. Raises CheckpointError where there is none,
+    ResumeError where ``path`` is nothing of ours, ResourceError where a storage does not answer.
     """
     try:
         if (path / MANIFEST).is_file():

@@ -112,15 +112,9 @@ class TrialRecord:
             self.best_checkpoint_evaluation = found.best_checkpoint_evaluation
 
     @property
-    def rank_of_checkpoint(self) -> tuple[bool, float]:
-        """How good the best checkpoint is; any that was evaluated is before those that were not.
-
-        Rewards of training are those of exploration, with the weights of many updates.
-        """
-        for is_played, value in ((True, self.best_checkpoint_evaluation), (False, self.best_checkpoint_reward)):
-            if isinstance(value, int | float):  # the record may be a stranger's
-                return is_played, value
-        return False, -math.inf
+    def rank_of_checkpoint(self) -> float:
+        """How good the best checkpoint is, see :func:`rank_of_checkpoint`."""
+        return rank_of_checkpoint(self.best_checkpoint_evaluation, self.best_checkpoint_reward)
 
 
 @dataclass
@@ -203,6 +197,18 @@ def is_in_run(directory: object) -> bool:
     """Return whether the name of a trial's directory leads into the run's: the record may be a stranger's."""
     is_name = isinstance(directory, str) and directory not in ("", "..") and "\0" not in directory
     return is_name and Path(str(directory)).name == directory
+
+
+def rank_of_checkpoint(evaluation: Any, training: Any) -> float:
+    """Return how good a checkpoint is: the mean reward of its evaluation, or of the training before it if it had none.
+
+    Both estimate the same return. That of training is of exploring policies, and so rather too low: one that is
+    higher than every evaluation means that the weights have become better since these.
+    """
+    for value in (evaluation, training):
+        if isinstance(value, int | float) and not math.isnan(value):  # the record may be a stranger's
+            return value
+    return -math.inf
 
 
 def known_number(value: Any) -> float | None:

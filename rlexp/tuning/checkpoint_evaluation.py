@@ -2,7 +2,7 @@
 
 A reward in training is one of exploring policies, with weights of many versions, over the last episodes. What a user
 keeps is one version, which acts greedily: it may be far better or worse. So a trial does not end at a reward that its
-weights do not reach, and the best checkpoint of a trial is the best that was played.
+weights do not reach, and a checkpoint that was played is ranked by that.
 """
 
 from __future__ import annotations

@@ -132,9 +132,10 @@ class Experiment(KeyGroup):
     """Episodes that are played with the weights of a checkpoint before it is written, as ``evaluation_config`` says.
 
     A trial stops at a reward of training (``episode_reward_mean``, ``_min`` or ``_max``) only if the episodes reach it
-    too; else training continues. The best checkpoint, which ``rlexp evaluate`` plays, is the one with the best
-    episodes. They take a twentieth of a trial's time at most, beside the first for a reward in ``stop``; a checkpoint
-    for which there is no time has none. 0: none at all, and training rewards decide, as in RLlib.
+    too; else training continues. They take a twentieth of a trial's time at most, beside the first for a reward
+    in ``stop``; a checkpoint for which there is no time has none. The best checkpoint, which ``rlexp evaluate`` plays,
+    is the one with the highest mean reward: of its episodes, or of training for one that was not played. 0: none at
+    all, and training rewards decide, as in RLlib.
     """
 
     keep_checkpoints_num: Count | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -269,19 +270,27 @@ def test_a_checkpoint_without_a_reward_is_better_than_none(
             assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
 
 
-def test_the_best_checkpoint_is_the_best_that_was_evaluated(
-    tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow
+@pytest.mark.parametrize(
+    "checkpoints",
+    [
+        [(25.0, 25.7, 1), (134.1, None, 2)],  # one that was not played had far more in training
+        [(9.0, None, 1), (1.0, 3.0, 1), (8.0, 10.0, 3), (9.0, None, 3)],
+        [(20.0, 200.0, 1), (100.0, None, 1), (100.0, 150.0, 1), (250.0, None, 4)],
+        [(300.0, 25.0, 1), (30.0, None, 2), (400.0, 29.0, 2)],  # it was played: its training does not count
+        [(None, None, 1), (-200.0, None, 2), (None, -150.0, 3), (-150.0, None, 4), (math.nan, None, 4)],
+    ],
+)
+def test_the_best_checkpoint_has_the_highest_reward_played_or_else_of_training(
+    checkpoints: list[tuple[float | None, float | None, int]],
+    tmp_path: Path,
+    make_trial: MakeTrial,
+    make_row: MakeRow,
 ) -> None:
     trial = make_trial()
     with created(tmp_path) as run:
         run.start([trial])
         record = run.record.trial(trial.name)
-        for iteration, reward, evaluation, best in [
-            (1, 9.0, None, 1),
-            (2, 1.0, 3.0, 2),
-            (3, 8.0, 2.0, 2),
-            (4, 9.0, None, 2),
-        ]:
+        for iteration, (reward, evaluation, best) in enumerate(checkpoints, start=1):
             row = dict(make_row(iteration, reward))
             if evaluation is not None:
                 row["evaluation"] = {"episode_reward_mean": evaluation}
