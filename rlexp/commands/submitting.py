@@ -156,11 +156,12 @@ def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson =
     Tasks that are over are listed for a week.
     """
     address = required_board(url, insecure, "rlexp tasks redis://HOST:6379")
-    from rlexp.terminal.tasks import print_tasks
+    from rlexp.terminal.tasks import print_tasks, print_unreadable
     from rlexp.transport.opening import open_board
 
     with closing(open_board(address)) as board:
         found = board.tasks()
+        print_unreadable(board.unreadable.drain_events())
     print_tasks(found, str(address.without_passwords()), as_json)
 
 
@@ -172,12 +173,13 @@ def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> No
     if len(words) > 2:
         raise UsageError("rlexp cancel ends one task", "rlexp cancel URL ID")
     address = required_board(words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID")
-    from rlexp.terminal.tasks import print_cancelled
+    from rlexp.terminal.tasks import print_cancelled, print_unreadable
     from rlexp.transport.opening import open_board
 
     task_id = words[-1]
     with closing(open_board(address)) as board:
         found = next((task for task in board.tasks() if task.id == task_id), None)
+        print_unreadable(board.unreadable.drain_events())
         if found is None:
             raise UsageError(f"task {task_id} is not on the board", "rlexp tasks lists those that are")
         if found.status.is_over or not board.cancel(task_id, _CANCELLED):

@@ -144,7 +144,7 @@ class BoardSource:
 
     def drain_events(self) -> list[str]:
         events = self._watch.drain_events() + self._inbox.drain_events() + self._precision.drain_events()
-        return self._connection_events() + events
+        return self._connection_events() + events + self._thread.unreadable.drain_events()
 
     def _connection_events(self) -> list[str]:
         """Return that the board has been lost, or is back, since the last call."""
@@ -166,6 +166,7 @@ class BoardSource:
             "num_lost_leases": self._watch.num_lost,
             "num_lost_connections": thread.state.num_lost_connections,
             "is_connected": thread.state.is_connected,
+            "num_unreadable": thread.unreadable.count,
             "num_weights_published": thread.weights.num_published,
             "weights_bytes": thread.weights.num_bytes,
             "weights_period_s": self.weights_period_s,

@@ -21,6 +21,7 @@ from rlexp.transport.board import Fenced, Lead, News, Task, TaskStatus, TrainerB
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.carrier import Carrier
 from rlexp.transport.carriers.reconnecting import ReconnectingCarrier
+from rlexp.transport.unreadable import UnreadableValues
 
 RECEIVE_TIMEOUT_S: Final = 0.05
 """How long the thread waits for messages before it looks whether there are news."""
@@ -87,6 +88,11 @@ class BoardThread:
             taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
             self._lock.notify_all()
             return taken
+
+    @property
+    def unreadable(self) -> UnreadableValues:
+        """What the board had that nobody can read."""
+        return self._link.board.unreadable
 
     @property
     def has_messages(self) -> bool:

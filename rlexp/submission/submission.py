@@ -21,6 +21,7 @@ from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.credentials import ActorKeys, accepts_task, task_signature
 from rlexp.transport.envelope import InvalidMessageError
 from rlexp.transport.signed_blobs import verified
+from rlexp.transport.unreadable import UnreadableError
 
 LOOK_S: Final = 1.0
 """Seconds between two looks at the board."""
@@ -120,7 +121,10 @@ class Submission:
         """Raise UsageError, once a trainer has the task, where what it leaves could not be verified here."""
         if self._is_verifiable or summary.status not in (TaskStatus.RUNNING, TaskStatus.ENDED):
             return
-        task = self._place.board.describe(summary.id)
+        try:
+            task = self._place.board.describe(summary.id)
+        except UnreadableError:  # others may write there too; its trainer writes it again
+            return
         if task is None or not task.description:  # no trainer has announced it
             return
         if not accepts_task(task, self._place.keys):

@@ -53,6 +53,7 @@ class TaskWatch:
         rows = [row for text in texts if (row := _row_of(text)) is not None]
         if len(rows) < len(texts):
             notes = (*notes, f"left out {len(texts) - len(rows)} results that are none")
+        notes = (*notes, *self._board.unreadable.drain_events())
         return TaskNews(summary, tuple(self._not_recorded(rows)), notes)
 
     def _submit_again(self) -> tuple[str, ...]:

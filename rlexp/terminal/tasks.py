@@ -9,7 +9,7 @@ from typing import Final
 from rlexp.json_file import to_json
 from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score
-from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
+from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters, visible
 from rlexp.terminal.submissions import short_duration, task_as_json
 from rlexp.transport.board import TaskStatus, TaskSummary
 
@@ -30,6 +30,12 @@ def print_tasks(tasks: Sequence[TaskSummary], board: str, as_json: bool) -> None
         print(f"no tasks on {board}", file=sys.stderr)
     else:
         _print_table(tasks)
+
+
+def print_unreadable(events: Sequence[str]) -> None:
+    """Print to stderr what was found on a board and left out, a sentence each."""
+    for event in events:
+        print(f"warning: {visible(event)}", file=sys.stderr)
 
 
 def _print_table(tasks: Sequence[TaskSummary]) -> None:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from rlexp.transport.carrier import Carrier
+from rlexp.transport.unreadable import UnreadableValues
 
 NOTHING_GOT: Final = -1
 """The number of fragments received without a gap, before the first one: they are numbered from 0."""
@@ -45,8 +46,7 @@ class Task:
     description: Mapping[str, Any] = field(default_factory=dict)
     """What an actor needs to know, of JSON's own types; empty where no trainer has begun yet."""
     file: str = ""
-    """The experiment of a submitted task, as YAML; empty where its trainer has the file itself. At most 1 MiB together
-    with the description."""
+    """The experiment of a submitted task, as YAML, 1 MiB with the description; empty where its trainer has the file."""
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,15 @@ class Board(Protocol):
     be called from several threads.
     """
 
+    unreadable: UnreadableValues
+    """What was found on the board and left out: others may write anything there."""
+
     def tasks(self) -> list[TaskSummary]:
-        """Return the tasks on the board, the oldest first; those that are over are there for a week."""
+        """Return the tasks on the board that can be read, the oldest first; those that are over stay for a week."""
         ...
 
     def describe(self, task_id: str) -> Task | None:
-        """Return a task, None where there is none of this id."""
+        """Return a task, None where there is none of this id; raises UnreadableError where it cannot be read."""
         ...
 
     @property
@@ -230,10 +233,7 @@ class Board(Protocol):
     # What a trainer calls.
 
     def ban(self, lead: Lead, actor: str) -> None:
-        """Take away all seats of an actor, and let it claim none from now on; see :func:`actor_of`.
-
-        Does nothing where the lead is another's.
-        """
+        """Take away all seats of an actor, and let it claim none; does nothing where the lead is another's."""
         ...
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:

@@ -15,7 +15,7 @@ MAX_ROW_BYTES: Final = 1 << 16
 KEPT_ROWS: Final = 1000
 KEPT_S: Final = 7 * 24 * 3600
 """For how long a board knows of a task that is over, or that nobody has trained: a week."""
-_MOST_SEATS: Final = 10_000
+MOST_SEATS: Final = 10_000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -34,8 +34,8 @@ def check_name(name: str) -> str:
 def check_task(task: Task) -> Task:
     """Return ``task``; raises ValueError where something about it is not allowed."""
     check_name(task.id)
-    if not 1 <= task.num_seats <= _MOST_SEATS:
-        raise ValueError(f"a task of {task.num_seats} seats; 1 to {_MOST_SEATS} are allowed")
+    if not 1 <= task.num_seats <= MOST_SEATS:
+        raise ValueError(f"a task of {task.num_seats} seats; 1 to {MOST_SEATS} are allowed")
     if not isinstance(task.description, Mapping):
         raise ValueError("the description of a task is no object")
     if len(to_json(task.description)) + len(task.file.encode()) > MAX_DESCRIPTION_BYTES:

@@ -16,6 +16,7 @@ import rlexp
 from rlexp.commands import submitting
 from rlexp.errors import RlexpError, UsageError
 from rlexp.transport.address import parse_address
+from rlexp.transport.board import Task
 from rlexp.transport.opening import open_board
 from tests.brokers import RedisServer, running_redis
 from tests.submitted_tasks import EXPERIMENT
@@ -117,3 +118,28 @@ def test_interrupt_ends_the_waiting_with_130_and_the_task_goes_on(folder: Path, 
     board = open_board(parse_address(address))
     assert board.cancel(task_id, "the test is over")
     board.close()
+
+
+def test_garbage_of_others_hides_no_task_and_is_named(
+    server: RedisServer, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.command("FLUSHALL")
+    board = open_board(parse_address(url.replace("redis://", f"redis://:{PASSWORD}@")))
+    for task_id in ("good", "spoiled", "typed"):
+        board.submit(Task(task_id, "n", 1))
+    board.close()
+    server.command("HSET", "rlexp:{good}:task", "announced", f"-{'9' * 400}", "reason", "\x1b[31mred")
+    server.command("RPUSH", "rlexp:{good}:seats", "x")
+    server.command("HSET", "rlexp:{spoiled}:task", "status", "DANC\x1bING")
+    server.command("DEL", "rlexp:{typed}:task")
+    server.command("RPUSH", "rlexp:{typed}:task", "x")
+    submitting.tasks(url)
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["id", "good", "good:"]
+    assert "\x1b" not in shown.out + shown.err
+    for key in ("key task of task good, field announced", "key seats of task good", "key task of task typed"):
+        assert key in shown.err
+    assert "key task of task spoiled, field status" in shown.err
+    with pytest.raises(UsageError, match="not on the board"):
+        submitting.cancel([url, "spoiled"])
+    submitting.cancel([url, "good"])

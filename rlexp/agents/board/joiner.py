@@ -13,6 +13,7 @@ from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
+from rlexp.transport.unreadable import UnreadableError
 from rlexp.user_code.trusted_code import Obstacle
 
 LOOK_S: Final = 2.0
@@ -126,6 +127,8 @@ class Joiner:
     def _free_task(self) -> Task | None:
         """Return the oldest task that has a free seat and that this machine may play; None where there is none now."""
         summaries = self._board.tasks()
+        for event in self._board.unreadable.drain_events():
+            self._report(event)
         wanted = self._options.task_id
         if wanted is not None:
             summaries = [summary for summary in summaries if summary.id == wanted]
@@ -135,11 +138,21 @@ class Joiner:
         for summary in summaries:
             if summary.id in self._unplayable or not self._options.wants(summary):
                 continue
-            task = self._board.describe(summary.id)
+            task = self._described(summary.id)
             if task is not None and self._may_play(task):
                 return task
         self._report_once(self._options.nothing)
         return None
+
+    def _described(self, task_id: str) -> Task | None:
+        """Return a task, None where it is gone or, unless it is the only one wanted, cannot be read."""
+        try:
+            return self._board.describe(task_id)
+        except UnreadableError as error:
+            if self._options.task_id is not None:
+                raise
+            self._report_once(f"{error.message}; it is left out")
+            return None
 
     def _may_play(self, task: Task) -> bool:
         """Return whether nothing keeps this machine from it; raises UsageError where it is the only task wanted."""

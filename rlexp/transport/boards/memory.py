@@ -26,6 +26,7 @@ from rlexp.transport.boards.memory_tasks import Lease, MemoryTask
 from rlexp.transport.carrier import Carrier
 from rlexp.transport.carriers.memory import MemoryCarrier, MemoryQueue
 from rlexp.transport.task_limits import KEPT_S, check_name, check_rows, check_task
+from rlexp.transport.unreadable import UnreadableValues
 
 
 class MemoryServer:
@@ -48,6 +49,7 @@ class MemoryBoard:
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
+        self.unreadable = UnreadableValues()
 
     def tasks(self) -> list[TaskSummary]:
         now = self._server.clock()

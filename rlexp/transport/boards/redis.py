@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Final
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from rlexp.json_file import parse_json, to_json
+from rlexp.json_file import to_json
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.blobs import BlobHead, chunks
 from rlexp.transport.board import (
@@ -25,20 +26,28 @@ from rlexp.transport.board import (
 )
 from rlexp.transport.board_errors import BannedError, BoardError
 from rlexp.transport.boards import scripts
+from rlexp.transport.boards.publish_script import PUBLISH
 from rlexp.transport.boards.redis_values import (
     SUMMARY_FIELDS,
+    TASK_FIELDS,
+    TaskValues,
+    described,
     holders,
     milliseconds,
-    numbered_row,
+    numbered_rows,
     received_of,
     summary,
 )
 from rlexp.transport.carrier import Carrier
-from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnection
+from rlexp.transport.carriers.redis import Command, RedisCarrier, RedisConnection, WrongTypeError
 from rlexp.transport.task_limits import KEPT_ROWS, KEPT_S, check_name, check_rows, check_task, is_name
+from rlexp.transport.unreadable import UnreadableError, UnreadableValues
 
 _TASKS: Final = "rlexp:tasks"
 _OVER: Final = {status.value.encode() for status in TaskStatus if status.is_over}
+_NOT_ANNOUNCED: Final = (b"",) * len(TASK_FIELDS)
+_LISTED_S: Final = 2.0
+"""How often a trainer sees to it that its task is listed."""
 _UPLOAD_S: Final = 3600
 """What a trainer that died has put of a blob is gone after an hour."""
 
@@ -50,6 +59,10 @@ class RedisBoard:
         """Connect to ``address`` with the first call; ``open_queue`` opens another server's queue of a task."""
         self._connection = RedisConnection(address, scripts.ALL)
         self._queue_kind, self._open_queue = address.queue_kind, open_queue
+        self._announced: dict[str, Sequence[bytes]] = {}
+        """By task: the TASK_FIELDS that it has, and is to keep."""
+        self._listed_s = -math.inf
+        self.unreadable = UnreadableValues()
 
     def tasks(self) -> list[TaskSummary]:
         ids = self._ids()
@@ -59,24 +72,16 @@ class RedisBoard:
             commands.append(("GET", _key(task_id, "trainer")))
             commands.append(("HGETALL", _key(task_id, "seats")))
             commands.append(("GET", _key(task_id, "figures")))
-        (seconds, micros), *answers = self._connection.call_all(commands)
+        (seconds, micros), *answers = self._connection.read_all(commands)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        found = []
-        for i, task_id in enumerate(ids):
-            # A task whose keys are gone, or hold something else, is no reason not to list the others.
-            with suppress(AttributeError, ValueError, BoardError):
-                found.append(summary(task_id, *answers[4 * i : 4 * i + 4], now_ms=now_ms))
-        return sorted(found, key=lambda task: (-task.age_s, task.id))
+        found = (
+            summary(self._values(task_id), *answers[4 * i : 4 * i + 4], now_ms=now_ms) for i, task_id in enumerate(ids)
+        )
+        return sorted((task for task in found if task is not None), key=lambda task: (-task.age_s, task.id))
 
     def describe(self, task_id: str) -> Task | None:
-        fields = ("name", "seats", "description", "file")
-        name, seats, description, file = self._connection.call("HMGET", _key(task_id, "task"), *fields)
-        if name is None:
-            return None
-        try:
-            return check_task(Task(task_id, name.decode(), int(seats), parse_json(description), (file or b"").decode()))
-        except (TypeError, ValueError) as error:
-            raise BoardError(f"the board has a task {task_id} that cannot be read") from error
+        (fields,) = self._connection.read_all([("HMGET", _key(task_id, "task"), *TASK_FIELDS)])
+        return described(task_id, fields)
 
     @property
     def queue_kind(self) -> str:
@@ -90,38 +95,28 @@ class RedisBoard:
         arguments: Command = [task.name, task.num_seats, to_json(task.description), task.file, KEPT_S]
         if not self._connection.run(scripts.SUBMIT, [_key(task.id, "task")], arguments):
             raise BoardError(f"the board has a task {task.id} already")
-        self._connection.call("SADD", _TASKS, task.id)
+        self._list(task.id)
 
     def cancel(self, task_id: str, reason: str) -> bool:
         return bool(self._connection.run(scripts.CANCEL, [_key(task_id, "task")], [reason, KEPT_S]))
 
     def rows(self, task_id: str, start: int) -> list[tuple[int, str]]:
         found = self._connection.run(scripts.ROWS, [], [_key(task_id, "rows"), start])
-        try:
-            return [numbered_row(row) for row in found]
-        except ValueError as error:
-            raise BoardError(f"the board has rows of task {task_id} that cannot be read") from error
+        return numbered_rows(self._values(task_id), found)
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
-        keys = [_key(task_id, name) for name in ("seats", "epochs", "got")]
-        arguments: Command = [
-            _key(task_id, "task"),
-            member,
-            milliseconds(lease_s),
-            _key(task_id, "banned"),
-            actor_of(member),
-        ]
-        index, epoch = self._connection.run(scripts.CLAIM, keys, arguments)
+        task, banned, epochs = (_key(task_id, name) for name in ("task", "banned", "epochs"))
+        arguments: Command = [task, member, milliseconds(lease_s), banned, actor_of(member), epochs]
+        index, epoch = self._connection.run(scripts.CLAIM, [_key(task_id, "seats")], arguments)
         if index == -2:
             raise BannedError(task_id)
         return None if index < 0 else Seat(task_id, int(index), int(epoch), member, lease_s)
 
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
-        keys = [_key(seat.task_id, name) for name in ("seats", "epochs")]
-        read = [_key(seat.task_id, name) for name in ("task", "got", "in:0", "trainer")]
+        read = [_key(seat.task_id, name) for name in ("task", "got", "in:0", "trainer", "epochs")]
         sent = [self._own_queue(seat.task_id).push(messages)] if messages else []
         arguments: Command = [*read, seat.index, seat.epoch, seat.member, milliseconds(seat.lease_s)]
-        status, *more = self._connection.run(scripts.BEAT, keys, arguments, before=sent)
+        status, *more = self._connection.run(scripts.BEAT, [_key(seat.task_id, "seats")], arguments, sent)
         if status == b"fenced":
             return Fenced()
         if status == b"unknown":
@@ -135,15 +130,12 @@ class RedisBoard:
 
     def get_blob(self, task_id: str, name: str) -> bytes | None:
         key = _key(task_id, f"blob:{check_name(name)}")
-        text = self._connection.call("HGET", key, "head")
-        if text is None:
+        (text,) = self._connection.read_all([("HGET", key, "head")])
+        head = self._values(task_id).read(f"blob:{name} head", text, lambda value: BlobHead.parse(value.decode()), None)
+        if head is None:
             return None
-        try:
-            head = BlobHead.parse(text.decode())
-        except ValueError as error:
-            raise BoardError(f"the board has a blob {name} that cannot be read") from error
-        pieces = [self._connection.call("HGET", key, str(index)) for index in range(head.num_chunks)]
-        content = b"".join(piece or b"" for piece in pieces)
+        pieces = (self._connection.read_all([("HGET", key, str(index))]) for index in range(head.num_chunks))
+        content = b"".join(piece for (piece,) in pieces if isinstance(piece, bytes))
         return content if head.fits(content) else None
 
     def ban(self, lead: Lead, actor: str) -> None:
@@ -158,7 +150,8 @@ class RedisBoard:
         known = [number for pair in (epochs or {}).items() for number in pair]
         arguments: Command = [task.name, task.num_seats, to_json(task.description), task.file, KEPT_S, *known]
         self._connection.run(scripts.ANNOUNCE, keys, arguments)
-        self._connection.call("SADD", _TASKS, task.id)
+        self._remember(task)
+        self._list(task.id, mends=True)
         self._forget_old()
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
@@ -167,11 +160,8 @@ class RedisBoard:
         return Lead(task_id, given, member, lease_s) if given else None
 
     def received(self, task_id: str) -> dict[tuple[int, int], int]:
-        fields = self._connection.call("HGETALL", _key(task_id, "got"))
-        try:
-            return received_of(fields)
-        except ValueError as error:
-            raise BoardError(f"the board has numbers of task {task_id} that cannot be read") from error
+        (fields,) = self._connection.read_all([("HGETALL", _key(task_id, "got"))])
+        return received_of(self._values(task_id), fields)
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         names = ("trainer", "task", "got", "figures", "seats", "epochs", "in:0")
@@ -184,14 +174,20 @@ class RedisBoard:
             KEPT_S,
             news.weights_version,
             to_json(news.figures),
+            *self._announced.get(lead.task_id, _NOT_ANNOUNCED),
         ]
-        status, *more = self._connection.run(scripts.PUBLISH, keys, [*arguments, *got])
+        status, *more = self._connection.run(PUBLISH, keys, [*arguments, *got])
         if status == b"fenced":
             return Fenced()
         if status == b"unknown":
             return TrainerBeat(None)
-        now, num_queued, seats = more
-        return TrainerBeat(TaskStatus(status.decode()), holders(seats, int(now)), int(num_queued))
+        now, num_queued, seats, mended = more
+        for name in mended:
+            self.unreadable.add(lead.task_id, name.decode("ascii", "replace"), "removed or written again")
+        if time.monotonic() - self._listed_s > _LISTED_S:
+            self._list(lead.task_id, mends=True)
+        held = holders(self._values(lead.task_id), seats, int(now))
+        return TrainerBeat(TaskStatus(status.decode()), held, int(num_queued))
 
     def put_blob(self, lead: Lead, name: str, content: bytes) -> bool:
         key = _key(lead.task_id, f"blob:{check_name(name)}")
@@ -227,20 +223,55 @@ class RedisBoard:
 
         Nobody reads such a queue, and what begins it anew gives it no time to live: actors may not.
         """
-        ids = self._ids()
-        statuses = self._connection.call_all([("HGET", _key(task_id, "task"), "status") for task_id in ids])
+        members = self._connection.call("SMEMBERS", _TASKS)
+        ids = sorted(_names(members))
+        statuses = self._connection.read_all([("HGET", _key(task_id, "task"), "status") for task_id in ids])
         gone = [task_id for task_id, status in zip(ids, statuses, strict=True) if status is None]
         over = [task_id for task_id, status in zip(ids, statuses, strict=True) if status in _OVER]
         self._connection.call_all([("UNLINK", _key(task_id, "in:0")) for task_id in [*gone, *over]])
-        if gone:
-            self._connection.call("SREM", _TASKS, *gone)
+        strange = [member for member in members if not _names([member])]
+        if gone or strange:
+            self._connection.call("SREM", _TASKS, *gone, *strange)
+
+    def _list(self, task_id: str, *, mends: bool = False) -> None:
+        """Let a task be among those that are listed; ``mends``: this user may remove a key of another type."""
+        try:
+            self._connection.call("SADD", _TASKS, task_id)
+        except WrongTypeError:
+            if not mends:
+                raise
+            self.unreadable.add("", _TASKS, "removed")
+            self._connection.call_all([("UNLINK", _TASKS), ("SADD", _TASKS, task_id)])
+        self._listed_s = time.monotonic()
+
+    def _remember(self, task: Task) -> None:
+        """Keep what the board has of an announced task, which may be another's words: nobody is to change it."""
+        found: Any
+        (found,) = self._connection.read_all([("HMGET", _key(task.id, "task"), *TASK_FIELDS)])
+        try:
+            is_whole = described(task.id, found) is not None
+        except UnreadableError:
+            is_whole = False
+        own = (task.name, str(task.num_seats), to_json(task.description), task.file)
+        self._announced[task.id] = [value or b"" for value in found] if is_whole else [value.encode() for value in own]
+
+    def _values(self, task_id: str) -> TaskValues:
+        return TaskValues(task_id, self.unreadable)
 
     def _own_queue(self, task_id: str) -> RedisCarrier:
         return RedisCarrier(self._connection, _key(task_id, "in:0"))
 
     def _ids(self) -> list[str]:
-        listed = [member.decode("ascii", "replace") for member in self._connection.call("SMEMBERS", _TASKS)]
-        return sorted(filter(is_name, listed))
+        (members,) = self._connection.read_all([("SMEMBERS", _TASKS)])
+        if isinstance(members, WrongTypeError):
+            self.unreadable.add("", _TASKS)
+            return []
+        return sorted(_names(members))
+
+
+def _names(members: Iterable[bytes]) -> list[str]:
+    """Return those of ``members`` that can be ids of tasks."""
+    return [name for member in members if is_name(name := member.decode("ascii", "replace"))]
 
 
 def _key(task_id: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha1
 from typing import Any, Final
 
@@ -25,6 +25,10 @@ _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _BLOCK_S: Final = 5.0
 """A blocking call must end before the connection counts as lost."""
+
+
+class WrongTypeError(BoardError):
+    """A key holds another type than the command is for: somebody else has written there."""
 
 
 class RedisConnection:
@@ -68,6 +72,18 @@ class RedisConnection:
             answers: list[Any] = pipeline.execute()
             return answers
 
+    def read_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers like ``call_all``; a WrongTypeError in place of that to a key of another type."""
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers = pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
+                    raise answer
+            return [WrongTypeError(str(each)) if isinstance(each, Exception) else each for each in answers]
+
     def may(self, commands: Sequence[Sequence[str]]) -> list[bool]:
         """Return for each command whether this user may run it; none is run. Raises BoardError where nobody can say."""
         # The server checks the rights of what a transaction is to do before it is discarded; so first, whether it has
@@ -87,7 +103,10 @@ class RedisConnection:
         arguments: Command,
         before: Sequence[Command] = (),
     ) -> Any:
-        """Return what a Lua script returns; the commands ``before`` it take the same round trip."""
+        """Return what a Lua script returns; the commands ``before`` it take the same round trip.
+
+        One of these to a key of another type does nothing: as if it had been lost on its way.
+        """
         with self._translated():
             pipeline = self._client.pipeline(transaction=False)
             for command in before:
@@ -96,7 +115,7 @@ class RedisConnection:
             pipeline.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
             *answers, result = pipeline.execute(raise_on_error=False)
             for answer in answers:
-                if isinstance(answer, Exception):
+                if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
                     raise answer
             if isinstance(result, redis.exceptions.NoScriptError):
                 # A server forgets scripts when it restarts.
@@ -144,6 +163,8 @@ class RedisConnection:
                 "the rights that each role needs are in docs/board.md",
             ) from error
         except redis.exceptions.RedisError as error:
+            if _is_of_wrong_type(error):
+                raise WrongTypeError(f"the board {self._address} has a key of another type: {_short(error)}") from error
             raise BoardError(
                 f"the board {self._address} answers with an error: {_short(error)}", "it needs Redis 6.2 or Valkey"
             ) from error
@@ -162,7 +183,8 @@ class RedisCarrier:
 
     def send(self, messages: Sequence[bytes]) -> None:
         if messages:
-            self._connection.call(*self.push(messages))
+            with suppress(WrongTypeError):  # lost: they are sent again, and the receiver removes the key
+                self._connection.call(*self.push(messages))
 
     def push(self, messages: Sequence[bytes]) -> tuple[bytes | str, ...]:
         """Return the command that gives ``messages`` to the list."""
@@ -170,6 +192,13 @@ class RedisCarrier:
         return ("RPUSH", self._key, *messages)
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        try:
+            return self._receive(limit, timeout_s)
+        except WrongTypeError:  # nobody can send anything until it is gone
+            self._connection.call("UNLINK", self._key)
+            return []
+
+    def _receive(self, limit: int, timeout_s: float) -> list[bytes]:
         ends_at = time.monotonic() + timeout_s
         messages: list[bytes] = self._connection.call("LPOP", self._key, limit) or []
         while not messages and (left_s := ends_at - time.monotonic()) > 0:
@@ -182,6 +211,10 @@ class RedisCarrier:
 
     def close(self) -> None:
         """There is nothing to give up: see :meth:`RedisConnection.close`."""
+
+
+def _is_of_wrong_type(error: Exception) -> bool:
+    return isinstance(error, redis.exceptions.ResponseError) and "WRONGTYPE" in str(error)
 
 
 def _short(error: Exception) -> str:

@@ -16,6 +16,7 @@ from rlexp.transport.backoff import Backoff
 from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardLostError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.unreadable import UnreadableError
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 LEASE_S = 1000.0
@@ -211,3 +212,38 @@ def test_trainers_take_submitted_tasks_without_a_trainer() -> None:
     reported = run(board, player, JoinOptions(wants=has_no_trainer, nothing="nothing waits"))
     assert player.played == ["queued"]
     assert all("nothing waits" not in text for text in reported)
+
+
+class SpoiledBoard(MemoryBoard):
+    """Has a task whose description somebody else has overwritten."""
+
+    def describe(self, task_id: str) -> Task | None:
+        if task_id == "spoiled":
+            raise UnreadableError(task_id, "task description")
+        return super().describe(task_id)
+
+
+def test_task_that_cannot_be_read_is_left_out_and_reported_once() -> None:
+    board = SpoiledBoard(MemoryServer())
+    announced(board, "spoiled", "a")
+    board.unreadable.add("spoiled", "seats foo")
+    player = Player(SeatEnd.STOPPED, SeatEnd.STOPPED, SeatEnd.TASK_OVER)
+    reported = run(board, player)
+    assert player.played == ["a", "a", "a"]
+    assert reported[0].startswith("key seats of task spoiled, field foo")
+    # As all that stays true, it is said again after a seat was left.
+    assert (
+        reported[1:]
+        == [
+            "the board has a task spoiled that cannot be read: its key task description holds"
+            " something else; it is left out"
+        ]
+        * 3
+    )
+
+
+def test_only_task_wanted_that_cannot_be_read_is_an_error() -> None:
+    board = SpoiledBoard(MemoryServer())
+    announced(board, "spoiled")
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        run(board, Player(SeatEnd.TASK_OVER), JoinOptions(task_id="spoiled"))
