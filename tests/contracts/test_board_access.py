@@ -183,6 +183,12 @@ def test_no_role_rules_the_server_or_reaches_other_keys(connections: Connections
         f"DEL {PREFIX}seats",
         f"EXPIRE {PREFIX}seats 1",
         "SADD rlexp:tasks evil",
+        f"RPUSH {PREFIX}seats x",
+        f"HSET {PREFIX}in:0 x y",
+        f"RPUSH {PREFIX}in:1 x",
+        f"HDEL {PREFIX}seats 0",
+        f"HSET {PREFIX}epochs 0 x",
+        f"HSET {PREFIX}got 0:1 9",
     ],
 )
 def test_actor_reads_and_changes_nothing_of_others(connections: Connections, command: str) -> None:
@@ -190,7 +196,12 @@ def test_actor_reads_and_changes_nothing_of_others(connections: Connections, com
 
 
 @pytest.mark.parametrize(
-    "command", [f"SET {PREFIX}trainer evil", f"HSET {PREFIX}blob:result head evil", f"HSET {PREFIX}seats 0 evil"]
+    "command",
+    [
+        *[f"SET {PREFIX}trainer evil", f"HSET {PREFIX}blob:result head evil", f"HSET {PREFIX}seats 0 evil"],
+        *["HSET rlexp:tasks x y", "SREM rlexp:tasks t1", "EXPIRE rlexp:tasks 0", f"SADD {PREFIX}task x"],
+        f"EXPIRE {PREFIX}trainer 0",
+    ],
 )
 def test_client_changes_nothing_of_trainers_and_actors(connections: Connections, command: str) -> None:
     connections.refuse("client", *command.split())

@@ -1,12 +1,14 @@
 """What each role may do on a Redis or Valkey that is a board, as access rules of the server's (ACL).
 
 Commands within a script are checked against the rules of whoever runs it, so each role has the commands and keys that
-its scripts use. Actors run the scripts that the server has, by their hash, and cannot give it others; trainers and
-clients load them.
+its scripts use, and can use them without the scripts as well. So a role that writes a key has only the command that
+its scripts write it with: nobody else can give the key another type, or remove it. Actors run the scripts that the
+server has, by their hash, and cannot give it others; trainers and clients load them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -29,11 +31,14 @@ class Role:
     keys: tuple[str, ...]
     """Patterns of keys with their rights, as Redis 7.0 reads them: ``%R~`` to read, ``%W~`` to write, ``%RW~`` both."""
     commands: tuple[str, ...]
+    """What it may do with all of these keys, each as far as its rights go."""
+    more: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Further keys, each with the commands that are allowed for it only."""
 
     def rules(self, password: str, version: tuple[int, int] = FIRST_WITH_READ_ONLY_KEYS) -> str:
         """Return the rules of ``ACL SETUSER`` after the user's name; the password itself is not in them.
 
-        Before FIRST_WITH_READ_ONLY_KEYS a key that may be read may also be written, with the commands of the role.
+        Before FIRST_WITH_READ_ONLY_KEYS a key that may be read may also be written, with all commands of the role.
         """
         return self._rules(f"#{sha256(password.encode()).hexdigest()}", version)
 
@@ -42,11 +47,18 @@ class Role:
         return self._rules(f">PASSWORD_OF_{self.name.upper()}", version)
 
     def _rules(self, password: str, version: tuple[int, int]) -> str:
-        keys = self.keys
+        begin = ["reset", "on", password, "resetchannels"]
         if version < FIRST_WITH_READ_ONLY_KEYS:
-            keys = tuple(dict.fromkeys("~" + key.partition("~")[2] for key in keys))
-        commands = (f"+{command}" for command in self.commands)
-        return " ".join(["reset", "on", password, "resetchannels", *keys, "-@all", *commands])
+            all_keys = (*self.keys, *(key for key, _ in self.more))
+            keys = dict.fromkeys("~" + key.partition("~")[2] for key in all_keys)
+            commands = dict.fromkeys((*self.commands, *(command for _, own in self.more for command in own)))
+            return " ".join([*begin, *keys, "-@all", *_added(commands)])
+        more = (f"({' '.join([key, *_added(commands)])})" for key, commands in self.more)
+        return " ".join([*begin, *self.keys, "-@all", *_added(self.commands), *more])
+
+
+def _added(commands: Iterable[str]) -> list[str]:
+    return [f"+{command}" for command in commands]
 
 
 ACTOR: Final = Role(
@@ -58,12 +70,12 @@ ACTOR: Final = Role(
         "%R~rlexp:{*}:figures",
         "%R~rlexp:{*}:banned",
         "%R~rlexp:{*}:blob:weights-*",
+        "%R~rlexp:{*}:epochs",
+        "%R~rlexp:{*}:got",
         "%RW~rlexp:{*}:seats",
-        "%RW~rlexp:{*}:epochs",
-        "%RW~rlexp:{*}:got",
-        "%W~rlexp:{*}:in:*",
     ),
-    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hgetall", "smembers", "llen", "hset", "hdel", "rpush"),
+    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hgetall", "smembers", "hset"),
+    (("%W~rlexp:{*}:in:0", ("llen", "rpush")),),
 )
 """Plays: takes seats, sends fragments, reads tasks and weights."""
 TRAINER: Final = Role(
@@ -79,8 +91,9 @@ TRAINER: Final = Role(
 """Trains: it has everything of a board's own keys."""
 CLIENT: Final = Role(
     "client",
-    ("%R~rlexp:*", "%RW~rlexp:tasks", "%RW~rlexp:{*}:task", "%RW~rlexp:{*}:file"),
-    (*_CONNECTION, *_READING, "evalsha", "script|load", "info", "hset", "sadd", "srem", "expire"),
+    ("%R~rlexp:*",),
+    (*_CONNECTION, *_READING, "evalsha", "script|load", "info"),
+    (("%W~rlexp:tasks", ("sadd",)), ("%RW~rlexp:{*}:task", ("evalsha", "hset", "expire"))),
 )
 """Submits and cancels tasks, reads how they do and what they result in."""
 ROLES: Final = (ACTOR, TRAINER, CLIENT)
