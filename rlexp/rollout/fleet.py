@@ -40,6 +40,10 @@ class Suspect:
     is_counted: bool
     """Whether it cost a restart."""
 
+    def is_over(self, now: float) -> bool:
+        """Return whether it is too late for its node to turn out to be lost."""
+        return now - self.failed_at_s > SUSPECTED_S
+
 
 class Fleet:
     """Owns the workers' places: replaces workers that fail, up to a limit, and with a delay if they fail early.
@@ -60,7 +64,7 @@ class Fleet:
         words: FleetWords = OF_WORKERS,
     ) -> None:
         """Place ``num_workers``; ``clock`` returns seconds that only grow."""
-        self.num_restarts = 0
+        self._num_restarts = 0
         self._pool = pool
         self._place = place
         self._limits = limits
@@ -79,6 +83,15 @@ class Fleet:
         self._deadlines: list[tuple[float, int]] = []
         for member in self._members:
             self._place_member(member)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often a worker was replaced that failed, which never becomes less.
+
+        One that may turn out to have been lost with its node is counted once that is too late.
+        """
+        now, suspects = self._clock(), self._suspects.values()
+        return self._num_restarts - sum(each.is_counted and not each.is_over(now) for each in suspects)
 
     def __iter__(self) -> Iterator[Worker]:
         """Return the workers that may be asked."""
@@ -202,11 +215,11 @@ class Fleet:
         now, forgiven = self._clock(), []
         for worker, suspect in tuple(self._suspects.items()):
             node, member = state.lost.get(worker), suspect.member
-            if node is None and now - suspect.failed_at_s <= SUSPECTED_S:
+            if node is None and not suspect.is_over(now):
                 continue
             del self._suspects[worker]
-            if node is not None:
-                self.num_restarts -= suspect.is_counted
+            if node is not None and not suspect.is_over(now):
+                self._num_restarts -= suspect.is_counted
                 if suspect.failed_at_s in member.failed_at_s:
                     member.failed_at_s.remove(suspect.failed_at_s)
                 forgiven.append((node, member))
@@ -235,20 +248,20 @@ class Fleet:
 
     def _suspect(self, member: Member, why: str, now: float) -> None:
         """Handle a failure that may turn out to be that of the worker's node."""
-        worker, num_before = member.actor, self.num_restarts
+        worker, num_before = member.actor, self._num_restarts
         assert worker is not None
         self._handle_failure(member, why, now)
         if self._pool.cluster_state().placed is not None:
-            self._suspects[worker] = Suspect(member, now, self.num_restarts > num_before)
+            self._suspects[worker] = Suspect(member, now, self._num_restarts > num_before)
 
     def _handle_failure(self, member: Member, why: str, now: float) -> None:
         self._take_away(member)
         member.lost = why
-        if member.failed(now) > FAILURES_IN_WINDOW or self.num_restarts >= self._limits.max_restarts:
+        if member.failed(now) > FAILURES_IN_WINDOW or self._num_restarts >= self._limits.max_restarts:
             self._remove(member, why)
             return
-        self.num_restarts += 1
-        member.restart = self.num_restarts
+        self._num_restarts += 1
+        member.restart = self._num_restarts
         self._replace_at(member, now + member.next_delay_s(now))
 
     def _remove(self, member: Member, why: str) -> None:

@@ -38,6 +38,7 @@ class RemoteWorkers:
         reads ``shared_weights``, which this owns, is sent none from then on.
         """
         self.num_weight_syncs = 0
+        self._num_earlier_restarts = 0
         self._pool = pool
         self._fleet = fleet
         self._lane = Lane(pool, num_returns=2)
@@ -52,7 +53,7 @@ class RemoteWorkers:
 
     @property
     def num_worker_restarts(self) -> int:
-        return self._fleet.num_restarts
+        return self._num_earlier_restarts + self._fleet.num_restarts
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         samples = [sample for call in self._lane.completed() if (sample := self._sample_of(call)) is not None]
@@ -89,11 +90,12 @@ class RemoteWorkers:
             self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
 
     def state(self) -> dict[str, Any]:
-        """Return the count of weight syncs: workers in other processes begin new episodes."""
-        return {"num_weight_syncs": self.num_weight_syncs}
+        """Return what was counted: workers in other processes begin new episodes."""
+        return {"num_weight_syncs": self.num_weight_syncs, "num_worker_restarts": self.num_worker_restarts}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.num_weight_syncs = state["num_weight_syncs"]
+        self._num_earlier_restarts = state.get("num_worker_restarts", 0)  # checkpoints of older versions lack it
 
     def drain_events(self) -> list[str]:
         return self._fleet.drain_events()

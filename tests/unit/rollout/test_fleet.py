@@ -115,6 +115,9 @@ def test_a_lost_worker_is_replaced_at_once_while_the_others_go_on(fate: Exceptio
     assert "replaced in 1.8 s (restart 1 of at most 100)" in event
     assert bench.source.drain_events() == []
     assert bench.source.num_worker_restarts == 1
+    resumed = Bench()
+    resumed.source.load(bench.source.state())
+    assert resumed.source.num_worker_restarts == 1
 
 
 def test_a_replacement_gets_the_newest_weights_and_the_filter_before_it_samples() -> None:

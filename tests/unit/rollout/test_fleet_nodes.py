@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.errors import TrialError
-from rlexp.rollout.fleet_member import FAILURES_IN_WINDOW, START_S
+from rlexp.rollout.fleet_member import FAILURES_IN_WINDOW, START_S, SUSPECTED_S
 from rlexp.rollout.node_losses import NodeLosses
 from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState
 from tests.unit.rollout.test_fleet import DIES, TIMEOUT_S, Bench, FakeWorker, FragilePool
@@ -108,18 +108,25 @@ def test_workers_lost_with_their_node_cost_no_restart_and_come_back() -> None:
     assert bench.source.num_worker_restarts == 0
 
 
-def test_restarts_are_taken_back_when_the_node_turns_out_dead() -> None:
-    bench = ClusterBench()
+def test_restarts_are_not_counted_when_the_node_turns_out_dead() -> None:
+    bench = ClusterBench(max_restarts=2)
     bench.kill("10.0.0.3")
     bench.poll()
     assert bench.poll() == [0, 2]
-    assert bench.source.num_worker_restarts == 2
+    assert bench.source.num_worker_restarts == 0
     bench.cluster.full.add("10.0.0.3")
     bench.now_s += 20.0
     bench.cluster.end("10.0.0.3")
     bench.poll()
     assert bench.source.num_worker_restarts == 0
     assert "is lost with 2 workers" in bench.source.drain_events()[-1]
+    bench.now_s += SUSPECTED_S + 1.0
+    assert bench.source.num_worker_restarts == 0
+    bench.workers[0].fate = DIES
+    bench.poll_often(2, 1.0)
+    bench.cluster.look()
+    bench.poll_often(2, 1.0)
+    assert "(restart 1 of at most 2)" in bench.source.drain_events()[-1], "both are taken back from the limit"
 
 
 def test_worker_removed_for_good_is_placed_again_when_its_node_turns_out_dead() -> None:
@@ -157,6 +164,11 @@ def test_process_that_dies_on_a_living_node_is_counted() -> None:
     bench.cluster.look()
     bench.poll()
     assert bench.poll() == [0, 1, 2, 3]
+    assert bench.source.num_worker_restarts == 0  # its node may turn out to be lost
+    bench.now_s += SUSPECTED_S + 1.0
+    assert bench.source.num_worker_restarts == 1
+    bench.cluster.end("10.0.0.3")
+    bench.poll()
     assert bench.source.num_worker_restarts == 1
 
 
