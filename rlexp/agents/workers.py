@@ -9,7 +9,7 @@ from functools import partial
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.config.keys.bundles import Bundles, bundles_of
 from rlexp.config.keys.common import CommonConfig
-from rlexp.envs import EnvConfig, is_atari, make_vector_env
+from rlexp.envs import EnvConfig, has_game_frames, make_vector_env
 from rlexp.errors import ResourceError
 from rlexp.metrics.timers import RunningClock
 from rlexp.rollout.accumulators import Fold
@@ -140,5 +140,5 @@ def worker_spec(
 def reward_limits(config: CommonConfig, env: str) -> RewardLimits:
     """Return ``clip_rewards``, with null decided by the env."""
     if config.clip_rewards is None:
-        return config.effective_preprocessor_pref == "deepmind" and is_atari(env)
+        return config.effective_preprocessor_pref == "deepmind" and has_game_frames(env, config.env_config)
     return config.clip_rewards

@@ -1,6 +1,6 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps."""
 
-from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.env_ids import has_game_frames, is_atari
 from rlexp.envs.actions import ActionBounds, is_continuous
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.checked_env import given_env
@@ -34,6 +34,7 @@ __all__ = [
     "check_spaces",
     "env_config_of",
     "given_env",
+    "has_game_frames",
     "is_atari",
     "is_byte_vector",
     "is_continuous",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rlexp.config.keys.capabilities import ActionScaling, PlayableActions
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.env_ids import has_game_frames, is_atari
 from rlexp.config.keys.model import ATARI_DIM
 from rlexp.config.keys.user_class import UserClass
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules, modules_of
@@ -97,7 +97,7 @@ class EnvConfig:
     def is_deepmind_atari(self) -> bool:
         """Whether it is an Atari game to be prepared as in Mnih et al. 2015; a game's memory cannot be."""
         deepmind = self.frames is not None and self.frames.preprocessing == "deepmind"
-        return deepmind and is_atari(self.env) and self.env_config.get("obs_type") != "ram"
+        return deepmind and has_game_frames(self.env, self.env_config)
 
 
 def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvConfig:

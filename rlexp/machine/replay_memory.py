@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlexp.config.keys.capabilities import ReplayNeeds
-from rlexp.config.keys.env_ids import is_atari
+from rlexp.config.keys.env_ids import has_game_frames
 from rlexp.config.keys.experiment import Experiment
 
 _STACKED = 4
@@ -31,7 +31,7 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
     """Return the bytes of one transition of full replay, an upper bound; None where only the env knows it."""
     config, replay = experiment.config, experiment.config.replay
     is_prepared_only = config.effective_preprocessor_pref == "deepmind" and not config.env_wrappers
-    if replay is None or not is_atari(experiment.env) or not is_prepared_only:
+    if replay is None or not has_game_frames(experiment.env, config.env_config) or not is_prepared_only:
         return None
     frame, stacked = config.model.atari_dim**2, _STACKED if config.model.framestack else 1
     if replay.on_device and config.num_gpus:

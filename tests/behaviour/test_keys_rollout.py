@@ -289,5 +289,5 @@ def test_the_learner_sees_clipped_rewards_and_the_results_whole_ones(
 def test_null_clips_by_sign_where_games_are_prepared_as_deepmind_did(
     preprocessor_pref: Any, largest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlexp.agents.workers.is_atari", lambda env: env == COUNTING_ENV)
+    monkeypatch.setattr("rlexp.agents.workers.has_game_frames", lambda env, env_config: env == COUNTING_ENV)
     assert rows(sample(3, preprocessor_pref=preprocessor_pref), REWARDS).max() == largest

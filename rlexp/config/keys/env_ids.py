@@ -75,6 +75,15 @@ WizardOfWor WordZapper YarsRevenge Zaxxon
 """
 ATARI_GAMES = frozenset(_ATARI_GAMES.split())
 
+_GAMES_OF_VERSION_5 = """
+Atlantis2 Backgammon BasicMath Blackjack Casino Crossbow Darkchambers DonkeyKong Earthworld Entombed Et FlagCapture
+Frogger Galaxian Hangman HauntedHouse HumanCannonball Kaboom KeystoneKapers KingKong Klax Koolaid LaserGates LostLuggage
+MarioBros MiniatureGolf MrDo Othello Pacman Pitfall2 SirLancelot SpaceWar Superman Surround Tetris TicTacToe3D Trondead
+Turmoil VideoCheckers VideoChess VideoCube WordZapper
+"""
+GAMES_OF_VERSION_5 = frozenset(_GAMES_OF_VERSION_5.split())
+"""Games that have ``ALE/Kaboom-v5`` only, no ``KaboomNoFrameskip-v4`` or other id of Gym."""
+
 ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
 """The form of an id."""
 
@@ -110,22 +119,33 @@ def current_env(env: str) -> tuple[str, Mapping[str, Any]] | None:
 
     >>> current_env("PongDeterministic-v4")[0]
     'ALE/Pong-v5'
+    >>> current_env("Pong-ramNoFrameskip-v4")
+    ('PongNoFrameskip-v4', {'obs_type': 'ram'})
     """
     env = env.strip()
     if env.startswith("ale_py:ALE/"):
-        return env.removeprefix("ale_py:"), {}
+        plain = env.removeprefix("ale_py:")
+        return current_env(plain) or (plain, {})
     if env in LATER_VERSIONS:
         return LATER_VERSIONS[env], {}
     task = _TASK.fullmatch(env)
     if task and task["task"] in MUJOCO_TASKS:
         return f"{task['task']}-v{5 if task['task'] == PUSHER else 4}", {}
-    atari = _ATARI.fullmatch(env)
-    if atari and atari["game"] in ATARI_GAMES and atari["speed"] == "Deterministic" and not atari["ram"]:
-        return f"ALE/{atari['game']}-v5", _deterministic(atari["game"], atari["version"])
+    found = _ATARI.fullmatch(env) or _ALE.fullmatch(env)
+    if found and found["game"] in ATARI_GAMES and (found["ram"] or "Deterministic" in env):
+        return _current_game(env, found)
     dotted = _DOTTED_CLASS.fullmatch(env)
     if dotted and not _INSIDE_RLLIB.match(env):
         return f"{dotted['module']}:{dotted['cls']}", {}
     return None
+
+
+def _current_game(env: str, found: re.Match[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return the id of a game that ale-py has, and the ``env_config`` that the old one implied."""
+    memory = {"obs_type": "ram"} if found["ram"] else {}
+    if "Deterministic" in env:
+        return f"ALE/{found['game']}-v5", {**_deterministic(found["game"], found["version"]), **memory}
+    return env.replace("-ram", "", 1), memory
 
 
 def _deterministic(game: str, version: str) -> Mapping[str, Any]:
@@ -143,9 +163,14 @@ def is_atari(env: str) -> bool:
     return bool(found and found["game"] in ATARI_GAMES and not found["ram"])
 
 
-def has_images(env: str) -> bool:
-    """Return whether an id, a current one, is known to have images as observations."""
-    return is_atari(env) or env == "CarRacing-v3"
+def has_game_frames(env: str, env_config: Mapping[str, Any]) -> bool:
+    """Return whether a current id, made with ``env_config``, is an Atari game that shows frames, not its memory."""
+    return is_atari(env) and env_config.get("obs_type") != "ram"
+
+
+def has_images(env: str, env_config: Mapping[str, Any]) -> bool:
+    """Return whether a current id, made with ``env_config``, is known to have images as observations."""
+    return has_game_frames(env, env_config) or env == "CarRacing-v3"
 
 
 def is_known(env: str) -> bool:
@@ -163,10 +188,12 @@ def _needs_no_entry_point(env: str) -> bool:
 
 
 def is_of_ale(env: str) -> bool:
-    """Return whether the Arcade Learning Environment has a current id, with frames or the memory to see."""
-    found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
-    is_game = bool(found and found["game"] in ATARI_GAMES) and "Deterministic" not in env
-    return is_game and env not in LATER_VERSIONS and env not in GYMNASIUM_IDS  # Blackjack is a game of both
+    """Return whether the Arcade Learning Environment registers an id."""
+    newest, older = _ALE.fullmatch(env), _ATARI.fullmatch(env)
+    if newest:
+        return newest["game"] in ATARI_GAMES and not newest["ram"]
+    games = ATARI_GAMES - GAMES_OF_VERSION_5
+    return bool(older and older["game"] in games and not older["ram"] and older["speed"] != "Deterministic")
 
 
 def is_minatar(env: str) -> bool:
@@ -246,7 +273,8 @@ def _closest(env: str) -> str | None:
     """
     known = {
         **{game: f"ALE/{game}-v5" for game in ATARI_GAMES},
-        **{f"{game}NoFrameskip-v4": f"{game}NoFrameskip-v4" for game in ATARI_GAMES},
+        **{f"{game}NoFrameskip-v4": f"{game}NoFrameskip-v4" for game in ATARI_GAMES - GAMES_OF_VERSION_5},
+        **{f"{game}NoFrameskip-v4": f"ALE/{game}-v5" for game in GAMES_OF_VERSION_5},
         **{f"ALE/{game}-v5": f"ALE/{game}-v5" for game in ATARI_GAMES},
     }
     for name in sorted(GYMNASIUM_IDS):  # the newest version of a name comes last, and before a game of that name

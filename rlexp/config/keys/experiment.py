@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.env_ids import ENV_ID, is_atari
+from rlexp.config.keys.env_ids import ENV_ID, has_game_frames
 from rlexp.config.keys.fields import (
     CONFLICT,
     RLEXP_ONLY,
@@ -240,7 +240,7 @@ class Experiment(KeyGroup):
         """Yield convolutions that do not fit Atari frames; the size of other images is known when a run begins."""
         config, model = self.config, self.config.model
         is_scaled_only = config.effective_preprocessor_pref is not None and not config.env_wrappers
-        scaled = is_scaled_only and is_atari(self.env) and model.custom_model is None
+        scaled = is_scaled_only and has_game_frames(self.env, config.env_config) and model.custom_model is None
         found = misfit(model.atari_dim, model.atari_dim, model.conv_filters) if scaled and model.conv_filters else None
         if found is not None:
             message, hint = found

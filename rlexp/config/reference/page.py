@@ -30,9 +30,9 @@ _DEFAULTS = """\
 RLlib changed some of its defaults. If the keys of a file prove that it is of certain releases of RLlib, the keys below
 have the default of these releases where the file does not give them; a notice names them, and `rlexp convert` writes
 them out. Keys that contradict most others do not count: a notice names each, with its line; `gpu` and the like are left
-out, others mean what they meant. The id of an env narrows what keys prove: `Pendulum-v1` is of RLlib 1.6 or later. Files
-in rlexp's spelling, files in which more than a third of such keys contradict the others, and files with a key that only
-rlexp has use the defaults above. To choose a value yourself, write the key.
+out, others mean what they meant. The id of an env narrows what keys prove: `Pendulum-v1` is of RLlib 1.6 or later.
+Files in rlexp's spelling, files in which more than a third of such keys contradict the others, and files with a key
+that only rlexp has use the defaults above. To choose a value yourself, write the key.
 
 """
 

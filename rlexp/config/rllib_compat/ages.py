@@ -65,7 +65,10 @@ def _has_images(translation: Translation) -> bool:
     """Return whether an env, or one of those in its grid, is known to have images as observations."""
     env = translation.find("env")
     names = [str(choice.value) for choice in choices_of(env)] if env is not None else []
-    return any(has_images((current_env(name) or (name,))[0]) for name in names)
+    given = translation.value("config.env_config")
+    settings = given if isinstance(given, dict) else {}
+    current = (current_env(name) or (name, {}) for name in names)
+    return any(has_images(name, {**implied, **settings}) for name, implied in current)
 
 
 def _is_open(translation: Translation, default: ChangedDefault) -> bool:

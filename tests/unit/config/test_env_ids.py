@@ -7,11 +7,20 @@ from typing import Any
 import gymnasium
 import pytest
 
-from rlexp.config.keys.env_ids import GYMNASIUM_IDS, LATER_VERSIONS, MUJOCO_TASKS, current_env, is_atari, is_known
+from rlexp.config.keys.env_ids import (
+    ATARI_GAMES,
+    GYMNASIUM_IDS,
+    LATER_VERSIONS,
+    MUJOCO_TASKS,
+    current_env,
+    is_atari,
+    is_known,
+)
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.errors import ConfigError
 
 Load = Callable[..., Plan]
+SPEEDS = ("", "NoFrameskip", "Deterministic")
 
 
 @pytest.fixture
@@ -34,6 +43,17 @@ def test_known_ids_match_gymnasium_registry(env: str) -> None:
     assert current_env(env) is None
 
 
+def test_known_games_are_those_of_ale_py() -> None:
+    pytest.importorskip("ale_py")
+    forms = [f"{ram}{speed}-v{version}" for ram in ("", "-ram") for speed in SPEEDS for version in "045"]
+    ids = {f"{prefix}{game}{form}" for game in ATARI_GAMES for form in forms for prefix in ("", "ALE/")}
+    assert {env for env in ids if is_known(env)} == ids & set(gymnasium.registry)
+    old = {env: current_env(env) for env in ids - set(gymnasium.registry)}
+    current = {found[0] for found in old.values() if found is not None}
+    assert len(current) > len(ATARI_GAMES)
+    assert all(is_known(env) for env in current if env.startswith("ALE/"))
+
+
 @pytest.mark.parametrize("env", LATER_VERSIONS)
 def test_old_ids_are_not_known(env: str) -> None:
     assert env not in gymnasium.registry
@@ -54,6 +74,16 @@ def test_old_ids_are_not_known(env: str) -> None:
             "SpaceInvadersDeterministic-v0",
             "ALE/SpaceInvaders-v5",
             {"frameskip": 3, "repeat_action_probability": 0.25, "full_action_space": False},
+        ),
+        ("Pong-ram-v4", "Pong-v4", {"obs_type": "ram"}),
+        ("Pong-ram-v0", "Pong-v0", {"obs_type": "ram"}),
+        ("Pong-ramNoFrameskip-v4", "PongNoFrameskip-v4", {"obs_type": "ram"}),
+        ("ALE/Pong-ram-v5", "ALE/Pong-v5", {"obs_type": "ram"}),
+        ("ale_py:ALE/Pong-ram-v5", "ALE/Pong-v5", {"obs_type": "ram"}),
+        (
+            "Pong-ramDeterministic-v4",
+            "ALE/Pong-v5",
+            {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False, "obs_type": "ram"},
         ),
         ("my.module.Maze", "my.module:Maze", {}),
     ],
@@ -93,6 +123,8 @@ def test_old_id_keeps_env_config_of_user(load: Load) -> None:
     [
         ("CartPol-v1", "is not a Gymnasium environment", "did you mean CartPole-v1?"),
         ("BrekoutNoFrameskip-v4", "is not a Gymnasium environment", "did you mean BreakoutNoFrameskip-v4?"),
+        ("KaboomNoFrameskip-v4", "is not a Gymnasium environment", "did you mean ALE/Kaboom-v5?"),
+        ("Tetris-v4", "is not a Gymnasium environment", "did you mean ALE/Tetris-v5?"),
         ("flatland_sparse", "is not a Gymnasium environment", "--import MODULE"),
         ("ray.rllib.examples.env.random_env.RandomEnv", "is a class of RLlib", "package.module:Class"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import (
@@ -269,6 +270,12 @@ def test_atari_renders_videos() -> None:
 def test_atari_ram_is_a_vector() -> None:
     vector = make_vector_env(EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES), 1)
     assert vector.single_observation_space.shape == (128,)
+
+
+def test_memory_of_a_game_is_neither_frames_nor_clipped() -> None:
+    ram = DQNConfig(env_config={"obs_type": "ram"})
+    assert reward_limits(ram, "PongNoFrameskip-v4") is False
+    assert reward_limits(DQNConfig(), "PongNoFrameskip-v4") is True
 
 
 def test_atari_refuses_continuous_actions() -> None:
