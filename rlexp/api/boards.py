@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlexp.api.arguments import checked_arguments
+
 if TYPE_CHECKING:
     from rlexp.submission.submit import Submitted
 
 
+@checked_arguments
 def submit(
     file: str | Path | None = None,
     *,
@@ -73,6 +76,7 @@ def submit(
     return from_python.submit(given, attach, trusted, place, options, quiet)
 
 
+@checked_arguments
 def join(
     url: str | None = None,
     *,

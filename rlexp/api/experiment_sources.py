@@ -11,18 +11,14 @@ from typing import Any, Final
 from rlexp.api.request import Source
 from rlexp.config.keys.user_modules import with_current_folder
 from rlexp.config.yaml.python_values import ExperimentDict
-from rlexp.errors import ConfigError, UsageError
+from rlexp.errors import ConfigError
 
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
 def files_of(experiments: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files that are named; raises UsageError where there are none."""
-    named = [experiments] if isinstance(experiments, str | Path) else list(experiments)
-    if not named or not all(isinstance(file, str | Path) for file in named):
-        message = f"experiments must be a file, a list of files or a dict, got {type(experiments).__name__}"
-        raise UsageError(message, 'for example rlexp.run("experiment.yaml")')
-    return [Path(file) for file in named]
+    """Return the files that are named."""
+    return [Path(file) for file in ([experiments] if isinstance(experiments, str | Path) else experiments)]
 
 
 def source_of(experiments: str | Path | Sequence[str | Path] | Mapping[str, Any]) -> Source:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.api.experiment_sources import files_of, module_folders
-from rlexp.api.started import texts
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
@@ -94,12 +93,11 @@ def load_experiments(
     allow_unknown: bool,
 ) -> LoadedExperiments:
     """See :func:`rlexp.load`."""
-    options = LoadOptions(imports=texts("imports", imports), allow_unknown=allow_unknown)
-    words = texts("overrides", overrides)
+    options = LoadOptions(imports=tuple(imports), allow_unknown=allow_unknown)
     plan = (
-        load_plan(files_of(experiments), words, seed, options)
+        load_plan(files_of(experiments), overrides, seed, options)
         if not isinstance(experiments, Mapping)
-        else (_plan_of_dict(experiments, words, seed, options))
+        else (_plan_of_dict(experiments, overrides, seed, options))
     )
     check_requirements(plan)
     return LoadedExperiments(plan)

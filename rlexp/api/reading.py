@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlexp.api.arguments import checked_arguments
+
 if TYPE_CHECKING:
     from rlexp.agents.trained_policy import TrainedPolicy
     from rlexp.run_results.table import Results
 
 
+@checked_arguments
 def load_policy(
     path: str | Path,
     *,
@@ -42,18 +45,13 @@ def load_policy(
 
     """
     from rlexp.agents.trained_policy import load_trained_policy
-    from rlexp.api.started import texts
     from rlexp.user_code.trusted_code import TrustedCode
 
-    trusted = TrustedCode.of(
-        texts("imports", imports),
-        texts("allow_env", allow_env),
-        texts("allow_class", allow_class),
-        texts("allow_storage", allow_storage),
-    )
+    trusted = TrustedCode.of(imports, allow_env, allow_class, allow_storage)
     return load_trained_policy(Path(path), explore, seed, trusted)
 
 
+@checked_arguments
 def results(*paths: str | Path) -> Results:
     """Return the results of runs or trials as a table: one row for each iteration of each trial.
 

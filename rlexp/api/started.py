@@ -13,7 +13,7 @@ from rlexp.api.child import Ended, train_in_process
 from rlexp.api.experiment_sources import source_of
 from rlexp.api.finished_run import Run, failed_run
 from rlexp.api.request import TrainingRequest
-from rlexp.errors import TrialError, UsageError
+from rlexp.errors import TrialError
 from rlexp.runs.run_record import RUN_FILE
 
 _OF_SIGNALS: Final = 128
@@ -33,10 +33,10 @@ def start_training(
     return _finished(
         TrainingRequest(
             kind,
-            texts("overrides", overrides),
+            tuple(overrides),
             source_of(experiments),
             out=str(out),
-            imports=texts("imports", imports),
+            imports=tuple(imports),
             command=tuple(sys.argv),
             **options,
         )
@@ -59,24 +59,17 @@ def resume_training(
     """See :func:`rlexp.resume`."""
     request = TrainingRequest(
         "resume",
-        texts("overrides", overrides),
+        tuple(overrides),
         path=str(path),
-        imports=texts("imports", allowed.imports),
-        allow_env=texts("allow_env", allowed.env),
-        allow_class=texts("allow_class", allowed.classes),
-        allow_storage=texts("allow_storage", allowed.storage),
+        imports=tuple(allowed.imports),
+        allow_env=tuple(allowed.env),
+        allow_class=tuple(allowed.classes),
+        allow_storage=tuple(allowed.storage),
         address=address,
         quiet=quiet,
         debug=debug,
     )
     return _finished(request)
-
-
-def texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
-    """Return a list of strings as a tuple; raises UsageError for a single string, whose items are letters."""
-    if isinstance(given, str):
-        raise UsageError(f"{name} must be a list of strings, got the string {given!r}", f"write {name}=[{given!r}]")
-    return tuple(given)
 
 
 def _finished(request: TrainingRequest) -> Run:

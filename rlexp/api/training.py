@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlexp.api.arguments import checked_arguments
+
 if TYPE_CHECKING:
     from rlexp.api.finished_run import Run
     from rlexp.api.loaded import LoadedExperiments
@@ -14,6 +16,7 @@ Experiments = str | Path | Sequence[str | Path] | Mapping[str, Any]
 """A file, several files, or experiments by name."""
 
 
+@checked_arguments
 def load(
     experiments: Experiments,
     *,
@@ -41,6 +44,7 @@ def load(
     return load_experiments(experiments, overrides, seed, imports, allow_unknown)
 
 
+@checked_arguments
 def run(
     experiments: Experiments,
     *,
@@ -105,6 +109,7 @@ def run(
     )
 
 
+@checked_arguments
 def sweep(
     experiments: Experiments,
     *,
@@ -165,6 +170,7 @@ def sweep(
     )
 
 
+@checked_arguments
 def resume(
     path: str | Path,
     *,
