@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -24,6 +25,8 @@ from rlexp.config.yaml.text import with_space
 _KEY_MARK = "[key]"
 """What pydantic appends to the path when the key of a mapping is wrong, not its value."""
 
+_MOST_ITEMS: Final = 5
+"""Of a list, whose errors are shown."""
 _MULTIPLES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _ABBREVIATED = re.compile(r"(?P<number>[-+]?[0-9]+(\.[0-9]+)?)\s*(?P<unit>[kKmMbBgG%])")
 
@@ -38,7 +41,20 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
         return experiment_class(run).model_validate(data), ()
     except ValidationError as error:
         details = error.errors(include_url=False)
-        return None, tuple(finding for detail in details for finding in _findings(detail, experiment, run))
+        found = [finding for detail in _first_of_lists(details) for finding in _findings(detail, experiment, run)]
+        return None, tuple(found)
+
+
+def _first_of_lists(details: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Yield what is wrong, of the items of a list only the first few: a list may have thousands."""
+    seen: Counter[KeyPath] = Counter()
+    for detail in details:
+        path = detail["loc"]
+        whole = path[:-1] if path and isinstance(path[-1], int) else None
+        if whole is not None:
+            seen[whole] += 1
+        if whole is None or seen[whole] <= _MOST_ITEMS:
+            yield detail
 
 
 def _findings(detail: ErrorDetails, experiment: Node, run: str) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from rlexp.errors import Notice, Problem
@@ -154,9 +155,9 @@ def written(value: Any) -> str:
     if isinstance(value, str):
         return _shortened(value if value.isprintable() and value else repr(value))
     if isinstance(value, list | tuple):
-        return _shortened(f"[{', '.join(map(written, value))}]")
+        return _shortened(f"[{', '.join(map(written, value[:_LONGEST_SHOWN]))}]")
     if isinstance(value, dict):
-        return _shortened("{" + written_keys(value) + "}")
+        return _shortened("{" + written_keys(dict(islice(value.items(), _LONGEST_SHOWN))) + "}")
     return shown(value)
 
 

@@ -37,7 +37,10 @@ class ExperimentDict:
     def read(self) -> YamlText:
         """Return the nodes, and what cannot be a value. Raises nothing."""
         reader = _Reader()
-        root = reader.node(self.data, (), None)
+        try:
+            root = reader.node(self.data, (), None)
+        except _TooManyError as error:
+            return YamlText(None, (error.finding,))
         return YamlText(root, tuple(reader.problems))
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -54,6 +57,14 @@ class _UnsupportedError(Exception):
         self.message, self.hint = message, hint
 
 
+class _TooManyError(Exception):
+    """The dict has more values than are read: nothing of it is."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.finding = Finding(place, f"over {MAX_NODES} values")
+
+
 class _Reader:
     """Makes the nodes of one dict, and collects what is wrong with its values."""
 
@@ -66,6 +77,8 @@ class _Reader:
         """Return a value with everything below it; a value that cannot be one is a problem, and null."""
         self._count += 1
         place = Place(SOURCE, self._count, 1, _subscript(path))
+        if self._count > MAX_NODES or getattr(value, "size", 0) > MAX_NODES:  # an array may be far larger
+            raise _TooManyError(place)
         try:
             self._check_limits(value)
             self._open.append(id(value))
@@ -83,8 +96,6 @@ class _Reader:
             raise _UnsupportedError("contains itself")
         if len(self._open) > MAX_DEPTH:
             raise _UnsupportedError(f"nested deeper than {MAX_DEPTH} levels")
-        if self._count == MAX_NODES + 1:
-            raise _UnsupportedError(f"over {MAX_NODES} values")
 
     def _content(self, value: Any, path: tuple[str | int, ...]) -> Scalar | tuple[Node, ...] | dict[str, Node]:
         if hasattr(value, "tolist"):  # a number or an array of NumPy
@@ -92,15 +103,12 @@ class _Reader:
         if isinstance(value, Mapping):
             return dict(self._entries(value, path))
         if isinstance(value, list | tuple):
-            items = value[:MAX_NODES]
-            return tuple(self.node(item, (*path, index), None) for index, item in enumerate(items))
+            return tuple(self.node(item, (*path, index), None) for index, item in enumerate(value))
         return _scalar(value)
 
     def _entries(self, data: Mapping[Any, Any], path: tuple[str | int, ...]) -> Iterator[tuple[str, Node]]:
         seen: set[str] = set()
         for key, value in data.items():
-            if self._count > MAX_NODES:
-                return
             if not isinstance(key, str | int) or isinstance(key, bool):
                 place = Place(SOURCE, self._count + 1, 1, _subscript(path) + f"[{key!r}]")
                 self.problems.append(Finding(place, f"a key must be a string, got {type(key).__name__}"))

@@ -100,6 +100,23 @@ def test_dicts_that_contain_themselves_or_have_other_keys() -> None:
     assert ('experiments["a"]["config"]["model"]["fcnet_hiddens"]', "contains itself") in found
 
 
+def test_array_of_many_values_is_refused_at_its_key() -> None:
+    where = 'experiments["a"]["config"]["model"]["fcnet_hiddens"]'
+    for array in (np.ones((1000, 1000), np.int64), np.zeros((10_000, 10_000), np.int8)):
+        assert problems({"a": experiment(model={"fcnet_hiddens": array})}) == [(where, "over 20000 values")]
+    assert [message for _, message in problems({"a": experiment(lr=list(range(30_000)))})] == ["over 20000 values"]
+
+
+def test_long_list_of_wrong_items_names_the_first_of_them() -> None:
+    found = problems({"a": experiment(model={"fcnet_hiddens": np.ones((130, 130), np.int64)})})
+    assert [message for _, message in found] == [
+        f"config.model.fcnet_hiddens[{number}] must be a whole number >= 1, got a list" for number in range(5)
+    ]
+    with pytest.raises(ConfigError) as caught:
+        rlexp.load({"a": experiment(model={"fcnet_hiddens": ["x" * 100] * 15_000})})
+    assert len(str(caught.value)) < 5000
+
+
 def test_experiment_without_a_name() -> None:
     message = "the experiment has no name: run, env, stop, config cannot be at the top level of the dict"
     assert problems(experiment()) == [('experiments["run"]', message)]
