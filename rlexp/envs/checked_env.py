@@ -46,7 +46,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         try:
             result = self.env.reset(seed=seed, options=options)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error, self._part) from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._unexpected("reset", f"{_kind(result)}, not a tuple ({RESET_RESULT})")
@@ -56,7 +56,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Step:
         try:
             result = self.env.step(action)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error, self._part) from error
         if type(result) is not tuple or len(result) != 5:
             raise self._unexpected("step", f"{_kind(result)}, not a tuple ({STEP_RESULT})")
@@ -77,13 +77,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise
         except NotImplementedError as error:
             raise EnvError(f"env {self._name}: its class has no render method", HOW_TO_RENDER) from error
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error, self._part) from error
 
     def close(self) -> None:
         try:
             super().close()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error, self._part) from error
 
     def _check(self, method: str, obs: Any, info: Any) -> None:
@@ -122,9 +122,9 @@ def env_error(name: str, error: BaseException, part: str = "env") -> EnvError:
     message = f"env {name}: {raised_by_user(error)}"
     if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error):
         return EnvError(message, "reset must accept the keyword arguments seed and options")
-    if isinstance(error, SystemExit):
+    if not isinstance(error, Exception):
         article = "an" if part == "env" else "a"
-        return EnvError(message, f"{article} {part} must not end its process: raise an exception instead")
+        return EnvError(message, f"{article} {part} must not end its process: raise an Exception instead")
     return EnvError(message, f"correct the {part}")
 
 

@@ -54,7 +54,7 @@ class CheckedVectorEnv(Wrapper):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:
             result = self.env.reset(seed=seed, options=options)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error) from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._unexpected("reset", f"{type(result).__name__}, not a tuple ({RESET_RESULT})")
@@ -65,7 +65,7 @@ class CheckedVectorEnv(Wrapper):
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         try:
             result = self.env.step(actions)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error) from error
         if not isinstance(result, tuple) or len(result) != 5:
             raise self._unexpected("step", f"{type(result).__name__}, not a tuple ({STEP_RESULT})")
@@ -80,7 +80,7 @@ class CheckedVectorEnv(Wrapper):
     def close(self, **kwargs: Any) -> None:
         try:
             super().close(**kwargs)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise env_error(self._name, error) from error
 
     def _check(self, method: str, obs: Any, infos: Any) -> None:

@@ -78,7 +78,7 @@ def _errors_of_making(config: EnvConfig) -> Iterator[None]:
         raise UsageError(error.message, error.hint) from error
     except RlexpError:
         raise
-    except (Exception, SystemExit) as error:  # the code of an env may raise anything
+    except BaseException as error:  # the code of an env may raise anything
         raise _cannot_be_made(config, error) from error
 
 

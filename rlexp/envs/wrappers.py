@@ -51,7 +51,7 @@ def preprocessed(env: Env, config: EnvConfig) -> Env:
 def _made(name: str, kind: type[Class], around: Any, given: UserClass) -> Class:
     try:
         return kind(around, **given.kwargs)  # type: ignore[call-arg]
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except BaseException as error:  # the user's code may raise anything
         located = env_error(name, error)
         hint = "its arguments are the env, or the observation space, and those that the file gives"
         raise UsageError(located.message, hint if isinstance(error, TypeError) else "correct the class") from error

@@ -43,7 +43,7 @@ class CallbackClasses:
         _refuse_unknown_hooks(part, found)
         try:
             made = found(**part.kwargs)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise _raised(part.name, "__init__", place, error) from error
         declared: object = made.EPISODE_METRICS
         if not isinstance(declared, tuple | list):  # the letters of a str would be names
@@ -131,7 +131,7 @@ class UserCallbacks:
     def _state_of(self, name: str, callbacks: Callbacks) -> dict[str, Any]:
         try:
             state = callbacks.state()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise _raised(name, "state", self._place, error) from error
         hint = "return a dict of finite numbers, strings, lists, dicts and arrays"
         if not isinstance(state, dict):
@@ -169,7 +169,7 @@ def _guarded(name: str, method: Callable[[Any], None], place: str) -> Callable[[
     def call(moment: Any) -> None:
         try:
             method(moment)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise _raised(name, method.__name__, place, error) from error
 
     return call

@@ -55,7 +55,7 @@ def measured(
     for name in modules:
         try:
             importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # it is code of the user's
+        except BaseException as error:  # it is code of the user's
             failed[name] = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
     failed |= {name: "it is not installed" for name in packages if not is_installed(name)}
     missing = [path for path in files if not os.access(path, os.R_OK)]

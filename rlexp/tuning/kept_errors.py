@@ -9,6 +9,7 @@ from ray.exceptions import RayTaskError
 
 from rlexp.errors import RlexpError
 from rlexp.runs.files import TrialFiles
+from rlexp.user_code.raised import named
 
 
 class KeptErrors:
@@ -32,5 +33,4 @@ def summary(error: BaseException) -> str:
         error = error.cause or error
     if isinstance(error, RlexpError):
         return error.message + (f" ({error.hint})" if error.hint else "")
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return named(error)

@@ -91,7 +91,7 @@ class TrialWatch:
         if trial.name in self._folders and not self._folders[trial.name].is_in_place:
             return RecordedError(_FOLDER_LOST)
         if self._error_time_ns(trial) == self._error_times_ns.get(trial.name, 0):
-            return RecordedError(f"the trial's process died{where} (killed, or out of memory)")
+            return RecordedError(f"the trial's process died{where} (killed, out of memory, or ended by its env)")
         path = self._directory.trial_directory(trial) / ERROR_FILE
         summary, _, _ = read_regular(path).decode(errors="replace").partition("\n")
         return RecordedError(summary, str(path.relative_to(self._directory.path)))

@@ -1,7 +1,11 @@
-"""What the user's own code has raised, as a sentence that names the line."""
+"""What the user's own code has raised, as a sentence that names the line.
+
+Whoever calls it catches ``BaseException``: an env may raise anything, ``KeyboardInterrupt`` and ``GeneratorExit`` too.
+"""
 
 from __future__ import annotations
 
+import dis
 import os
 import sysconfig
 import traceback
@@ -15,12 +19,34 @@ NOT_THE_USERS: Final = tuple(
     for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(rlexp.__file__))
 )
 """Folders of code that the user did not write."""
+_LONGEST_LINE: Final = 500
 
 
 def raised_by_user(error: BaseException) -> str:
-    """Return ``my_env.py:31 in step: ValueError: the first line of its message``."""
-    lines = str(error).strip().splitlines()
-    return _line_of_user(error) + type(error).__name__ + (f": {lines[0]}" if lines else "")
+    """Return ``my_env.py:31 in step: ValueError: the first line of its message``.
+
+    Raises ``error`` itself if it is a Ctrl-C that came while the code ran.
+    """
+    if isinstance(error, KeyboardInterrupt) and not _is_of_a_statement(error):
+        raise error
+    return _line_of_user(error) + named(error)
+
+
+def named(error: BaseException) -> str:
+    """Return ``ValueError: the first line of its message``, of a message that cannot be made only the type."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        return f"{type(error).__name__} (its __str__ fails)"
+    return type(error).__name__ + (f": {lines[0][:_LONGEST_LINE]}" if lines else "")
+
+
+def _is_of_a_statement(error: BaseException) -> bool:
+    """Return whether a ``raise`` has raised an error, not Python itself."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _line_of_user(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import signal
 import sys
 from typing import Any
 
@@ -16,6 +18,7 @@ from rlexp.errors import EnvError, UsageError
 from tests.envs import CountingEnv
 
 NAME = "tests.unit.envs.test_checked_env:FaultyEnv"
+WILD = EnvConfig("tests.unit.envs.test_checked_env:WildEnv", {}, None)
 
 
 class FaultyEnv(CountingEnv):
@@ -141,6 +144,70 @@ def test_env_that_cannot_be_made_is_a_usage_error(fault: str, message: str) -> N
         assert caught.value.exit_code == 2
 
 
+class WildError(BaseException):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class HeldError(Exception):
+    def __init__(self) -> None:
+        super().__init__("held")
+        self.held = lambda: None
+
+
+def recurse() -> None:
+    recurse()
+
+
+class WildEnv(CountingEnv):
+    """Raises what no env should."""
+
+    def step(self, action: int) -> Any:
+        match action:
+            case 0:
+                raise KeyboardInterrupt
+            case 1:
+                raise GeneratorExit
+            case 2:
+                raise WildError
+            case 3:
+                raise StopIteration(3)
+            case 4:
+                recurse()
+            case 5:
+                raise HeldError
+            case 6:
+                signal.raise_signal(signal.SIGINT)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (0, "KeyboardInterrupt"),
+        (1, "GeneratorExit"),
+        (2, r"WildError \(its __str__ fails\)"),
+        (3, "StopIteration: 3"),
+        (4, "RecursionError: maximum recursion depth exceeded.*"),
+        (5, "HeldError: held"),
+    ],
+)
+def test_whatever_an_env_raises_is_named_and_goes_to_other_processes(action: int, message: str) -> None:
+    for env in (make_env(WILD), make_vector_env(WILD, 1)):
+        env.reset(seed=0)
+        with pytest.raises(EnvError, match=rf"test_checked_env.py:\d+ in \w+: {message}$") as caught:
+            env.step(action if isinstance(env, gym.Env) else np.array([action]))
+        assert caught.value.hint in ("correct the env", "an env must not end its process: raise an Exception instead")
+        assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message  # noqa: S301
+
+
+def test_ctrl_c_while_an_env_steps_is_no_error_of_the_env() -> None:
+    env = make_env(WILD)
+    env.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(6)
+
+
 def test_close_that_raises_is_located() -> None:
     with pytest.raises(EnvError, match=r"test_checked_env.py:\d+ in close: RuntimeError: the window is gone"):
         make_env(faulty("close")).close()
@@ -169,8 +236,6 @@ def test_wrong_part_of_an_observation_is_named() -> None:
 
 
 def test_error_of_an_env_survives_a_pickle_as_between_processes() -> None:
-    import pickle
-
     error = EnvError("env Maze: no goal", "correct the env")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert (type(copy), copy.message, copy.hint) == (EnvError, error.message, error.hint)

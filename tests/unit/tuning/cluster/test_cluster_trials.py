@@ -121,7 +121,7 @@ def test_process_that_died_alone_counts_and_its_node_is_named(scene: Scene) -> N
     assert scene.events.to_end([scene.trial]) == [scene.trial]
     scene.events.on_trial_complete(0, [scene.trial], scene.trial)
     assert scene.status is Status.ERROR
-    assert "the trial's process died on node 10.0.0.1 (killed, or out of memory)" in scene.said()
+    assert "the trial's process died on node 10.0.0.1 (killed, out of memory, or ended by its env)" in scene.said()
 
 
 def test_max_failures_is_kept(tmp_path: Path) -> None:
