@@ -85,16 +85,13 @@ docs: $(DOCS)/.installed
 pictures: install
 	$(BIN)/python -m tests.pages.pictures $(PICTURES)
 
-# The tests of numbers, as x86 processors without AVX-512 and without AVX2 compute them; five minutes.
+# The tests of numbers, as an x86 processor without AVX-512 computes them; three minutes.
 NO_AVX512 := OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL" ATEN_CPU_CAPABILITY=avx2 \
 	MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
-NO_AVX2 := OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL" ATEN_CPU_CAPABILITY=default \
-	MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
-NUMBERS := tests/unit tests/contracts tests/behaviour/ppo -m 'not slow and not cluster_slow and not ray'
 
 test-processors: install
-	$(NO_AVX512) $(BIN)/pytest --numprocesses 3 $(NUMBERS)
-	$(NO_AVX2) $(BIN)/pytest --numprocesses 3 $(NUMBERS)
+	$(NO_AVX512) $(BIN)/pytest --numprocesses 3 tests/unit tests/contracts tests/behaviour/ppo \
+		-m 'not slow and not cluster_slow and not ray'
 
 test-learning: install
 	$(BIN)/pytest -m slow --timeout 900
