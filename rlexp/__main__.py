@@ -32,19 +32,10 @@ def main() -> None:
 
 
 def _leave_current_folder() -> None:
-    """Undo that ``python -m``, or a PYTHONPATH with an empty part, searches the current folder for every module.
-
-    Except where ``python -m`` is started in the folder that contains rlexp itself.
-    """
+    """Undo that ``python -m`` searches the current folder for every module, except where it contains rlexp itself."""
     here = os.getcwd()
     if sys.path[:1] == [here] and not os.path.samefile(here, os.path.dirname(os.path.dirname(__file__))):
         del sys.path[0]
-    given = os.environ.get("PYTHONPATH", "")
-    named = [path for path in given.split(os.pathsep) if path]
-    if given and len(named) < len(given.split(os.pathsep)):  # PYTHONPATH=$PYTHONPATH:/x names the current folder too
-        os.environ["PYTHONPATH"] = os.pathsep.join(named)
-        if here not in map(os.path.abspath, named) and here in sys.path:
-            sys.path.remove(here)
 
 
 if __name__ == "__main__":

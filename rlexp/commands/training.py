@@ -282,10 +282,7 @@ def train_plan(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -
         refuse_sweeps(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
-    from rlexp.tuning.board.handed_task import handed_task
-
-    if handed_task() is None:  # else the file is a stranger's
-        remember_ones_own(plan)
+    remember_ones_own(plan)
     if flags.joining.address is None:
         # Again in rlexp.tuning, but only after what is slow to import.
         check_fits(plan.everything, Cluster.of(this_machine()))

@@ -75,7 +75,7 @@ def _from_storage(run: Path, record: RunRecord, trial: TrialRecord, trusted: Tru
     if trial.storage is None:
         return None
     refuse_foreign(run / RUN_FILE)  # it says which server is asked
-    trusted.check_storage(unmasked(run, trial.storage), run)
+    trusted.check_storage(unmasked(run, trial.storage), run, trial.storage)
     best = Path(str(trial.best_checkpoint)).name
     return fetched_checkpoint(run, record, trial, best) or fetched_checkpoint(run, record, trial, None)
 

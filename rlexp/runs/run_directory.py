@@ -301,7 +301,7 @@ def load_recorded_plan(
     given = {text.partition("=")[2].strip() for text in overrides}
     for url in addresses_of(plan):
         if url not in given:
-            trusted.check_storage(url, path)
+            trusted.check_storage(url, path, str(masked(url)))
     return replace(plan, modules=trusted.decided(named))
 
 

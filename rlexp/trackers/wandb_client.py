@@ -128,6 +128,7 @@ def _opened(trial: TrackedTrial, run_id: str, mode: _Mode) -> wandb.Run:
     options = trial.options
     settings = wandb.Settings(
         console="off",  # this process prints nothing that belongs there
+        disable_git=True,  # it would run what the repository's configuration names
         finish_timeout=FINISH_TIMEOUT_S,
         init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_S),
         root_dir=os.environ.get("WANDB_DIR") or trial.run_folder,

@@ -116,7 +116,7 @@ def _find_top_level(name: str, folders: Sequence[str]) -> ModuleSpec | None:
         return loaded.__spec__
     try:
         return importlib.util.find_spec(name) or _find_in(folders, name)
-    except ValueError:  # __main__ of a program that is no file
+    except (ValueError, ModuleNotFoundError):  # __main__ of a program that is no file; a file in a run
         return None
 
 

@@ -11,13 +11,14 @@ from functools import wraps
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from rlexp.user_code.finding import is_installed_file
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
+_OF_THIS_PACKAGE: Final = os.path.dirname(__file__) + os.sep
 _OF_IMPORTS: Final = ("<frozen importlib", os.path.dirname(importlib.__file__) + os.sep)
 
 
@@ -82,13 +83,13 @@ GUARD: Final = ImportGuard()
 """Of this process."""
 
 
-def hides_what_is_beside(read: Callable[Concatenate[Path, P], Result]) -> Callable[Concatenate[Path, P], Result]:
+def hides_what_is_beside(read: Callable[P, Result]) -> Callable[P, Result]:
     """Decorate a function whose first argument is a run or checkpoint; see ``ImportGuard.reading``."""
 
     @wraps(read)
-    def guarded(path: Path, *args: P.args, **kwargs: P.kwargs) -> Result:
-        with GUARD.reading(path):
-            return read(path, *args, **kwargs)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Result:
+        with GUARD.reading(Path(str(args[0]))):
+            return read(*args, **kwargs)
 
     return guarded
 
@@ -100,11 +101,11 @@ def _places(spec: ModuleSpec) -> Iterator[str]:
 
 
 def _importer_is_installed() -> bool:
-    """Return whether the code that imports is an installed package's; what rlexp imports has been decided before."""
+    """Return whether the code that imports is an installed package's; what this package imports has been decided."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name != __file__ and not name.startswith(_OF_IMPORTS):
-            return name.startswith("<frozen") or is_installed_file(name)
+            return not name.startswith(_OF_THIS_PACKAGE) and (name.startswith("<frozen") or is_installed_file(name))
         frame = frame.f_back
     return False

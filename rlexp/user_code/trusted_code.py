@@ -155,11 +155,14 @@ class TrustedCode:
         imports = tuple(dict.fromkeys((*named.imports, *self.modules.imports)))
         return UserModules(imports, folders, tuple(dict.fromkeys(file.module for file in found)))
 
-    def check_storage(self, url: str, run: Path) -> None:
-        """Raise ResumeError where a run names a storage that is not this user's: asking it may send credentials."""
+    def check_storage(self, url: str, run: Path, shown: str) -> None:
+        """Raise ResumeError where a run names a storage that is not this user's: asking it may send credentials.
+
+        ``shown`` is the URL without its own.
+        """
         if url not in self.storages and not Memory.read().knows_address(url):
-            message = f"{run} names the storage {url}, which no run that you started has used"
-            raise ResumeError(message, f"--allow-storage '{url}' allows it, if it is yours")
+            message = f"{run} names the storage {shown}, which no run that you started has used"
+            raise ResumeError(message, "--allow-storage with its whole URL allows it, if it is yours")
 
     def _is_codeless(self, part: Part) -> bool:
         return not part.module and part.name in self.envs

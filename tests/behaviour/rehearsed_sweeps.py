@@ -27,6 +27,7 @@ from rlexp.seeding import derive_seed
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.run import EXIT_CODES, RunOptions
 from rlexp.tuning.sweep import run_sweep
+from rlexp.user_code.memory import remember_plan
 from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World
 
 GRID = {"lr": {"grid_search": [0.1, 0.5, 0.3]}, "gamma": {"grid_search": [0.9, 0.99]}}
@@ -66,6 +67,7 @@ class Rehearsals:
         file = self._folder / "sweep.yaml"
         file.write_text(text)
         plan = load_plan([file], options=LoadOptions(is_sweep=True))
+        remember_plan(plan)
         path = self._folder / "out" / "small"
         with self._without_ray(), moments(lambda: at_each_moment(path)):
             run_sweep(plan, RunOptions(path.parent, None, False, False, []), QuietDisplay(StringIO()), 0)

@@ -25,9 +25,11 @@ from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import Array
 from rlexp.transport.board import Seat, Task
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.behaviour.learning_agents import make_apex, make_dqn, updates_of
 from tests.behaviour.ppo.ppo_agents import make_ppo
 from tests.envs import IDENTITY_ENV, PIXEL_ENV
+from tests.ones_own import trained_with
 from tests.user_torsos import DENSE, NORMALISED
 
 MAKERS: Mapping[str, Callable[..., Agent[Any]]] = {"DQN": make_dqn, "APEX": make_apex, "PPO": make_ppo}
@@ -130,7 +132,7 @@ def test_checkpoint_has_its_weights_and_buffers(run: str, tmp_path: Path) -> Non
     other.stop()
 
 
-def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_dqn(**custom(DENSE))
     config = {"model": {"custom_model": "torso_of_a_stranger:Torso"}}
     experiment = {"name": "a", "run": "DQN", "env": IDENTITY_ENV, "config": config}
@@ -140,8 +142,13 @@ def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path) -> None
     )
     agent.stop()
     (path / "torso_of_a_stranger.py").write_text("raise SystemError('imported')")
-    with pytest.raises(ResumeError, match=r"torso_of_a_stranger, which .* names, is inside it"):
+    trained_with(IDENTITY_ENV)
+    with pytest.raises(ResumeError, match=r"have not trained with.*torso_of_a_stranger:Torso"):
         LoadedCheckpoint.load(path).policy()
+    monkeypatch.chdir(path)
+    allowed = TrustedCode.of((), (), ["torso_of_a_stranger:Torso"])
+    with pytest.raises(ResumeError, match=r"torso_of_a_stranger, which .* names, is inside it"):
+        LoadedCheckpoint.load(path, trusted=allowed).policy()
 
 
 def test_statistics_of_batches_come_from_the_learner_to_target_and_workers() -> None:

@@ -33,6 +33,7 @@ from tests.behaviour.rollout_agents import (
 )
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, ENV_IDS, RAISING_ENV, episode_length, episode_terminates
+from tests.ones_own import trained_with
 
 MEAN_STD: dict[str, Any] = {"observation_filter": "MeanStdFilter"}
 
@@ -253,6 +254,7 @@ def test_evaluations_see_what_training_saw(synchronize: bool, tmp_path: Path, mo
     agent.evaluate(2)
     agent.stop()
     monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args, **kwargs: policies[1])
+    trained_with(COUNTING_ENV)
     evaluate_checkpoint(path, EvaluationRequest(2))
     kept = read_checkpoint(path).arrays["filters"]
     counts = kept["count"][:, None]

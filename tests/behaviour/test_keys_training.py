@@ -21,6 +21,7 @@ from tests.behaviour.learning_agents import MAKERS, STEPS, CountingPool, both_ag
 from tests.behaviour.rollout_agents import poll, weights_of
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, EndlessEnv, IdentityEnv
+from tests.ones_own import trained_with
 
 PAYING_ENV = "tests.behaviour.test_keys_training:PayingEnv"
 PAID_IDENTITY_ENV = "tests.behaviour.test_keys_training:PaidIdentityEnv"
@@ -213,6 +214,7 @@ def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> Non
     experiment = {"name": "e", "run": "DQN", "env": PAID_IDENTITY_ENV, "config": config}
     path = agent.save(tmp_path / "checkpoint_000002", {"experiment": experiment})
     agent.stop()
+    trained_with(PAID_IDENTITY_ENV)
     own = evaluate_checkpoint(path, EvaluationRequest())
     assert (own.explores, own.exploration) == (True, {"epsilon": 0.6})
     assert len(own.played.returns) == row["evaluation"]["episodes_this_iter"] == 13

@@ -25,7 +25,10 @@ class UserModules:
     @staticmethod
     def of(content: Mapping[str, Any]) -> UserModules:
         """Return the modules whose fields went through JSON."""
-        return UserModules(**{name: None if value is None else tuple(value) for name, value in content.items()})
+        decided = content["decided"]
+        return UserModules(
+            tuple(content["imports"]), tuple(content["folders"]), None if decided is None else tuple(decided)
+        )
 
 
 @dataclass(frozen=True)

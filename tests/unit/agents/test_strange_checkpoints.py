@@ -17,11 +17,18 @@ from rlexp import load_policy
 from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
 from rlexp.checkpoint import read_checkpoint
 from rlexp.checkpoint.array_file import read_arrays, write_arrays
-from rlexp.errors import CheckpointError, ResumeError, UsageError
+from rlexp.errors import CheckpointError, ResumeError
 from rlexp.sample_batch import Array
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.behaviour.rollout_agents import make_agent
 from tests.envs import COUNTING_ENV
 from tests.forged import forge
+from tests.ones_own import trained_with
+
+
+@pytest.fixture(autouse=True)
+def _own_env() -> None:
+    trained_with("tests.envs", COUNTING_ENV)
 
 
 def saved(folder: Path, env: str = COUNTING_ENV, trained_on: str = COUNTING_ENV, **metadata: Any) -> Path:
@@ -48,15 +55,18 @@ def test_a_strangers_may_not(
     env: str, metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path, env, **metadata)
-    with pytest.raises(UsageError, match="cannot be imported"):
+    with pytest.raises(ResumeError, match=r"have not trained with.*tests\.module_of_a_stranger"):
         evaluate_checkpoint(path, EvaluationRequest(1))
+    (tmp_path / "mine").mkdir()
+    path = saved(tmp_path / "mine", imports=["tests.envs"])
+    allowed = EvaluationRequest(1, trusted=TrustedCode.of(["tests.envs"], [COUNTING_ENV], ()))
     path.chmod(0o777)
     with pytest.raises(ResumeError, match="may be written by every user"):
-        evaluate_checkpoint(path, EvaluationRequest(1))
+        evaluate_checkpoint(path, allowed)
     somebody = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(ResumeError, match="belongs to another user"):
-        evaluate_checkpoint(path, EvaluationRequest(1))
+        evaluate_checkpoint(path, allowed)
 
 
 def test_a_strangers_folders_are_not_searched_for_what_the_callers_module_imports(
@@ -70,12 +80,10 @@ def test_a_strangers_folders_are_not_searched_for_what_the_callers_module_import
     (theirs / "optional_module_of_mine.py").write_text(f"open({str(ran)!r}, 'w').close()\n", encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(mine), *sys.path])
     path = saved(tmp_path, "CartPole-v1", "CartPole-v1", module_folders=[str(theirs)])
-    path.chmod(0o777)
-    with pytest.raises(ResumeError, match="may be written by every user"):
-        load_policy(path, imports=["module_of_mine"])
+    assert load_policy(path, imports=["module_of_mine"]).metadata.env == "CartPole-v1"
+    assert "module_of_mine" in sys.modules
     assert str(theirs) not in sys.path
     assert not ran.exists()
-    assert load_policy(path).metadata.env == "CartPole-v1", "nothing is imported for it"
 
 
 @pytest.mark.parametrize(

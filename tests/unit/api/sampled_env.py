@@ -15,6 +15,7 @@ from rlexp.checkpoint.array_file import read_arrays
 from rlexp.config.keys.agents import AGENTS
 from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool
+from tests.ones_own import trained
 from tests.unit.agents.test_strange_checkpoints import with_array
 
 SAMPLED_ENV = "tests.unit.api.sampled_env:SampledEnv"
@@ -81,6 +82,7 @@ def saved_checkpoint(folder: Path, run: str, env: str = SAMPLED_ENV, **config: A
     agent = agent_class(experiment)(env, experiment.config, InlineTaskPool(), 7)
     agent.train()
     (folder / "trial").mkdir(parents=True)
+    trained(experiment)
     path = agent.save(folder / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
     agent.stop()
     fill_weights(path, lambda array: np.random.default_rng(array.size).normal(size=array.shape))

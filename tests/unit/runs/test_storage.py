@@ -14,12 +14,13 @@ import pytest
 
 from rlexp.checkpoint import checkpoint_directory, list_checkpoints, remove_checkpoint, write_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
-from rlexp.errors import CheckpointError, ResourceError, UsageError
+from rlexp.errors import CheckpointError, ResourceError, ResumeError, UsageError
 from rlexp.runs.checkpoints import find_checkpoint
-from rlexp.runs.run_record import RunRecord, TrialRecord
+from rlexp.runs.run_record import RunRecord, TrialRecord, read_run_record
 from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
 from rlexp.runs.storage.bounded import bounded
 from rlexp.runs.storage.place import StoragePlace
+from tests.ones_own import trained_with
 
 TRIAL = "00000-DQN"
 STARTED = "2026-01-02T03:04:05+00:00"
@@ -55,6 +56,7 @@ def recorded(run: Path, url: str, **trial: Any) -> RunRecord:
     known = TrialRecord(TRIAL, TRIAL, 0, {}, iterations=2, storage=url)
     record = RunRecord("run", [], {}, None, "host", 2, STARTED, trials=[replace(known, **trial)])
     record.write(run)
+    trained_with(storage=url)
     return record
 
 
@@ -185,6 +187,23 @@ def test_best_checkpoint_comes_from_the_storage(
     assert find_checkpoint(directory.parent) == directory / found
 
 
+@pytest.mark.parametrize("storage", ["s3://bucket/x?endpoint_override=127.0.0.1:9", "file:///"])
+def test_storage_of_a_run_that_began_elsewhere_is_not_asked(directory: Path, url: str, storage: str) -> None:
+    recorded(directory.parent, url, best_checkpoint=f"{TRIAL}/checkpoint_000001")
+    strange = read_run_record(directory.parent)
+    strange.trials[0].storage = storage
+    strange.write(directory.parent)
+    with pytest.raises(ResumeError, match="which no run that you started has used") as caught:
+        find_checkpoint(directory.parent)
+    assert "--allow-storage" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["../other", "..", "", "a/b", "a\\b", "a%2fb", "%2E%2e", "a\nb", "a\0b", "a%00b"])
+def test_names_of_a_record_do_not_lead_out_of_the_storage(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match="no name of a folder"):
+        StoragePlace.at(tmp_path.as_uri()).below(name, "trial")
+
+
 def test_storage_without_a_copy_leaves_the_error(directory: Path, url: str) -> None:
     recorded(directory.parent, url, best_checkpoint=f"{TRIAL}/checkpoint_000001")
     with pytest.raises(CheckpointError, match="has no checkpoint"):
@@ -223,6 +242,9 @@ def test_credentials_are_masked_in_the_record_and_known_to_later_commands(
     secret, shown = "s3://name:word@bucket/x", "s3://name:***@bucket/x"
     (directory.parent / "resolved.yaml").write_text(f"dqn:\n  run: DQN\n  storage: {secret}\n")
     recorded(directory.parent, shown, best_checkpoint=f"{TRIAL}/checkpoint_000001")
+    with pytest.raises(ResumeError, match=r"the storage s3://name:\*\*\*@bucket/x, which no run that you"):
+        find_checkpoint(directory.parent)
+    trained_with(storage=secret)
     asked: list[str] = []
 
     def at(url: str) -> StoragePlace:

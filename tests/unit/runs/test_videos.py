@@ -22,6 +22,7 @@ from rlexp.sample_batch import Array
 from rlexp.task_pool import InlineTaskPool
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import FILMED_ENV
+from tests.ones_own import trained
 
 FRAMES = FrameConfig("deepmind", 84, grayscale=False, framestack=True)
 
@@ -37,6 +38,7 @@ def checkpoint(directory: Path) -> Path:
     agent = DQNAgent(FILMED_ENV, DQNConfig(), InlineTaskPool(), seed=0)
     experiment = DQNExperiment(name="film", run="DQN", env=FILMED_ENV)
     (directory / "trial").mkdir()
+    trained(experiment)
     path = agent.save(directory / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
     agent.stop()
     return path

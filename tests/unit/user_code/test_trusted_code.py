@@ -62,10 +62,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "archive" / "run"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(GUARD, "_runs", set())
+    monkeypatch.setattr(GUARD, "_allowed", set())
     before = list(sys.path), list(sys.meta_path)
     yield folder
     sys.path[:], sys.meta_path[:] = before
-    GUARD.forget()
     sys.modules.pop(EVIL, None)
     sys.modules.pop(MINE, None)
 
@@ -266,11 +267,11 @@ class TestMemory:
         file.write_text(text, encoding="utf-8")
         assert remember_plan(load_plan([file])) is None
         assert "password" not in ((state_folder() or project) / FILE_NAME).read_text(encoding="utf-8")
-        NOTHING_ALLOWED.check_storage(url, project)
+        NOTHING_ALLOWED.check_storage(url, project, url)
         other = url.replace("storage.example", "evil.example")
         with pytest.raises(RlexpError, match="no run that you started has used"):
-            NOTHING_ALLOWED.check_storage(other, project)
-        TrustedCode.of((), (), (), [other]).check_storage(other, project)
+            NOTHING_ALLOWED.check_storage(other, project, other)
+        TrustedCode.of((), (), (), [other]).check_storage(other, project, other)
 
 
 def test_bytes_beyond_the_named_module_are_hashed_too(project: Path, run: Path) -> None:

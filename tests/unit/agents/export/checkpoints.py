@@ -13,6 +13,7 @@ from rlexp.config.keys.agents import AGENTS
 from tests.behaviour import learning_agents
 from tests.behaviour.ppo import ppo_agents
 from tests.behaviour.rollout_agents import PlacementPool
+from tests.ones_own import trained
 
 MATCHING_ENV = "tests.unit.agents.ppo.agents:MatchingEnv"
 _TINY: Mapping[str, Mapping[str, Any]] = {"DQN": learning_agents.TINY, "PPO": ppo_agents.TINY}
@@ -27,6 +28,7 @@ def saved_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]
     agent.train()
     trial = folder / "trial"
     trial.mkdir()
+    trained(experiment)
     path = agent.save(trial / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json", by_alias=True)})
     agent.stop()
     return path

@@ -14,6 +14,7 @@ from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoin
 from rlexp.cli import app
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from tests.envs import FILMED_ENV, IDENTITY_ENV
+from tests.ones_own import trained
 from tests.unit.agents.ppo.agents import MATCHING_ENV, SMALL, make_agent
 
 NUMBERS = {"env_config": {"space": "box"}}
@@ -27,6 +28,7 @@ def checkpoint(directory: Path, env: str, changes: dict[str, Any], iterations: i
     config = PPOConfig.model_validate({**SMALL, **changes})
     experiment = PPOExperiment(name="evaluated", run="PPO", env=env, config=config)
     (directory / "trial").mkdir()
+    trained(experiment)
     path = agent.save(directory / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
     agent.stop()
     return path
