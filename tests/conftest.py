@@ -1,7 +1,6 @@
 """What tests share: one Ray and one Redis per session."""
 
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 from hypothesis import settings
@@ -22,10 +21,18 @@ settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("make test")
 
 
-@pytest.fixture(autouse=True)
-def _state_of_this_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered of one's own runs is not that of who runs the tests, nor of another test."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / uuid4().hex))
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests train with is not remembered for who runs them; see ``own_state`` for tests of what is remembered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture
+def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered when the test begins."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,8 @@ def remember(parts: Iterable[Remembered], addresses: Iterable[str] = ()) -> Noti
         if folder is None:
             raise OSError("there is no home directory")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.geteuid():  # sudo keeps HOME
+            raise PermissionError("the folder belongs to another user")
         with _locked(folder):
             _write(folder, Memory.read(), parts, digests)
     except OSError as error:

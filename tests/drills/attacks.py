@@ -92,8 +92,10 @@ def modules(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
         said[of_nobody] = "belongs to another user"
     for change, reason in said.items():
         copy = copied(scene, run, change)
-        for command in at_once(scene, ("resume", copy), ("evaluate", copy), PYTHONPATH=str(copy)):
+        for command in at_once(scene, ("resume", copy), PYTHONPATH=str(copy)):
             yield check_refused(command, 3, reason)
+        for command in at_once(scene, ("evaluate", copy), PYTHONPATH=str(copy)):
+            yield check_refused(command, 3, "have not trained with")
 
 
 def own_modules(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
@@ -101,7 +103,7 @@ def own_modules(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
     for name, env in (("handed_over.evil", None), (None, "handed_over.evil:Env")):
         copy = copied(scene, run, lambda copy: names_own(copy, name, env))  # noqa: B023
         for command in at_once(scene, ("resume", copy), ("evaluate", copy), PYTHONPATH=str(copy.parent)):
-            yield check_refused(command, 3, "is inside it")
+            yield check_refused(command, 3, "have not trained with")
 
 
 def at_once(scene: Scene, *commands: tuple[object, ...], **environment: str) -> list[Command]:

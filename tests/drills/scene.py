@@ -177,7 +177,12 @@ class Scene:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the drill's processes."""
-        return {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder)}
+        return {
+            **os.environ,
+            MARK: self._mark,
+            "TMPDIR": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+        }
 
     def _started(self, words: tuple[str, ...], environment: dict[str, str]) -> Command:
         command = Command(words, {**self.environment(), **environment})

@@ -147,8 +147,9 @@ class Experiment(KeyGroup):
 
     storage: Annotated[Annotated[str, AfterValidator(_storage_url)] | None, RLEXP_ONLY] = None
     """URL of a second place for checkpoints, such as ``s3://bucket/folder``: any that ``pyarrow.fs`` opens (s3, gs,
-    hdfs, file). Each checkpoint is copied there while training continues. ``rlexp resume`` and ``rlexp evaluate`` take
-    it from there where the run has none any more. Null: no copies."""
+    hdfs, file). Each checkpoint is copied there while training continues. ``rlexp resume`` and ``rlexp evaluate``
+    take it from there where the run has none any more, if you have trained with it or name it: ``--allow-storage
+    URL``. Null: no copies."""
 
     time_budget_s: Positive | None = None
     """Seconds after which all trials of the experiment save a checkpoint and stop. Null: no limit."""

@@ -27,7 +27,7 @@ from tests.ones_own import trained_with
 
 
 @pytest.fixture(autouse=True)
-def _own_env() -> None:
+def _own_env(own_state: None) -> None:
     trained_with("tests.envs", COUNTING_ENV)
 
 

@@ -22,6 +22,9 @@ from rlexp.runs.storage.bounded import bounded
 from rlexp.runs.storage.place import StoragePlace
 from tests.ones_own import trained_with
 
+pytestmark = pytest.mark.usefixtures("own_state")
+
+
 TRIAL = "00000-DQN"
 STARTED = "2026-01-02T03:04:05+00:00"
 FOLDER = "run-20260102030405"

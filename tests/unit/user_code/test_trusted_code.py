@@ -21,6 +21,9 @@ from rlexp.user_code.import_guard import GUARD
 from rlexp.user_code.memory import FILE_NAME, Memory, remember_plan, state_folder
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
+pytestmark = pytest.mark.usefixtures("own_state")
+
+
 EVIL = "evil_module_of_a_run"
 MINE = "module_that_i_trained_with"
 
