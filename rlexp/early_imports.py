@@ -1,8 +1,10 @@
-"""Imports that take less: with few collections of garbage, and beside the wait for another process."""
+"""Imports that take less, or see less: few collections, beside the wait for another process, not the current folder."""
 
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -26,6 +28,25 @@ def few_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def without_current_folder() -> Iterator[None]:
+    """Let the body, which imports or sets up a library, find no settings in the current folder: an empty one is there.
+
+    The folder may be a stranger's, and settings may name servers and programs. Not for processes with other threads
+    that use relative paths.
+    """
+    here = os.open(".", os.O_PATH)  # its name may be gone
+    try:
+        with tempfile.TemporaryDirectory() as empty:
+            os.chdir(empty)
+            try:
+                yield
+            finally:
+                os.fchdir(here)
+    finally:
+        os.close(here)
 
 
 @contextmanager

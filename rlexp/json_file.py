@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.regular_file import read_regular
+from rlexp.regular_file import read_regular, refuse_other_than_file
 
 _MOST_NESTED: Final = 100
 """Levels of lists and objects: far less than what Python could read and then neither walk through nor write."""
@@ -95,8 +95,10 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to; at the end of the block what is there gets the name ``path``.
 
     A reader, or a crash at any moment, sees all of it or the file as it was, also where the block raises.
-    Deletes what a process that was killed has left of such a file.
+    Deletes what a process that was killed has left of such a file. Raises OSError where ``path`` is a device, a link, a
+    pipe or a directory.
     """
+    refuse_other_than_file(path)
     _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:

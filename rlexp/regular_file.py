@@ -1,4 +1,4 @@
-"""Files that a stranger may have made, opened for reading; and paths of the user's that a result may be written to.
+"""Files that a stranger may have made, opened for reading; and the places where a new file may replace what is there.
 
 A pipe would keep its reader waiting, a device never ends, and a file of holes has more bytes than fit into memory.
 Written to, a device, a link or a pipe would be replaced by a file.
@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
-
-from rlexp.errors import UsageError
 
 MOST_BYTES: Final = 256 << 20
 """Of a file that is read as a whole: more than any of ours has."""
@@ -65,18 +63,13 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from iter(partial(file.readline, _LONGEST_LINE), b"")
 
 
-def refuse_no_file(path: Path, option: str) -> None:
-    """Raise UsageError where ``path``, the value of ``option``, is there and is no regular file to be replaced."""
+def refuse_other_than_file(path: Path) -> None:
+    """Raise OSError where something is at ``path`` that is no regular file: a new one must not replace it."""
     try:
-        what = _kind(path.lstat().st_mode)
+        about = path.lstat()
     except FileNotFoundError:
         return
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {path}: {reason}", f"{option} takes the file to write") from error
-    if what is not None:
-        hint = f"{option} writes a file and replaces one that is there; name another, or remove this first"
-        raise UsageError(f"{option}: {path} is {what}", hint)
+    _refuse_irregular(path, about)
 
 
 def _refuse_irregular(path: Path, about: os.stat_result) -> None:

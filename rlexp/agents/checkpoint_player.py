@@ -12,8 +12,9 @@ import numpy as np
 from rlexp.agents.evaluator import MAX_STEPS, Evaluator
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import policies_of
-from rlexp.errors import TrialError
+from rlexp.errors import TrialError, UsageError
 from rlexp.metrics.statistics import bootstrap_interval
+from rlexp.regular_file import refuse_other_than_file
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
@@ -111,6 +112,11 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationReq
     require_video_extra("--video")
     checkpoint = checkpoint.resolve()
     video = directory / f"{checkpoint.parent.name}-{checkpoint.name}.mp4"
+    try:
+        video.parent.mkdir(parents=True, exist_ok=True)
+        refuse_other_than_file(video)
+    except OSError as error:
+        raise UsageError(f"cannot write {video}: {error.strerror}", "--video takes a directory") from error
     write_video(video, *film_checkpoint(checkpoint, request))
     return video
 

@@ -12,6 +12,7 @@ import typer
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.json_file import to_json
+from rlexp.regular_file import refuse_other_than_file
 from rlexp.transport.address import BOARD_VARIABLE, parse_address
 from rlexp.transport.tokens import (
     MASTER_VARIABLE,
@@ -148,6 +149,7 @@ def _write_secret(path: Path, text: str) -> Path:
     """Write a line to a file that only its owner can read, from its first moment on."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_other_than_file(path)
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(text + "\n")

@@ -13,6 +13,7 @@ from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, ImportsOf
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.commands.trust import trusted_code
 from rlexp.errors import UsageError
+from rlexp.regular_file import refuse_other_than_file
 from rlexp.terminal.exports import print_export
 
 _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
@@ -63,8 +64,10 @@ def _require_extra() -> None:
 
 def _check_target(file: Path, overwrite: bool) -> None:
     """Raise UsageError where a file cannot be written: before a checkpoint is read for it."""
-    if file.is_dir():
-        raise UsageError(f"{file} is a directory", "name a file, for example policy.onnx")
+    try:
+        refuse_other_than_file(file)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}", "name a file, for example policy.onnx") from error
     if not file.parent.is_dir():
         raise UsageError(f"there is no directory {file.parent}", "create it, or name a file elsewhere")
     if file.exists() and not overwrite:

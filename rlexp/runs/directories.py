@@ -15,7 +15,7 @@ from typing import Final
 from rlexp.errors import ResumeError, UsageError
 from rlexp.runs.run_lock import LOCK_FILE, RunLock, in_use, is_in_use
 from rlexp.runs.run_name import check_name, derived_name
-from rlexp.runs.run_record import RUN_FILE
+from rlexp.runs.run_record import RUN_FILE, read_run_record
 
 _REMAINS: Final = re.compile(r"\..+\.\d+\.removing")
 _UNFINISHED: Final = (".*.writing", "*/.*.writing", "*/videos/.*.mp4")
@@ -79,6 +79,10 @@ def _make_room(path: Path) -> None:
         return
     if path.is_symlink() or not (path / RUN_FILE).is_file():
         raise UsageError(f"--overwrite: {path} is not a run of rlexp", "choose another --name or --out")
+    try:
+        read_run_record(path)
+    except ResumeError as error:
+        raise UsageError(f"--overwrite: {error.message}", "choose another --name or --out, or delete it") from error
     try:
         with RunLock(path):  # to the end, so that no other command begins to write there
             remove_run(path)

@@ -20,6 +20,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json
+from rlexp.regular_file import refuse_other_than_file
 
 LOCK_FILE: Final = "rlexp.lock"
 _TRIES_FOR_S: Final = 0.2
@@ -38,6 +39,7 @@ class RunLock:
         """The locked directory."""
         self._file: BaseFileLock | None = None
         try:
+            refuse_other_than_file(run_directory / LOCK_FILE)  # a link would be written through
             self._file = _locked_file(run_directory)
             _lock_directory(self.folder.descriptor, run_directory)
             since = datetime.now().isoformat(timespec="minutes")

@@ -175,6 +175,7 @@ def read_run_record(run_directory: Path) -> RunRecord:
     path = run_directory / RUN_FILE
     try:
         content = read_json(path)
+        _refuse_other_form(path, content)
         if content.pop("format") == FORMAT:
             return _record(content)
     except FileNotFoundError:
@@ -185,6 +186,14 @@ def read_run_record(run_directory: Path) -> RunRecord:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})") from error
     raise ResumeError(f"{path} was written by another version of rlexp", "use the version that it names")
+
+
+def _refuse_other_form(path: Path, content: Any) -> None:
+    """Raise ResumeError for a file of another program that is called like ours."""
+    if not isinstance(content, dict):
+        raise ResumeError(f"{path} is not that of a run of rlexp: it holds no mapping", SEE_LS)
+    if not isinstance(content.get("format"), int):
+        raise ResumeError(f"{path} is not that of a run of rlexp: it has no format, which is a number", SEE_LS)
 
 
 def hint_to_runs(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlexp.errors import UsageError
+from rlexp.regular_file import refuse_other_than_file
 from rlexp.sample_batch import Array
 
 FOLDER = "videos"
@@ -30,7 +31,9 @@ def write_video(path: Path, pictures: Iterable[Array], fps: float) -> None:
     import imageio_ffmpeg
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_other_than_file(path)
     unfinished = path.with_name(f".{path.name}")
+    unfinished.unlink(missing_ok=True)  # the encoder would write through a link
     with _closed(iter(pictures)) as remaining:
         first = next(remaining)
         height, width = (side - side % BLOCK for side in first.shape[:2])

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, cast
 import wandb
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
+from rlexp.early_imports import without_current_folder
 from rlexp.runs.run_record import Status
 from rlexp.trackers.client import Note, TrackedRun, TrackerError, TrialState
 from rlexp.trackers.messages import TrackedRow, TrackedTrial
@@ -34,6 +35,8 @@ class WandbClient:
 
     def __init__(self, note: Note) -> None:
         self._note = note
+        with without_current_folder():  # wandb/settings there may name a server, which would get the account's key
+            wandb.setup()
 
     def places(self, options: Sequence[Mapping[str, Any]]) -> list[str]:
         return [self._place(each) for each in options]
@@ -128,7 +131,7 @@ def _opened(trial: TrackedTrial, run_id: str, mode: _Mode) -> wandb.Run:
     options = trial.options
     settings = wandb.Settings(
         console="off",  # this process prints nothing that belongs there
-        disable_git=True,  # it would run what the repository's configuration names
+        disable_git=True,  # git runs programs that the configuration of the current folder names
         finish_timeout=FINISH_TIMEOUT_S,
         init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_S),
         root_dir=os.environ.get("WANDB_DIR") or trial.run_folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from rlexp.agents.checkpoint_player import EvaluationRequest, film_checkpoint_to
 from rlexp.checkpoint import write_checkpoint
 from rlexp.cli import app
 from rlexp.errors import RlexpError
+from rlexp.replay.npz_file import write_npz
 from rlexp.runs.recorders import TensorBoardRecorder
 from tests.unit.run_results.run_folders import MadeTrial, make_run, row, write_resolved
 
@@ -135,3 +138,45 @@ def test_what_may_not_be_read_is_left_out_and_named(run: Path, closed: str) -> N
                 invoke(*arguments(run))
     finally:
         (run / closed).chmod(0o755)
+
+
+OTHERS: dict[str, Callable[[Path], None]] = {
+    "a device": lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3)),
+    "a pipe": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a link": lambda path: path.symlink_to(path.with_name("elsewhere")),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("option", ["--html", "--png", "--onnx", "--actor", "--video", "replay"])
+def test_outputs_replace_regular_files_only(run: Path, option: str, kind: str) -> None:
+    folder = run.parent / "output"
+    folder.mkdir()
+    file = folder / {"--actor": "a.token", "--video": f"{TRIAL}-checkpoint_000001.mp4"}.get(option, "output")
+    if kind == "a device" and os.geteuid() != 0:
+        pytest.skip("only root makes devices")
+    OTHERS[kind](file)
+    before = file.lstat()
+    with pytest.raises((RlexpError, OSError), match=f"{kind}, not a regular file"):
+        written(run, option, file)
+    assert not list(folder.glob(".*"))
+    assert os.path.samestat(file.lstat(), before)
+
+
+def written(run: Path, option: str, file: Path) -> None:
+    """Let an option write to a file; raises what ends the command."""
+    if option == "replay":
+        write_npz(file, {}, {})
+        return
+    if option == "--video":
+        film_checkpoint_to(file.parent, run / TRIAL / "checkpoint_000001", EvaluationRequest())
+    commands = {
+        "--html": ["compare", str(run.parent / "good"), "--html", str(file)],
+        "--png": ["compare", str(run.parent / "good"), "--png", str(file)],
+        "--onnx": ["export", str(run), "--onnx", str(file), "--overwrite"],
+        "--actor": ["board", "keys", "--out", str(file.parent), "--actor", "a"],
+    }
+    result = CliRunner().invoke(app, commands[option])
+    assert result.exception is not None
+    raise result.exception

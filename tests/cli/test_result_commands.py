@@ -51,6 +51,17 @@ def test_compare_writes_a_report_beside_json(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text().endswith("</html>\n")
 
 
+def test_a_picture_does_not_depend_on_settings_in_the_current_folder(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = []
+    for settings in ("", "savefig.facecolor: black\nlines.linewidth: 9\n"):
+        (tmp_path / "matplotlibrc").write_text(settings)
+        done = rlexp("compare", run, "--png", tmp_path / "curves.png", cwd=tmp_path)
+        assert (done.returncode, "wrote" in done.stderr) == (0, True)
+        pictures.append((tmp_path / "curves.png").read_bytes())
+    assert pictures[0] == pictures[1]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

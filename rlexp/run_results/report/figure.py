@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.early_imports import without_current_folder
 from rlexp.errors import UsageError
 from rlexp.json_file import replace_bytes
 from rlexp.run_results.axis import unit_of
@@ -30,7 +31,8 @@ def _require_plot_extra() -> None:
 def write_picture(comparison: Comparison, path: Path) -> None:
     """Write the IQM of each group along the axis, with its interval; raises UsageError if it cannot be written."""
     _require_plot_extra()
-    from matplotlib.figure import Figure  # its object interface: no display, no state
+    with without_current_folder():  # matplotlib obeys a matplotlibrc there
+        from matplotlib.figure import Figure  # its object interface: no display, no state
 
     figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
     axes = figure.subplots()

@@ -57,6 +57,21 @@ def test_wandb_has_the_rows_of_result_json_by_env_steps(tmp_path: Path) -> None:
     assert log.summary["best_episode_reward_mean"] == 30.0
 
 
+def test_settings_in_the_current_folder_do_not_say_where_wandb_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "wandb").mkdir(parents=True)
+    settings = "[default]\nentity = stranger\nbase_url = http://127.0.0.1:9\n"
+    (tmp_path / "here" / "wandb" / "settings").write_text(settings)
+    monkeypatch.chdir(tmp_path / "here")
+    trial = one_trial(tmp_path, {"wandb": OFFLINE})
+    with tracked_scene(tmp_path, (trial,)) as scene:
+        scene.recorder(trial).record(result_row(1, 10.0))
+        assert scene.trackers.finish() == []
+        (log,) = wandb_logs(scene.directory.path)
+    assert log.entity != "stranger"
+
+
 def test_wandb_continues_the_same_run_after_a_resume_and_takes_repeated_steps(tmp_path: Path) -> None:
     trial = one_trial(tmp_path, {"wandb": OFFLINE})
     with tracked_scene(tmp_path, (trial,)) as scene:

@@ -120,7 +120,7 @@ def test_overwrite_replaces_a_finished_run(tmp_path: Path, name: str | None) -> 
         assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+@pytest.mark.parametrize("kind", ["directory", "file", "link", "another program's", "not even a mapping"])
 def test_overwrite_removes_nothing_but_runs(tmp_path: Path, kind: str) -> None:
     precious, taken = tmp_path / "elsewhere" / "precious", tmp_path / "mine"
     finished(tmp_path, name="elsewhere")
@@ -129,6 +129,9 @@ def test_overwrite_removes_nothing_but_runs(tmp_path: Path, kind: str) -> None:
         taken.mkdir()
     elif kind == "file":
         taken.touch()
+    elif kind != "link":
+        taken.mkdir()
+        (taken / "run.json").write_text('{"id": 7, "format": "hdf5"}' if kind == "another program's" else "[]")
     else:
         taken.symlink_to(tmp_path / "elsewhere")
     for overwrite in (True, False):
@@ -377,7 +380,7 @@ def test_a_second_ctrl_c_says_what_is_kept_and_leaves_run_and_trials_stopped(
 def test_a_damaged_run_json_is_refused_and_not_locked(tmp_path: Path, text: str) -> None:
     path = finished(tmp_path)
     (path / "run.json").write_text(text)
-    with pytest.raises(ResumeError, match=r"run.json is damaged"):
+    with pytest.raises(ResumeError, match=r"run.json is (damaged|not that of a run of rlexp)"):
         RunDirectory.open(path)
 
 
