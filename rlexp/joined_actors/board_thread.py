@@ -203,19 +203,26 @@ class BoardThread:
             return False
         if self._lead is None:
             self.state = replace(self.state, received=board.received(link.task_id))
-        self._lead = self._records.lead = lead
+        self._lead, self._began_s = lead, None
+        self._records.lead = lead
         self._banned.clear()
         self.weights.put_again(lead)
         self._publish_news()
         return True
 
     def _wait_for_lead(self) -> None:
-        """Raise TrialError unless the lease of a trainer that has ended may still run out."""
+        """Raise TrialError unless the lease of a trainer that has ended may still run out.
+
+        Nor where nobody else has the task: then it was deleted after it was announced, and is announced again.
+        """
         now, task_id = self._clock(), self._link.task_id
         self._began_s = now if self._began_s is None else self._began_s
-        if any(task.id == task_id and task.status.is_over for task in self._link.board.tasks()):
+        task = next((task for task in self._link.board.tasks() if task.id == task_id), None)
+        if task is not None and task.status.is_over:
             raise TrialError(f"task {task_id} is over on the board", "rlexp resume begins another task")
-        if self._lead is not None or now - self._began_s > self._lease_s + self._link.lead_wait_s:
+        has_other = task is not None and task.trainer not in (None, self._link.member)
+        is_lost = self._lead is not None and has_other
+        if is_lost or now - self._began_s > self._lease_s + self._link.lead_wait_s:
             raise TrialError(f"task {task_id} has another trainer on the board", "wait until it ends")
 
     def _end(self, lead: Lead) -> None:

@@ -36,8 +36,13 @@ class TrainersBoard(MemoryBoard):
         super().__init__(trainers.server)
         self._trainers = trainers
         self.num_leads = 0
+        self.num_deletions = 0
+        """Of the task that is to be led, each right before somebody leads it."""
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
+        if self.num_deletions:
+            self.num_deletions -= 1
+            self._trainers.server.lose_data()
         lead = super().lead(task_id, member, lease_s, epoch)
         self.num_leads += 1
         return lead
@@ -114,6 +119,16 @@ def test_rows_and_figures_are_put(trainers: Trainers) -> None:
     eventually(lambda: len(trainers.board.rows(TASK.id, 0)) == 30)
     assert [json.loads(row) for _, row in trainers.board.rows(TASK.id, 0)] == list(range(30))
     eventually(lambda: trainers.task().figures == {"actors": 1, "num_updates": 29})
+
+
+def test_task_that_somebody_deletes_whenever_it_is_announced_again_goes_on(trainers: Trainers) -> None:
+    thread, records = trainers.begin("a")
+    eventually(lambda: records.lead)
+    trainers.board_of_last.num_deletions = 3
+    trainers.server.lose_data()
+    eventually(lambda: not trainers.board_of_last.num_deletions and thread.state.is_connected)
+    assert thread.take(1) == []
+    assert trainers.task().trainer == "a"
 
 
 def test_rows_that_came_last_are_put_before_the_end(trainers: Trainers) -> None:
