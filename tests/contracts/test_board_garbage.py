@@ -226,6 +226,14 @@ def test_status_of_a_led_task_that_was_overwritten_is_running_again(scene: Scene
     assert [task.weights_version for task in scene.board.tasks() if task.id == TASK.id] == [1]
 
 
+def test_task_of_which_a_client_deleted_its_key_is_not_taken_off_the_list(scene: Scene, client: redis.Redis) -> None:
+    client.delete(f"{PREFIX}task")
+    client.sadd("rlexp:tasks", "never-there", b"\xff no id")
+    scene.board.announce(OTHER)
+    assert [task.id for task in scene.board.tasks()] == [OTHER.id, TASK.id]
+    assert client.smembers("rlexp:tasks") == {b"t1", b"t2"}
+
+
 def test_holder_of_a_higher_epoch_than_any_that_is_given_loses_the_seat_to_nobody(
     scene: Scene, client: redis.Redis
 ) -> None:

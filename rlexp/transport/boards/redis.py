@@ -226,7 +226,10 @@ class RedisBoard:
         members = self._connection.call("SMEMBERS", _TASKS)
         ids = sorted(_names(members))
         statuses = self._connection.read_all([("HGET", _key(task_id, "task"), "status") for task_id in ids])
-        gone = [task_id for task_id, status in zip(ids, statuses, strict=True) if status is None]
+        absent = [task_id for task_id, status in zip(ids, statuses, strict=True) if status is None]
+        # A client may have deleted the one key that it can write; then the trainer writes it again.
+        were_led = self._connection.call_all([("EXISTS", _key(task_id, "trainer")) for task_id in absent])
+        gone = [task_id for task_id, was_led in zip(absent, were_led, strict=True) if not was_led]
         over = [task_id for task_id, status in zip(ids, statuses, strict=True) if status in _OVER]
         self._connection.call_all([("UNLINK", _key(task_id, "in:0")) for task_id in [*gone, *over]])
         strange = [member for member in members if not _names([member])]
