@@ -39,6 +39,7 @@ START_S: Final = 180.0
 """How long the lead is kept for a process that starts; then it must keep it itself."""
 END_TIMEOUT_S: Final = 60.0
 """How long it may take to leave a checkpoint once it was asked to stop; then it is killed."""
+_MOST_JUDGED: Final = 1000
 _RENEW_S: Final = 3.0
 _POLL_S: Final = 0.2
 
@@ -63,13 +64,19 @@ class TaskTrainer:
         """``report`` is called with a sentence about what happens."""
         self._board, self._member, self._trusted, self._options = board, member, trusted, options
         self._report = report
+        self._judged: dict[str, tuple[str, Obstacle | None]] = {}
+        """By the ids of tasks, their files and what keeps them from being trained here: they are looked at often."""
         self._runs = options.out / TASKS_FOLDER
         if (self._runs / RUN_FILE).exists():
             raise UsageError(f"{self._runs} is a run, and runs of tasks belong there", "choose another --out")
 
     def obstacle(self, task: Task) -> Obstacle | None:
-        """Return why the task may not be trained here; None where it may."""
-        return training_obstacle(task, self._trusted, self._options.limits)
+        """Return why the task may not be trained here; None where it may. Reading a file may take a second."""
+        if self._judged.get(task.id, (None, None))[0] != task.file:
+            if len(self._judged) >= _MOST_JUDGED:
+                self._judged.clear()
+            self._judged[task.id] = (task.file, training_obstacle(task, self._trusted, self._options.limits))
+        return self._judged[task.id][1]
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
         """Train the task until it ends; return None where another trainer was faster.

@@ -18,6 +18,8 @@ from rlexp.errors import UsageError
 Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
 """Changes an experiment, say to fit a machine, and says what it changed."""
 
+MAX_TRIALS: Final = 10_000
+"""Maximum number of trials; a grid of seven axes reaches it by accident."""
 _KEY_OF_EXPERIMENT: Final = re.compile(r"  (\w+):")
 
 _EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 10000}'}
@@ -49,6 +51,8 @@ class LoadOptions:
     """Leave unknown keys out, with a notice each, instead of refusing them."""
     packaged_agents: bool = True
     """Take agents of installed packages too. Their keys are the package's code, which is imported to read them."""
+    most_trials: int = MAX_TRIALS
+    """How many trials the files may have together."""
     is_sweep: bool = False
     """Search, also where a file has no ``search`` section."""
     flags: tuple[Flag, ...] = ()

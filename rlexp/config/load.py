@@ -13,7 +13,6 @@ from rlexp.config.keys.user_modules import UserModules, folders_for
 from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
 from rlexp.config.plan import Plan, planned, resolved_yaml
 from rlexp.config.repetitions import without_repetitions
-from rlexp.config.space.grid import MAX_TRIALS
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
 from rlexp.config.yaml.python_values import ExperimentDict
@@ -85,7 +84,7 @@ def load_experiments(
             noticed = replace(parsed, notices=(*entry.notices, *parsed.notices))
             parsed_experiments.append(without_repetitions(noticed))
         findings += wrong
-    findings += _too_many(parsed_experiments)
+    findings += _too_many(parsed_experiments, options.most_trials)
     if findings:
         raise ConfigError([finding.problem() for finding in _ordered(findings, unreadable, paths)])
     return parsed_experiments
@@ -151,12 +150,12 @@ def _named_twice(entries: Iterable[_Entry]) -> Iterable[Finding]:
             yield Finding(place, message, "give each experiment its own name")
 
 
-def _too_many(parsed_experiments: Iterable[ParsedExperiment]) -> tuple[Finding, ...]:
+def _too_many(parsed_experiments: Iterable[ParsedExperiment], most: int) -> tuple[Finding, ...]:
     total = 0
     for parsed in parsed_experiments:
         total += parsed.number_of_trials
-        if total > MAX_TRIALS:
-            message = f"with {parsed.name} there are {total} trials, more than {MAX_TRIALS}"
+        if total > most:
+            message = f"with {parsed.name} there are {total} trials, more than {most}"
             return (Finding(parsed.place, message, "lower num_samples, or try fewer values"),)
     return ()
 

@@ -62,9 +62,9 @@ def parsed_experiment_of(
         return None, (Finding(entry.place, message, "it needs run and env at least"),)
     run = agent_of(entry, overrides, options.packaged_agents)
     if isinstance(run, Finding):
-        return None, (run, *_wrong_beside_config(name, entry))
+        return None, (run, *_wrong_beside_config(name, entry, options.most_trials))
     assembly = assembled(entry, overrides, run, options.is_sweep)
-    axes, malformed = find_axes(assembly.translation.experiment)
+    axes, malformed = find_axes(assembly.translation.experiment, options.most_trials)
     findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
     if malformed:
         return None, findings
@@ -135,10 +135,10 @@ def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
     )
 
 
-def _wrong_beside_config(name: str, entry: Node) -> tuple[Finding, ...]:
+def _wrong_beside_config(name: str, entry: Node, most_variants: int) -> tuple[Finding, ...]:
     """Return what is wrong with the keys that every agent's experiments have."""
     translation = assembled(entry.without("config"), (), next(iter(AGENTS))).translation
-    axes, malformed = find_axes(translation.experiment)
+    axes, malformed = find_axes(translation.experiment, most_variants)
     if malformed:
         return malformed
     nodes = variants(translation.experiment, axes)

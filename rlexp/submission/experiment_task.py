@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
+from rlexp.agents.board.task_demands import MOST_TRIALS
+from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
@@ -83,7 +85,8 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
         path = Path(folder) / "task.yaml"
         path.write_text(task.file, encoding="utf-8")
         try:
-            plan = _without_trackers(load_plan([path], options=LoadOptions(module_folders=(), packaged_agents=False)))
+            options = LoadOptions(module_folders=(), packaged_agents=False, most_trials=MOST_TRIALS)
+            plan = _without_trackers(load_plan([path], options=options))
         except ConfigError as error:
             raise TrialError(
                 f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it"

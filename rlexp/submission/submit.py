@@ -8,9 +8,14 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlexp.agents.board.task_demands import network_excess
+from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.agents.board.weights_player import WeightsPlayer
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import Plan
+from rlexp.errors import UsageError
 from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.machine import this_machine
 from rlexp.submission.evaluations import EvaluationThread
 from rlexp.submission.experiment_task import SubmittedTask, described, task_of, task_on_board
 from rlexp.submission.submission import Submission, SubmissionDisplay, TaskPlace
@@ -132,6 +137,11 @@ class Submitter:
     def _player(self, submitted: SubmittedTask) -> WeightsPlayer | None:
         if self._options.num_episodes is None or not self._options.waits:
             return None
+        config = submitted.trial.experiment.config
+        assert isinstance(config, DQNConfig)  # no other agents have actors that join
+        excess = network_excess(config, this_machine().memory_total)
+        if excess is not None:
+            raise UsageError(f"it cannot be evaluated here: {excess}", "leave out --evaluate")
         return WeightsPlayer(submitted.trial.experiment, submitted.plan.modules)
 
     def _evaluations(

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from rlexp.agents.board.task_demands import number_excess
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import UsageError
@@ -31,6 +32,9 @@ def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
         reason = NOT_OURS
     if reason is not None:
         raise UsageError(f"actors cannot join {experiment.run} over a board: {reason}", without)
+    excess = number_excess(experiment.model_dump(mode="json"))
+    if excess is not None:
+        raise UsageError(f"the machines of others would not take the task: {excess}", f"lower it, or {without}")
     return trials[0]
 
 

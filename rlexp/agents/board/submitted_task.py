@@ -6,17 +6,15 @@ it; those that would reach files, servers or modules of this machine are refused
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import gymnasium as gym
-import numpy as np
-
-from rlexp.config.keys.experiment import Experiment
+from rlexp.agents.board.task_demands import MOST_TRIALS, bytes_of_space, number_excess, trainer_excess
+from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
+from rlexp.config.keys.experiment import Experiment, required_cpus
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import ConfigError, Problem, RlexpError
@@ -70,7 +68,9 @@ def _plan_of(text: str, trusted: TrustedCode) -> Plan:
         file = Path(folder, FILE_NAME)
         file.write_text(text, encoding="utf-8")
         modules = trusted.modules
-        options = LoadOptions(modules.imports, module_folders=modules.folders, packaged_agents=False)
+        options = LoadOptions(
+            modules.imports, module_folders=modules.folders, packaged_agents=False, most_trials=MOST_TRIALS
+        )
         return load_plan([file], options=options)
 
 
@@ -86,10 +86,24 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
         yield foreign
     if config.board_obstacle is not None:
         yield Obstacle(f"cannot be joined by actors: {config.board_obstacle}", "train it with rlexp run")
+    excess = number_excess(experiment.model_dump(mode="json"))
+    if excess is not None:
+        yield Obstacle(f"asks for too much: {excess}", "submit it with a lower number")
     for problem in _shortfalls(experiment, limits):
         yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
+    excess = _excess(experiment, limits)
+    if excess is not None:
+        yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
     if limits.max_memory is not None:
         yield from _too_much_replay(experiment, trusted, limits.max_memory)
+
+
+def _excess(experiment: Experiment, limits: TrainerLimits) -> str | None:
+    """Return what the experiment needs beyond what is reserved for it, or than there is memory for."""
+    if limits.in_cluster:
+        return trainer_excess(experiment.config, limits.cpus or required_cpus(experiment), _UNLIMITED)
+    machine = this_machine()
+    return trainer_excess(experiment.config, limits.cpus or machine.cpus, machine.memory_total)
 
 
 def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Problem]:
@@ -119,10 +133,6 @@ def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: i
     except RlexpError as error:
         yield Obstacle(f"plays an env that cannot be made here: {error.message}", error.hint or "")
         return
-    needed = replay.capacity * (2 * _bytes_of(observations) + _bytes_of(actions) + _BESIDE_SPACES)
+    needed = replay.capacity * (2 * bytes_of_space(observations) + bytes_of_space(actions) + _BESIDE_SPACES)
     if needed > max_memory:
         yield Obstacle(f"may need {gib(needed)} for replay, and {gib(max_memory)} are allowed", _WHAT_IS_ALLOWED)
-
-
-def _bytes_of(space: gym.Space[Any]) -> int:
-    return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize

@@ -6,12 +6,14 @@ Neither torch nor Ray is imported here.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import gymnasium as gym
 from pydantic import ValidationError
 
+from rlexp.agents.board.task_demands import actor_excess, bytes_of_space
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.workers import worker_spec
@@ -24,6 +26,7 @@ from rlexp.envs.fingerprint import env_fingerprint
 from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.joined_actor import ActorSettings
 from rlexp.joined_actors.weights_message import Shapes
+from rlexp.machine import this_machine
 from rlexp.models import QNetworkConfig
 from rlexp.models.parameter_shapes import parameter_shapes
 from rlexp.rollout.worker_spec import WorkerSpec
@@ -132,6 +135,11 @@ class SeatSpecs:
         network = q_network_config(config, *spaces, modules)
         self.weights_shapes = _shapes_of(network)
         """Of the weights that its players act with."""
+        row_bytes = sum(2 * bytes_of_space(space) for space in spaces)
+        num_weights = sum(math.prod(shape) for shape in self.weights_shapes.values())
+        excess = actor_excess(config, this_machine().memory_total, row_bytes, num_weights)
+        if excess is not None:
+            raise TrialError(f"the task asks for too much: {excess}", "its trainer has to ask for less")
         self._players = DQNPlayers(config, network, config.board.actors)
 
     def worker_index(self, seat: int) -> int:

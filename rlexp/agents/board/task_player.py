@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, Protocol
 
+from rlexp.agents.board.task_demands import actor_excess, number_excess
 from rlexp.agents.board.task_description import SeatSpecs, actor_settings, read_description
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError
 from rlexp.joined_actors.joined_actor import ActorFigures, JoinedActor
 from rlexp.joined_actors.outbox import SeatEnd
+from rlexp.machine import this_machine
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.transport.address import QUEUE_OF_BOARD
@@ -77,6 +79,9 @@ class TaskPlayer:
         """Return why the task may not be played here: it is not the trainer's, of another version, or foreign code."""
         if not accepts_task(task, self._keys(task)):
             return self._distrust(task)
+        excess = number_excess(task.description)
+        if excess is not None:
+            return _too_much(excess)
         try:
             description = read_description(task)
         except TrialError as error:
@@ -84,6 +89,9 @@ class TaskPlayer:
         if description.queue != self._board.queue_kind:
             return queue_obstacle(description.queue, self._board.queue_kind)
         config = description.config
+        excess = actor_excess(config, this_machine().memory_total)
+        if excess is not None:
+            return _too_much(excess)
         return self._trusted.obstacle(description.env, config.env_config, description.imports, config.user_parts())
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
@@ -124,6 +132,10 @@ class TaskPlayer:
         if not task_signature(task):
             return Obstacle("is not signed, and this actor has a token", "its trainer needs the master key: --keys")
         return Obstacle("is not signed by the trainer of this actor's token", "ask the trainer for a token of its own")
+
+
+def _too_much(excess: str) -> Obstacle:
+    return Obstacle(f"asks for too much: {excess}", "its trainer has to ask for less")
 
 
 def queue_obstacle(wanted: str, given: str) -> Obstacle:

@@ -13,10 +13,7 @@ from rlexp.config.space.domains import Domain, Listed
 from rlexp.config.space.samplers import CHOICE, GRID, MalformedError, Sampled, read_sampler, sampler_in
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
 
-__all__ = ["GRID", "MAX_TRIALS", "SEARCH", "Axis", "find_axes", "line_of", "replaced", "variant_indices", "variants"]
-
-MAX_TRIALS = 10_000
-"""Maximum number of trials; a grid of seven axes reaches it by accident."""
+__all__ = ["GRID", "SEARCH", "Axis", "find_axes", "line_of", "replaced", "variant_indices", "variants"]
 
 MAX_CHECKED_VARIANTS = 1_000
 """Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
@@ -81,15 +78,15 @@ class Axis:
         return isinstance(self.domain, Listed) and self.domain.sampler == GRID
 
 
-def find_axes(experiment: Node) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
+def find_axes(experiment: Node, most_variants: int) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
     """Return the axes in the order of the file, and what is wrong with them; no axes then.
 
     Samplers are axes where the experiment has a ``search`` section.
     """
     reader = _Reader(SEARCH in experiment.entries())
     findings = list(reader.malformed(experiment, ()))
-    if not findings and (size := reader.size(experiment)) > MAX_TRIALS:
-        message = f"the grid has {size} variants, more than {MAX_TRIALS}"
+    if not findings and (size := reader.size(experiment)) > most_variants:
+        message = f"the grid has {size} variants, more than {most_variants}"
         findings.append(Finding(experiment.key_place, message, "search fewer values, or fewer keys at once"))
     return (() if findings else tuple(sorted(reader.axes(experiment, ()), key=_position))), tuple(findings)
 

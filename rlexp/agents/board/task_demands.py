@@ -1,0 +1,237 @@
+"""What a task may ask of the machine of an actor, a client or a trainer: the most of each number, and memory in bytes.
+
+The numbers are a stranger's. They are compared before anything is made of them: one table for all machines, and what
+this machine has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+
+from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.fields import AUTO
+from rlexp.machine.shortfalls import gib
+
+ANY: Final = 10**12
+"""The most of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""
+_WEEK_S: Final = 7 * 24 * 3600
+MOST: Final[Mapping[str, float]] = {
+    "num_samples": 10_000,
+    "checkpoint_evaluation_episodes": 10_000,
+    "keep_checkpoints_num": 100_000,
+    "time_budget_s": 100 * _WEEK_S,
+    "config.num_workers": 10_000,
+    "config.min_num_workers": 10_000,
+    "config.num_envs_per_worker": 1024,
+    "config.num_cpus_per_worker": 256,
+    "config.num_gpus_per_worker": 256,
+    "config.num_threads_per_worker": 256,
+    "config.num_cpus_for_driver": 1024,
+    "config.num_gpus": 256,
+    "config.sample_timeout_s": _WEEK_S,
+    "config.sample_batch_size": 100_000,
+    "config.train_batch_size": 1_000_000,
+    "config.min_iter_time_s": _WEEK_S,
+    "config.metrics_smoothing_episodes": 1_000_000,
+    "config.evaluation_num_episodes": 10_000,
+    "config.evaluation_timeout_s": _WEEK_S,
+    "config.buffer_size": 1_000_000_000,
+    "config.discretize_actions": 10_000,
+    "config.num_atoms": 10_000,
+    "config.n_step": 10_000,
+    "config.hiddens": 1_000_000,
+    "config.model.fcnet_hiddens": 1_000_000,
+    "config.model.post_fcnet_hiddens": 1_000_000,
+    "config.model.conv_filters": 100_000,
+    "config.model.dim": 2048,
+    "config.optimizer.num_replay_buffer_shards": 1024,
+    "config.optimizer.num_cpus_per_shard": 256,
+    "config.optimizer.sample_queue_depth": 1000,
+    "config.optimizer.replay_queue_depth": 1000,
+    "config.optimizer.learner_queue_depth": 10_000,
+    "config.optimizer.gatherers": 1024,
+    "config.board.actors": 10_000,
+    "config.board.min_actors": 10_000,
+    "config.board.window": 10_000,
+    "config.board.min_fragment_steps": 100_000,
+    "config.board.beat_s": _WEEK_S,
+    "config.board.lease_s": _WEEK_S,
+    "config.board.patience_s": _WEEK_S,
+    "config.board.weights_period_s": _WEEK_S,
+    "config.board.recovery_period_s": _WEEK_S,
+    "config.board.max_fragment_mb": 1024,
+    "config.board.max_weights_mb": 16_384,
+    "config.board.max_strikes": 1_000_000,
+}
+"""The most of each number of an experiment that decides about memory, processes, threads and waiting; of others ANY."""
+MOST_TRIALS: Final = 100
+"""Of a file that is read only to say that a task has one trial: each costs milliseconds."""
+MOST_ITEMS: Final = 1000
+MOST_CHARACTERS: Final = 4096
+MOST_LEVELS: Final = 16
+_LONGEST_SHOWN: Final = 10**16
+_LARGEST: Final = 10**300
+"""What larger integers, which no float holds, are shown as."""
+_MOST_RUNGS: Final = 1_000_000
+"""Envs of all players together: each has a place on the ladder of ε."""
+_PROCESSES_PER_CPU: Final = 8
+"""Of a trial: each takes memory and starts, though it may reserve a small part of a CPU, or none."""
+_LEAST_ROW_BYTES: Final = 32
+"""Of a transition without its observations and actions: reward, discount, priority."""
+_ENV_BYTES: Final = 4 << 20
+_MOST_WEIGHTS: Final = 1_000_000_000
+"""Of a network, also where a machine has memory for more."""
+_FLOAT_BYTES: Final = 4
+_COPIES_AT_ACTOR: Final = 3
+"""Of weights: those that act, those that arrive, and the message."""
+_COPIES_AT_TRAINER: Final = 8
+"""Of weights: learned, target, gradient, two moments, and what is published and saved."""
+_FRAGMENTS_IN_HAND: Final = 3
+"""Beside those of the window: being played, folded and packed."""
+
+
+def number_excess(value: Any, key: str = "") -> str | None:
+    """Return the first of an experiment's values, or of a part of it at ``key``, that is more than a task may ask for.
+
+    The text has the key, the number and the limit.
+    """
+    return next(_excesses(value, key, 1), None)
+
+
+def actor_excess(
+    config: DQNConfig, memory: int, row_bytes: int = _LEAST_ROW_BYTES, num_weights: int | None = None
+) -> str | None:
+    """Return what an actor of a task with ``config`` would need beyond ``memory`` bytes; None: nothing.
+
+    Each number is within its limit: see :func:`number_excess`.
+    ``row_bytes`` and ``num_weights`` are known once an env was made; without them, they are the least there can be.
+    """
+    return next(_actor_excesses(config, memory, row_bytes, num_weights), None)
+
+
+def network_excess(config: DQNConfig, memory: int, copies: int = _COPIES_AT_ACTOR) -> str | None:
+    """Return that the network of ``config`` needs more than ``memory`` bytes, as far as its keys tell; None: no."""
+    weights = least_weights(config)
+    what = f"a network (config.model, config.hiddens, config.num_atoms) of {weights:,} weights or more"
+    if weights > _MOST_WEIGHTS:
+        return f"{what} is asked for, and at most {_MOST_WEIGHTS:,} are allowed"
+    return _beyond(memory, copies * _FLOAT_BYTES * weights, what)
+
+
+def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None:
+    """Return what the trainer of a task with ``config`` would need beyond its CPUs or memory; None: nothing."""
+    return next(_trainer_excesses(config, cpus, memory), None)
+
+
+def bytes_of_space(space: gym.Space[Any]) -> int:
+    """Return the bytes of one value of an array's space."""
+    return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+
+
+def least_weights(config: DQNConfig) -> int:
+    """Return how many weights a network has at least, whatever the env shows and however many actions it has."""
+    model = config.model
+    torso = (*model.fcnet_hiddens, *model.post_fcnet_hiddens)
+    heads = (*torso[-1:], *config.hiddens, config.num_atoms)
+    filters = model.conv_filters or ()
+    channels = (1, *(each[0] for each in filters))
+    convolutions = sum(
+        before * after * kernel[0] * kernel[1]
+        for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
+    )
+    return _between(torso) + convolutions + _between(heads) * (1 + config.dueling) * (1 + config.noisy)
+
+
+def _between(sizes: Sequence[int]) -> int:
+    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
+
+
+def _excesses(value: Any, key: str, level: int) -> Iterator[str]:
+    if level > MOST_LEVELS:
+        yield f"{key} is nested deeper than {MOST_LEVELS} levels"
+    elif isinstance(value, Mapping | list | tuple):
+        if len(value) > MOST_ITEMS:
+            yield f"{key} has {len(value):,} items, and at most {MOST_ITEMS:,} are allowed"
+            return
+        items = value.items() if isinstance(value, Mapping) else ((None, item) for item in value)
+        for name, item in items:
+            yield from _excesses(item, key if name is None else f"{key}.{name}"[-100:].lstrip("."), level + 1)
+    elif isinstance(value, str):
+        if len(value) > MOST_CHARACTERS:
+            yield f"{key} has {len(value):,} characters, and at most {MOST_CHARACTERS:,} are allowed"
+    elif isinstance(value, int | float) and not abs(value) <= MOST.get(key, ANY):
+        yield f"{key} is {_shown(value)}, and at most {_shown(MOST.get(key, ANY))} is allowed"
+
+
+def _actor_excesses(config: DQNConfig, memory: int, row_bytes: int, num_weights: int | None) -> Iterator[str]:
+    envs, board = config.num_envs_per_worker, config.board
+    players = config.num_workers + board.actors
+    if players * envs > _MOST_RUNGS:
+        product = "(config.num_workers + config.board.actors) x config.num_envs_per_worker"
+        yield f"{product} is {players * envs:,}, and at most {_MOST_RUNGS:,} is allowed"
+    wanted = [network_excess(config, memory)]
+    if num_weights is not None:
+        needed = _COPIES_AT_ACTOR * _FLOAT_BYTES * num_weights
+        wanted.append(_beyond(memory, needed, f"a network (config.model) of {num_weights:,} weights"))
+    rows = config.joined_fragment_length * envs
+    fragments = f"config.board.window of {board.window:,} fragments of {rows:,} rows (config.sample_batch_size,"
+    fragments += " config.board.min_fragment_steps, config.num_envs_per_worker)"
+    wanted.append(_beyond(memory, rows * row_bytes * (board.window + _FRAGMENTS_IN_HAND), fragments))
+    wanted.append(_beyond(memory, envs * _ENV_BYTES, f"config.num_envs_per_worker of {envs:,} envs"))
+    yield from filter(None, wanted)
+
+
+def _trainer_excesses(config: CommonConfig, cpus: float, memory: int) -> Iterator[str]:
+    optimizer = config.optimizer if isinstance(config, ApexConfig) else None
+    shards = optimizer.num_replay_buffer_shards if optimizer is not None else 0
+    gatherers = optimizer.gatherers if optimizer is not None and optimizer.gatherers != AUTO else 0
+    processes, most = config.num_workers + shards + int(gatherers), int(_PROCESSES_PER_CPU * max(cpus, 1))
+    if processes > most:
+        parts = f"config.num_workers of {config.num_workers:,}, {shards:,} shards and {gatherers:,} gatherers"
+        yield f"{parts} are {processes:,} processes, and at most {most:,} ({_PROCESSES_PER_CPU} per CPU) are allowed"
+    envs = config.num_envs_per_worker * max(config.num_workers, 1)
+    wanted = [
+        _beyond(memory, envs * _ENV_BYTES, f"config.num_workers x config.num_envs_per_worker, {envs:,} envs,"),
+        _beyond(memory, config.fragment_length * envs * _LEAST_ROW_BYTES, _rows_in("config.sample_batch_size", config)),
+    ]
+    if isinstance(config, DQNConfig):
+        queued = 2 + (optimizer.learner_queue_depth + shards * optimizer.replay_queue_depth if optimizer else 0)
+        batches = f"config.train_batch_size of {config.train_batch_size:,} rows in {queued:,} queued batches"
+        layers = (*config.model.fcnet_hiddens, *config.model.post_fcnet_hiddens, *config.hiddens, config.num_atoms)
+        wanted += [
+            network_excess(config, memory, _COPIES_AT_TRAINER),
+            _beyond(memory, config.train_batch_size * _LEAST_ROW_BYTES * queued, batches),
+            _beyond(
+                memory,
+                config.train_batch_size * sum(layers) * _FLOAT_BYTES,
+                f"config.train_batch_size of {config.train_batch_size:,} rows in layers of {sum(layers):,} outputs",
+            ),
+            _beyond(
+                memory, config.buffer_size * _LEAST_ROW_BYTES, f"config.buffer_size of {config.buffer_size:,} rows"
+            ),
+        ]
+    yield from filter(None, wanted)
+
+
+def _rows_in(key: str, config: CommonConfig) -> str:
+    return f"{key} of {config.fragment_length:,} steps in each of config.num_envs_per_worker envs"
+
+
+def _beyond(memory: int, needed: int, what: str) -> str | None:
+    if needed <= memory:
+        return None
+    return f"{what} needs {gib(needed)} or more, and {gib(memory)} are allowed"
+
+
+def _shown(number: float) -> str:
+    if abs(number) < _LONGEST_SHOWN:
+        return f"{number:,.0f}" if float(number).is_integer() else f"{number:,g}"
+    return f"{number:.3g}" if isinstance(number, float) else f"{min(max(number, -_LARGEST), _LARGEST):.3g}"
