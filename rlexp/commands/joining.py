@@ -19,7 +19,7 @@ import typer
 from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, take_token
 from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.drain_request import DrainRequest
-from rlexp.commands.joined_processes import PARENT_VARIABLE, join_in_processes
+from rlexp.commands.joined_processes import PARENT_VARIABLE, JoinedProcesses, join_command, join_in_processes
 from rlexp.commands.output_options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.errors import UsageError
@@ -139,21 +139,24 @@ def join(
     most_bytes = None if max_memory is None else _bytes(max_memory)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
+    from rlexp.terminal.boards import ActorDisplay
+
     if processes > 1:
-        given = {"once": once, "for": duration, "task": task, "allow_env": allow_env, "import": imports}
+        given = {"once": once, "task": task, "allow_env": allow_env, "import": imports}
         given["allow_class"] = allow_class
         given |= {"as": role.value, "out": None if out is None else str(out), "max_memory": max_memory}
         given |= {"cpus": None if cpus is None else str(cpus), "address": ray}
         if board.queue is not None:
             given["queue"] = str(board.without_passwords().queue)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
-        raise typer.Exit(join_in_processes(words, processes, os.environ))
+        joined = JoinedProcesses(join_command(words), processes, os.environ, role.value, limit_s)
+        with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
+            raise typer.Exit(join_in_processes(joined, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
     from rlexp.agents.board.joiner import Joiner, JoinOptions, Player, has_no_trainer
     from rlexp.agents.board.submitted_task import TrainerLimits
     from rlexp.agents.board.task_player import TaskPlayer
     from rlexp.commands.training_process import TaskTrainer, TrainingOptions
-    from rlexp.terminal.boards import ActorDisplay
     from rlexp.transport.opening import open_board
     from rlexp.user_code.trusted_code import TrustedCode
 

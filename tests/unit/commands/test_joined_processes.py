@@ -1,0 +1,174 @@
+"""Several processes of one command: which are started again, what is said of them, and how all of them end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlexp.commands import joined_processes
+from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_in_processes
+from rlexp.transport.backoff import Backoff
+
+TIMEOUT_S = 30.0
+PLAYS = """
+import pathlib, os, signal, sys, time
+def leave(number, frame):
+    raise SystemExit(128 + number)
+signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGINT, leave)
+folder = pathlib.Path(sys.argv[1])
+(folder / f"{os.getpid()}.words").write_text(" ".join(sys.argv[2:]))
+(folder / f"{os.getpid()}.words").rename(folder / f"{os.getpid()}.started")
+while not (folder / "done").exists():
+    time.sleep(0.01)
+"""
+
+
+class Scene:
+    """The processes in a folder, and what is done meanwhile in another thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+
+    def run(self, meanwhile: Callable[[], None], number: int = 2, limit_s: float | None = None) -> int:
+        failed: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                meanwhile()
+            except BaseException as error:
+                failed.append(error)
+                (self.folder / "done").touch()
+
+        thread = threading.Thread(target=act, daemon=True)
+        thread.start()
+        command = [sys.executable, "-c", PLAYS, str(self.folder)]
+        joined = JoinedProcesses(command, number, os.environ, limit_s=limit_s)
+        code = join_in_processes(joined, self.said.append)
+        thread.join(TIMEOUT_S)
+        assert not failed, failed
+        assert not psutil.Process().children(recursive=True)
+        return code
+
+    def started(self) -> set[int]:
+        return {int(path.stem) for path in self.folder.glob("*.started")}
+
+    def wait_until(self, number: int) -> set[int]:
+        """Wait until so many processes were started."""
+        return self.wait_for(lambda: len(self.started()) >= number) and self.started()
+
+    def wait_for(self, condition: Callable[[], object]) -> set[int]:
+        ends_at = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < ends_at, (self.said, self.started())
+        return self.started()
+
+    def end(self) -> None:
+        (self.folder / "done").touch()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(joined_processes, "_POLL_S", 0.01)
+    monkeypatch.setattr(Backoff, "failed", lambda backoff: 0.0)
+    return Scene(tmp_path)
+
+
+def test_process_that_was_killed_is_reaped_said_and_started_again(scene: Scene) -> None:
+    def meanwhile() -> None:
+        first = scene.wait_until(2)
+        killed = max(first)
+        os.kill(killed, signal.SIGKILL)
+        scene.wait_until(3)
+        assert not psutil.pid_exists(killed)
+        scene.end()
+
+    assert scene.run(meanwhile) == 0
+    (said,) = scene.said
+    assert said.startswith("actor ")
+    assert said.endswith(" of 2 ended by signal 9 (SIGKILL); it is started again in 0.0 s")
+
+
+def test_process_that_is_killed_again_and_again_is_given_up(scene: Scene) -> None:
+    def meanwhile() -> None:
+        killed: set[int] = set()
+        for _ in range(MOST_QUICK):
+            scene.wait_for(lambda: scene.started() - killed)
+            (pid,) = scene.started() - killed
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+
+    assert scene.run(meanwhile, number=1) == 128 + signal.SIGKILL
+    assert len(scene.said) == len(scene.started()) == MOST_QUICK
+    assert scene.said[-1].endswith(f"{MOST_QUICK} times, each within 60 s; it is not started again")
+
+
+def test_failures_after_a_long_time_are_not_counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_processes, "QUICK_S", 0.0)
+
+    def meanwhile() -> None:
+        killed: set[int] = set()
+        for _ in range(MOST_QUICK + 1):
+            scene.wait_for(lambda: scene.started() - killed)
+            (pid,) = scene.started() - killed
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        scene.wait_for(lambda: scene.started() - killed)
+        scene.end()
+
+    assert scene.run(meanwhile, number=1) == 0
+
+
+def test_process_that_is_asked_to_leave_is_not_started_again(scene: Scene) -> None:
+    def meanwhile() -> None:
+        os.kill(max(scene.wait_until(2)), signal.SIGTERM)
+        scene.wait_for(lambda: len(psutil.Process().children()) == 1)
+        scene.end()
+
+    assert scene.run(meanwhile) == 128 + signal.SIGTERM
+    assert (len(scene.started()), scene.said) == (2, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_all_also_one_that_is_to_be_started_again(
+    scene: Scene, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backoff, "failed", lambda backoff: 600.0)
+
+    def meanwhile() -> None:
+        os.kill(max(scene.wait_until(2)), signal.SIGKILL)
+        scene.wait_for(lambda: scene.said)
+        os.kill(os.getpid(), number)
+
+    assert scene.run(meanwhile) == 128 + number
+    assert len(scene.started()) == 2
+
+
+def test_process_that_is_started_again_has_the_time_that_is_left(scene: Scene) -> None:
+    def meanwhile() -> None:
+        first = scene.wait_until(1)
+        os.kill(max(first), signal.SIGKILL)
+        scene.wait_until(2)
+        scene.end()
+
+    assert scene.run(meanwhile, number=1, limit_s=3600.0) == 0
+    for path in scene.folder.glob("*.started"):
+        option, left = path.read_text().split()
+        assert option == "--for"
+        assert 3500 < int(left.removesuffix("s")) <= 3600
+
+
+def test_error_of_a_process_is_the_exit_code_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    command = [sys.executable, "-c", "raise SystemExit(2)"]
+    assert join_in_processes(JoinedProcesses(command, 2, os.environ, "trainer"), said.append) == 2
+    assert sorted(said) == [f"trainer {n} of 2 ended with exit code 2; it is not started again" for n in (1, 2)]
