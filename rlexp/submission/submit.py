@@ -26,6 +26,7 @@ from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, TaskStatus
 from rlexp.transport.credentials import ActorKeys
 from rlexp.transport.opening import open_board
+from rlexp.transport.task_limits import is_name
 from rlexp.transport.tokens import JoinToken, actor_keys
 from rlexp.user_code.trusted_code import TrustedCode
 
@@ -102,7 +103,8 @@ class Submitter:
         """
         place = self._options.place
         with closing(open_board(self._address)) as board:
-            submitted = task_on_board(described(board.describe(task_id), task_id), trusted)
+            found = board.describe(task_id) if is_name(task_id) else None
+            submitted = task_on_board(described(found, task_id), trusted)
             player = self._player(submitted)
             path = None if place.name is not None else run_of_task(place, task_id)
             if path is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,16 @@ PATIENCE_S: Final = 60.0
 """For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted
 again."""
 
+MOST_PAUSE_S: Final = 600.0
+"""Between two times that a lost task is submitted again, at most: it begins with a second, and doubles."""
+
 
 @dataclass(frozen=True)
 class TaskNews:
     """What is new since the last look."""
 
     summary: TaskSummary | None
-    """None: the board has lost the task."""
+    """None: the board has lost the task, or what can be read of its state."""
     rows: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -40,13 +44,17 @@ class TaskWatch:
         self._has_begun = False
         self._was_queued = True
         self._lost_s: float | None = None
+        self._unreadable_s: float | None = None
+        self._may_submit_s = -math.inf
+        self._pause_s = 1.0
 
     def look(self) -> TaskNews:
         """Return what is new; raises what the board raises."""
         summary = next((each for each in self._board.tasks() if each.id == self._task.id), None)
         if summary is None:
-            return TaskNews(None, notes=self._submit_again())
-        self._lost_s = None
+            is_there = self._board.describe(self._task.id) is not None
+            return TaskNews(None, notes=self._wait_for_state() if is_there else self._submit_again())
+        self._lost_s = self._unreadable_s = None
         self._was_queued = summary.status is TaskStatus.QUEUED
         texts, notes = self._new_texts()
         texts = self._not_repeated(texts)
@@ -56,14 +64,31 @@ class TaskWatch:
         notes = (*notes, *self._board.unreadable.drain_events())
         return TaskNews(summary, tuple(self._not_recorded(rows)), notes)
 
+    def _wait_for_state(self) -> tuple[str, ...]:
+        """Wait for a task that the board does not list although it has it; raises BoardError after PATIENCE_S."""
+        now, first = self._clock(), self._unreadable_s is None
+        self._unreadable_s = now if self._unreadable_s is None else self._unreadable_s
+        if now - self._unreadable_s > PATIENCE_S:
+            hint = "install the same version of rlexp at all ends, or ask whoever runs the board; --attach comes back"
+            raise BoardError(f"the state of task {self._task.id} on the board cannot be read", hint)
+        text = f"the board has the task, but not what can be read of its state; waiting up to {PATIENCE_S:.0f} s for it"
+        return (text,) if first else ()
+
     def _submit_again(self) -> tuple[str, ...]:
-        """Put a task on the board that it has lost: at once where no trainer had it, else after PATIENCE_S."""
+        """Put a task on the board that it has lost: at once where no trainer had it, else after PATIENCE_S.
+
+        A board that loses it again and again gets it less and less often.
+        """
         now = self._clock()
         first = self._lost_s is None
         self._lost_s = now if self._lost_s is None else self._lost_s
         if self._was_queued or now - self._lost_s > PATIENCE_S:
+            if now < self._may_submit_s:
+                return ()
             put(self._board, self._task)
             self._lost_s, self._was_queued = None, True
+            self._may_submit_s = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
             return ("the board had lost the task; it was submitted again",)
         waiting = f"the board has lost the task; waiting up to {PATIENCE_S:.0f} s for its trainer to announce it again"
         return (waiting,) if first else ()

@@ -75,6 +75,16 @@ def test_what_is_wrong_is_an_error_and_nothing_is_created(
     assert [path.name for path in folder.iterdir()] == ["a.yaml"]
 
 
+@pytest.mark.parametrize("task_id", ["unknown-1", "a:b", "", "../x", "é", "x" * 100])
+def test_task_that_is_not_there_is_an_error_and_nothing_is_created(
+    task_id: str, folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError, match="is not on the board"):
+        rlexp.submit(attach=task_id, board=url)
+    assert [path.name for path in folder.iterdir()] == ["a.yaml"]
+
+
 def test_task_is_submitted_listed_and_cancelled_with_its_password_nowhere(
     folder: Path, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from rlexp.submission.experiment_task import SubmittedTask
 from rlexp.submission.task_notes import TaskNotes
-from rlexp.submission.task_watch import PATIENCE_S, TaskWatch, put
-from rlexp.transport.board import Board, Lead, Task, TaskStatus
+from rlexp.submission.task_watch import MOST_PAUSE_S, PATIENCE_S, TaskWatch, put
+from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from tests.submitted_tasks import ToldTrainer, result_row, submitted_task
@@ -131,6 +132,53 @@ def test_task_whose_trainer_does_not_announce_it_is_submitted_again(place: Place
     place.watch.look()
     place.now_s += PATIENCE_S + 1
     assert place.watch.look().notes == ("the board had lost the task; it was submitted again",)
+
+
+def test_task_that_is_lost_again_and_again_is_submitted_less_and_less_often(place: Place) -> None:
+    submitted_s = []
+    for second in range(3600):
+        place.server.lose_data()
+        place.now_s = float(second)
+        if place.watch.look().notes:
+            submitted_s.append(second)
+    pauses = [later - before for before, later in pairwise(submitted_s)]
+    assert submitted_s[0] == 0
+    assert pauses[0] <= 2
+    assert pauses == sorted(pauses)
+    assert len(submitted_s) < 20
+    assert max(pauses) == MOST_PAUSE_S
+
+
+class Unlisted(MemoryBoard):
+    """A board that has a task in a state that cannot be read: its list leaves that task out."""
+
+    is_unlisted = True
+    num_submitted = 0
+
+    def tasks(self) -> list[TaskSummary]:
+        return [] if self.is_unlisted else super().tasks()
+
+    def submit(self, task: Task) -> None:
+        self.num_submitted += 1
+        super().submit(task)
+
+
+def test_task_whose_state_cannot_be_read_is_said_once_waited_for_and_given_up(place: Place) -> None:
+    board = Unlisted(place.server)
+    watch = TaskWatch(board, place.task, None, lambda: place.now_s)
+    news = watch.look()
+    assert (news.summary, len(news.notes)) == (None, 1)
+    assert "the board has the task, but not what can be read of its state" in news.notes[0]
+    place.now_s += PATIENCE_S - 1
+    assert watch.look().notes == ()
+    board.is_unlisted = False
+    assert watch.look().summary is not None
+    board.is_unlisted = True
+    assert len(watch.look().notes) == 1
+    place.now_s += PATIENCE_S + 1
+    with pytest.raises(BoardError, match=f"state of task {place.task.id} on the board cannot be read"):
+        watch.look()
+    assert board.num_submitted == 0
 
 
 class ToldTrainerAgain(ToldTrainer):
