@@ -118,12 +118,17 @@ def actor_excess(
 
 
 def network_excess(config: DQNConfig, memory: int, copies: int = _COPIES_AT_ACTOR) -> str | None:
-    """Return that the network of ``config`` needs more than ``memory`` bytes, as far as its keys tell; None: no."""
+    """Return that the network of ``config``, or what is accepted as its weights, needs more than ``memory`` bytes.
+
+    As far as the keys tell; None: no.
+    """
     weights = least_weights(config)
     what = f"a network (config.model, config.hiddens, config.num_atoms) of {weights:,} weights or more"
     if weights > _MOST_WEIGHTS:
         return f"{what} is asked for, and at most {_MOST_WEIGHTS:,} are allowed"
-    return _beyond(memory, copies * _FLOAT_BYTES * weights, what)
+    largest_mb = config.board.max_weights_mb
+    message = _beyond(memory, int(2 * largest_mb * 1e6), f"config.board.max_weights_mb of {_shown(largest_mb)} MB")
+    return _beyond(memory, copies * _FLOAT_BYTES * weights, what) or message
 
 
 def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None:

@@ -170,6 +170,7 @@ def test_numbers_that_take_memory_or_threads_are_refused_by_both_sides(config: d
     ("config", "said"),
     [
         ({"board": {"window": 10_000}, "sample_batch_size": 1000, "num_envs_per_worker": 100}, "config.board.window"),
+        ({"board": {"max_weights_mb": 9000}}, "config.board.max_weights_mb of 9,000 MB needs 16.8 GiB"),
         ({"num_workers": 5000, "num_envs_per_worker": 1000}, "config.num_envs_per_worker is 5,001,000, and at most"),
         ({"board": {"min_fragment_steps": 10**5}, "num_envs_per_worker": 1024, "sample_batch_size": 10**5}, "GiB"),
     ],
