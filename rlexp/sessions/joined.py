@@ -13,9 +13,11 @@ from typing import Any, Self
 
 from rlexp.machine.cluster import Cluster
 from rlexp.runs.temporary_folder import TemporaryFolder
+from rlexp.sessions.head_watch import END_WITH_HEAD, SETUP_HOOK, head
 from rlexp.sessions.ray_thread import Function, RayThread
 from rlexp.sessions.reachability import Reachability
 from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.sessions.user_code import beside_submitted
 
 CONNECT_TIMEOUT_S = 60.0
 """How long it may take to connect; that it works at all is known from the probe."""
@@ -26,7 +28,8 @@ SHUTDOWN_TIMEOUT_S = 10.0
 class JoinedRay:
     """Owns the connection to a cluster between ``__enter__`` and ``__exit__``, and a folder for Tune's files.
 
-    It ends no process: the cluster's head ends the actors of a command that has disconnected or died.
+    It ends no process: the cluster's head ends the actors of a command that has disconnected or died, and where the
+    head is lost they end by themselves.
     """
 
     is_joined = True
@@ -79,7 +82,7 @@ class JoinedRay:
                 configure_logging=True,
                 logging_level=level,
                 log_to_driver=self._debug,
-                runtime_env=self._runtime_env,
+                runtime_env=beside_submitted({SETUP_HOOK: END_WITH_HEAD, **self._runtime_env}, os.environ),
                 job_config=job_without_folders(),
             )
             self._servers = _watched_servers()
@@ -133,11 +136,10 @@ def _watched_servers() -> dict[str, Reachability]:
     import ray
 
     context = ray.get_runtime_context()
-    host, _, port = str(context.gcs_address).rpartition(":")
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     node = next(node for node in nodes if node["NodeID"] == context.get_node_id())
     here = Reachability(node["NodeManagerAddress"], int(node["NodeManagerPort"]))
     return {
-        f"the cluster's head at {context.gcs_address}": Reachability(host.strip("[]"), int(port)),
+        f"the cluster's head at {context.gcs_address}": head(),
         f"Ray on this node, {os.uname().nodename},": here,
     }

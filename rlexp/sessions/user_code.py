@@ -55,7 +55,7 @@ def runtime_env(
     if "working_dir" in made or paths:
         made["excludes"] = excludes
     _refuse_large([*paths, *([folder] if folder else [])], excludes)
-    return _beside_submitted(made, environment)
+    return beside_submitted(made, environment)
 
 
 def sent_modules(names: Sequence[str], folders: Sequence[str]) -> list[Path]:
@@ -104,9 +104,10 @@ def _sizes(path: Path, skipped: set[str]) -> Iterator[int]:
         yield from (Path(folder, name).lstat().st_size for name in files)
 
 
-def _beside_submitted(made: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def beside_submitted(made: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return ``made`` without what ``ray job submit`` sends already: Ray refuses to send the same part twice."""
     submitted = json.loads(environment.get(_SUBMITTED_JOB, "{}")).get("runtime_env") or {}
-    variables = {name: value for name, value in made["env_vars"].items() if name not in submitted.get("env_vars", {})}
+    given = submitted.get("env_vars", {})
+    variables = {name: value for name, value in made.get("env_vars", {}).items() if name not in given}
     kept = {name: value for name, value in made.items() if name not in submitted}
     return {**kept, "env_vars": variables}

@@ -116,7 +116,7 @@ def cpus_free(cluster: TestCluster, folder: Path, node: int = 1) -> tuple[float,
 
 def count_processes(cluster: TestCluster, node: int, part: str) -> int:
     """Return how many processes of a node have ``part`` in their command line."""
-    return sum(part in _command_line(process) for process in cluster.processes(node))
+    return sum(part in command_line(process) for process in cluster.processes(node))
 
 
 def node_with(cluster: TestCluster, count: int, part: str) -> int:
@@ -131,7 +131,8 @@ def node_with(cluster: TestCluster, count: int, part: str) -> int:
     return found[0]
 
 
-def _command_line(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> str:
+    """Return the command line of a process, empty once it has ended."""
     try:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.sessions import reachability
+from rlexp.sessions import head_watch, reachability
 from rlexp.sessions.reachability import LOST_AFTER_S, Reachability
 
 MOST_LOOKS = 100_000
@@ -91,3 +91,17 @@ def test_server_that_never_answered_is_not_silent(server: socket.socket) -> None
     while clock.now_s < 20:
         assert watched.silent_s() == 0
     watched.close()
+
+
+def test_process_ends_with_the_head(server: socket.socket) -> None:
+    clock, codes = Clock(), list[int]()
+    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+
+    def pause(seconds: float) -> None:
+        assert not codes
+        if clock.now_s > 2 * LOST_AFTER_S:
+            server.close()
+
+    head_watch._watch(lambda: watched, pause, codes.append)
+    assert codes == [1]
+    assert 3 * LOST_AFTER_S <= clock.now_s < 4 * LOST_AFTER_S
