@@ -19,7 +19,11 @@ VERSIONS_HINT = "install the same versions of Python, Ray and rlexp on every nod
 IMPORT_HINT = "install it on every node, or send the current folder to the nodes with --working-dir"
 REACH_HINT = "open the firewall between the node and the server, or give an address that every node reaches"
 FILE_HINT = "copy it to the same path on every node"
-NODE_HINT = "ray status shows the nodes; restart Ray on this one, or remove it"
+NODE_HINT = "the logs of Ray on this node, in /tmp/ray/session_latest/logs, say more; ray status shows the nodes"
+_SILENCE_HINTS = {
+    "busy": "the node is busy: try again when it has less to do; ray status shows what the cluster is used for",
+    "unreached": "open the network between this machine and the node, or start Ray there again; or remove the node",
+}
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def _problems(
     name: str, answer: Mapping[str, Any], here: Mapping[str, str], hints: Mapping[str, str]
 ) -> Iterator[Problem]:
     if "error" in answer:
-        yield Problem("", f"node {name}: {answer['error']}", NODE_HINT)
+        hint = _SILENCE_HINTS.get(answer.get("silence", ""), NODE_HINT)
+        yield Problem("", f"node {name}: {answer['error']}", hint)
         return
     facts = answer["facts"]
     differing = [(key, facts[key] or _UNKNOWN, here[key]) for key in ("ray", "rlexp") if facts[key] != here[key]]

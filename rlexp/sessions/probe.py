@@ -27,9 +27,8 @@ LOAD_TIMEOUT_S: Final = 60.0
 """How long importing Ray may take."""
 CONNECT_TIMEOUT_S: Final = 15.0
 """How long connecting may take: with a wrong token Ray tries for ever."""
-NODES_TIMEOUT_S: Final = 60.0
-"""How long the nodes may take to report; each starts a process and imports the user's modules."""
-_MARGIN_S: Final = 10.0
+SILENCE_S: Final = 60.0
+"""How long the process that waits for the nodes may say nothing; how long it waits, it decides by what nodes answer."""
 _LOOK_INTERVAL_S: Final = 1.0
 _MODULE: Final = "rlexp.sessions.probe_process"
 _VARIABLES: Final = {"RAY_gcs_server_request_timeout_seconds": "8"}
@@ -78,7 +77,6 @@ def probe_cluster(address: str, question: Question = Question()) -> ClusterRepor
             "marker": None if marker is None else str(marker),
             "servers": dict(question.servers),
             "files": question.files,
-            "timeout_s": NODES_TIMEOUT_S,
             "runtime_env": dict(question.runtime_env or runtime_env((), NO_MODULES, os.environ)),
             "bundles": None,
         }
@@ -113,7 +111,8 @@ def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Me
         with ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode, **_VARIABLES}) as process:
             _message(process, LOAD_TIMEOUT_S, "Ray was not imported here")
             connected = _connected(process)
-            answered = _message(process, NODES_TIMEOUT_S + _MARGIN_S, "its nodes did not report")
+            while (answered := _message(process, SILENCE_S, "it does not say more"))["kind"] == "waiting":
+                pass
     except _FailedError as error:
         raise _error(address, str(error), process.printed) from None
     return {**connected, "auth_mode": mode}, answered

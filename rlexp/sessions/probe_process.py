@@ -1,18 +1,33 @@
 """The process that looks at a cluster: ``python -m rlexp.sessions.probe_process FD``, started by ``probe``.
 
-Messages: ``loaded``, ``connected`` with the head's address, then ``nodes`` or ``asked``; ``failed`` ends them.
+Messages: ``loaded``, ``connected`` with the head's address, ``waiting`` every few seconds, then ``nodes`` or
+``asked``; ``failed`` ends them.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from rlexp.sessions.child_process import Message, Send, answer
 from rlexp.sessions.node_report import is_installed, measured, unreachable
 from rlexp.sessions.session import job_without_folders
 
+LOOK_S: Final = 5.0
+"""How often it is looked which of the nodes that have not answered accept connections."""
+BUSY_TIMEOUT_S: Final = 180.0
+"""How long no node may have answered; each starts a process and imports the user's modules, slowly where it is busy."""
+UNREACHED_TIMEOUT_S: Final = 30.0
+"""How long a node may accept no connection."""
+_CONNECT_TIMEOUT_S: Final = 1.0
 _CUSTOM_EXCEPT = ("CPU", "GPU", "memory", "object_store_memory")
+
+Task = TypeVar("Task")
+"""What a node was asked, as Ray names it."""
 
 
 def serve(request: Message, send: Send) -> None:
@@ -39,11 +54,11 @@ def serve(request: Message, send: Send) -> None:
         request_resources(bundles=request["bundles"])
         send("asked")
     else:
-        send("nodes", nodes=_reports(request))
+        send("nodes", nodes=_reports(request, send))
     ray.shutdown()
 
 
-def _reports(request: Message) -> list[dict[str, Any]]:
+def _reports(request: Message, send: Send) -> list[dict[str, Any]]:
     """Return what Ray knows of each node, and what the node says of itself or why it does not."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -58,12 +73,64 @@ def _reports(request: Message) -> list[dict[str, Any]]:
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*words)
         for node in nodes
     ]
-    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=request["timeout_s"])
+
+    def ready(pending: list[Any]) -> list[Any]:
+        found, _ = ray.wait(pending, num_returns=1, timeout=LOOK_S)
+        return found
+
+    silent = await_nodes(dict(zip(refs, nodes, strict=True)), ready, accepts_connections, lambda: send("waiting"))
     own = ray.get_runtime_context().get_node_id()
     return [
-        {**_known(node), "is_driver": node["NodeID"] == own, **_answer(ref, ref in ready, request["timeout_s"])}
+        {**_known(node), "is_driver": node["NodeID"] == own, **(silent[ref] if ref in silent else _answer(ref))}
         for node, ref in zip(nodes, refs, strict=True)
     ]
+
+
+def await_nodes(
+    nodes: Mapping[Task, dict[str, Any]],
+    ready: Callable[[list[Task]], list[Task]],
+    is_reached: Callable[[dict[str, Any]], bool],
+    tell: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[Task, dict[str, Any]]:
+    """Wait for the nodes of tasks; return, by its task, what to report of each that gives no answer.
+
+    ``ready`` waits a while for one of its tasks at least. The wait goes on while one node answers after the other, and
+    for nodes that accept connections, which are busy, for longer. ``tell`` is called every few seconds.
+    """
+    pending, heard_s = list(nodes), clock()
+    reached_s = dict.fromkeys(pending, heard_s)
+    while pending:
+        found = ready(pending)
+        tell()
+        if found:
+            pending, heard_s = [task for task in pending if task not in found], clock()
+            continue
+        reached_s |= {task: clock() for task in pending if is_reached(nodes[task])}
+        now = clock()
+        unreached = {task for task in pending if now - reached_s[task] >= UNREACHED_TIMEOUT_S}
+        if len(unreached) == len(pending) or now - heard_s >= BUSY_TIMEOUT_S:
+            silent_s = {task: now - (reached_s[task] if task in unreached else heard_s) for task in pending}
+            return {task: _silence(nodes[task], silent_s[task], task not in unreached) for task in pending}
+    return {}
+
+
+def _silence(node: dict[str, Any], silent_s: float, is_busy: bool) -> dict[str, Any]:
+    what = "it accepts connections, but has not run the probe" if is_busy else f"no connection to {_place(node)}"
+    return {"error": f"{what} within {silent_s:.0f} s", "silence": "busy" if is_busy else "unreached"}
+
+
+def accepts_connections(node: dict[str, Any]) -> bool:
+    """Return whether Ray on a node accepts a connection now."""
+    with suppress(OSError):
+        address = node["NodeManagerAddress"], int(node["NodeManagerPort"])
+        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
+        return True
+    return False
+
+
+def _place(node: dict[str, Any]) -> str:
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 
 def _known(node: dict[str, Any]) -> dict[str, Any]:
@@ -79,19 +146,17 @@ def _known(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answer(ref: Any, is_ready: bool, timeout_s: float) -> dict[str, Any]:
+def _answer(ref: Any) -> dict[str, Any]:
     import ray
     from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
 
-    if not is_ready:
-        return {"error": f"no answer within {timeout_s:g} s", "has_left": False}
     try:
         return {"facts": ray.get(ref)}
     except (NodeDiedError, TaskUnschedulableError):
         return {"error": "it has left the cluster", "has_left": True}
     except RayError as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        return {"error": lines[-1] if lines else type(error).__name__, "has_left": False}
+        return {"error": lines[-1] if lines else type(error).__name__}
 
 
 if __name__ == "__main__":

@@ -83,12 +83,24 @@ def test_head_that_offers_nothing_may_differ() -> None:
 def test_node_that_does_not_answer_and_node_that_has_left() -> None:
     silent, gone = answer(2), answer(3)
     del silent["facts"], gone["facts"]
-    silent["error"], gone["error"], gone["has_left"] = "no answer within 60 s", "it has left the cluster", True
+    silent["error"], gone["error"], gone["has_left"] = "no answer", "it has left the cluster", True
     report = report_of("", [answer(1, is_driver=True), silent, gone], HERE)
     assert [node.name for node in report.cluster.nodes] == ["10.0.0.1", "10.0.0.2"]
     assert report.notices == ("node 10.0.0.3 has left the cluster",)
-    with pytest.raises(ResourceError, match=r"node 10\.0\.0\.2: no answer within 60 s"):
+    with pytest.raises(ResourceError, match=r"node 10\.0\.0\.2: no answer"):
         report.refuse_problems()
+
+
+def test_hint_tells_a_busy_node_from_one_that_is_not_reached() -> None:
+    hints = []
+    for silence in ({"silence": "busy"}, {"silence": "unreached"}, {}):
+        silent = answer(2) | {"error": "no answer"} | silence
+        with pytest.raises(ResourceError) as caught:
+            report_of("", [answer(1, is_driver=True), silent], HERE).refuse_problems()
+        hints.append(str(caught.value.hint))
+    assert ["is busy" in hint for hint in hints] == [True, False, False]
+    assert ["network" in hint for hint in hints] == [False, True, False]
+    assert "logs" in hints[2]
 
 
 def test_nodes_of_one_address_have_names_of_their_own() -> None:

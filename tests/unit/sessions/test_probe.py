@@ -1,16 +1,19 @@
-"""What a command says where the process that looks at a cluster cannot connect, dies, or is refused."""
+"""What a command says where the process that looks at a cluster cannot connect, dies, is refused or waits for nodes."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Iterator
+from itertools import pairwise
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.sessions import probe
+from rlexp.sessions import probe, probe_process
 
 CONNECTING = 'send("loaded")\n    '
 DIES = 'raise SystemExit("libray.so is missing")'
@@ -54,3 +57,51 @@ def test_error_names_the_cause(
     with pytest.raises(ResourceError) as caught:
         probe.probe_cluster(address)
     assert message.format(address) in caught.value.message
+
+
+class BusyCluster:
+    """Nodes that answer after some seconds, or never; those in ``reached`` accept connections."""
+
+    def __init__(self, answers_s: dict[str, float], reached: set[str]) -> None:
+        self.now_s = 0.0
+        self.said_s = [0.0]
+        self._answers_s = answers_s
+        self._reached = reached
+
+    def silent(self) -> dict[str, str]:
+        """Wait for the nodes; return what is reported of those that do not answer."""
+        nodes = {name: {"NodeManagerAddress": name, "NodeManagerPort": 7} for name in self._answers_s}
+        found = probe_process.await_nodes(nodes, self._ready, self._is_reached, self._tell, lambda: self.now_s)
+        return {name: f"{answer['silence']}: {answer['error']}" for name, answer in found.items()}
+
+    def _ready(self, pending: list[str]) -> list[str]:
+        self.now_s = min([self.now_s + probe_process.LOOK_S, *(self._answers_s[name] for name in pending)])
+        return [name for name in pending if self._answers_s[name] <= self.now_s]
+
+    def _is_reached(self, node: dict[str, Any]) -> bool:
+        return node["NodeManagerAddress"] in self._reached
+
+    def _tell(self) -> None:
+        self.said_s.append(self.now_s)
+
+
+def test_nodes_that_answer_one_after_the_other_are_waited_for() -> None:
+    names = [f"node{number}" for number in range(8)]
+    cluster = BusyCluster({name: 150.0 * number for number, name in enumerate(names)}, set(names))
+    assert cluster.silent() == {}
+    assert cluster.now_s == 7 * 150.0
+    assert max(later - earlier for earlier, later in pairwise(cluster.said_s)) < probe.SILENCE_S
+
+
+def test_busy_node_and_node_that_is_not_reached_are_told_apart() -> None:
+    cluster = BusyCluster({"quick": 3.0, "busy": inf, "gone": inf}, {"quick", "busy"})
+    assert cluster.silent() == {
+        "busy": "busy: it accepts connections, but has not run the probe within 180 s",
+        "gone": "unreached: no connection to gone:7 within 183 s",
+    }
+
+
+def test_nodes_that_are_not_reached_are_given_up_soon() -> None:
+    cluster = BusyCluster({"quick": 3.0, "gone": inf}, {"quick"})
+    assert list(cluster.silent()) == ["gone"]
+    assert cluster.now_s < 60
