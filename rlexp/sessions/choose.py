@@ -75,7 +75,8 @@ def _refuse_other_addresses(name: str, address: str) -> None:
     if "://" in address:
         message = f"{masked(given)} is not the address of a cluster's head: rlexp runs on a node of the cluster"
         head = re.sub(r"^.*@", "", address.partition("://")[2]).partition("/")[0].rpartition(":")[0] or "HEAD"
-        hint = f"ray job submit --address http://{head}:8265 -- rlexp run FILE --address auto"
+        command = f"ray job submit --address http://{head}:8265 -- rlexp run FILE --address auto"
+        hint = f"with rlexp[cluster] installed here and on the head: {command}"
         raise UsageError(message, hint)
     if not _HOST_AND_PORT.fullmatch(address):
         raise UsageError(f"{given} is no address", "write HOST:PORT, auto for this machine's cluster, or local")

@@ -39,7 +39,7 @@ _NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", r
 """What Ray raises where it is to use a token and finds none."""
 _VERSIONS: Final = re.compile(r"Ray: (\S+).*?Python: (\S+)", re.DOTALL)
 _LOCAL_HINT: Final = "check --address; --address local trains in a Ray of its own on this machine"
-_NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; or ray job submit runs the command on the head"
+_NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; ray job submit (rlexp[cluster]) needs none"
 
 
 @dataclass(frozen=True)

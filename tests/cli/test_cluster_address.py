@@ -37,7 +37,8 @@ def test_command_looks_for_the_cluster_of_the_environment(words: list[str], tmp_
 def test_address_of_a_client_is_refused(words: list[str], tmp_path: Path) -> None:
     done = rlexp(tmp_path, *words, "--ray-address", "ray://head:10001")
     assert done.returncode == 2
-    assert "hint:  ray job submit --address http://head:8265 -- rlexp run FILE --address auto\n" in done.stderr
+    command = "ray job submit --address http://head:8265 -- rlexp run FILE --address auto"
+    assert f"hint:  with rlexp[cluster] installed here and on the head: {command}\n" in done.stderr
 
 
 def test_local_is_this_machine(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from rlexp.errors import UsageError
@@ -53,6 +57,9 @@ def test_address_of_a_client_names_the_command_that_submits_the_job(
     assert caught.value.message.startswith(f"{named} is not the address of a cluster's head")
     assert "hunter2" not in str(caught.value.hint)
     assert str(caught.value.hint).endswith(":8265 -- rlexp run FILE --address auto")
+    (extra,) = re.findall(r"rlexp\[(\w+)\]", str(caught.value.hint))
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert any(package.startswith("ray[default]") for package in project["optional-dependencies"][extra])
     assert caught.value.exit_code == 2
 
 
