@@ -26,7 +26,7 @@ from rlexp.task_pool.pool import (
     TaskPool,
 )
 from rlexp.task_pool.ray_pool import RayTaskPool
-from rlexp.task_pool.trial_group import TrialGroup, trial_group
+from rlexp.task_pool.trial_group import OwnNode, TrialGroup, own_node, trial_group
 
 __all__ = [
     "GET_TIMEOUT_S",
@@ -38,10 +38,12 @@ __all__ = [
     "Completed",
     "InlineTaskPool",
     "Lane",
+    "OwnNode",
     "RayTaskPool",
     "Ref",
     "Resources",
     "TaskPool",
     "TrialGroup",
+    "own_node",
     "trial_group",
 ]

@@ -13,6 +13,7 @@ import psutil
 
 from rlexp.errors import TrialError
 from rlexp.task_pool.pool import ActorLostError, ArgumentLostError, Ref, Resources
+from rlexp.task_pool.trial_group import own_node
 
 CALL = "__ray_call__"
 """Ray's own method of every actor: calls a function with the object."""
@@ -95,7 +96,7 @@ class Process:
 
 def whereabouts(actor: object) -> Process:
     """Return the process that ``actor`` is in, which calls this."""
-    return Process(_own_node_id(), os.getpid(), _started(os.getpid()))
+    return Process(own_node().id, os.getpid(), _started(os.getpid()))
 
 
 def kill_here(process: Process) -> None:
@@ -103,7 +104,7 @@ def kill_here(process: Process) -> None:
 
     Ray asks a process to end, which one that hangs or was stopped ignores; on another node only Ray can end it.
     """
-    if process.node_id == _own_node_id():
+    if process.node_id == own_node().id:
         kill(process)
 
 
@@ -116,12 +117,6 @@ def kill(process: Process) -> None:
             found.kill()
     except psutil.NoSuchProcess:
         return
-
-
-def _own_node_id() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().get_node_id())
 
 
 def _started(pid: int) -> str:

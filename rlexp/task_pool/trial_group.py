@@ -1,7 +1,8 @@
-"""Where the bundles of the trial lie that this process belongs to."""
+"""Where this process is: its node, and the bundles of the trial that it belongs to."""
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,24 @@ class TrialGroup:
     def is_all_here(self) -> bool:
         """Whether the trial reserves nothing on other nodes."""
         return len(self.here) == self.num_bundles
+
+
+@dataclass(frozen=True)
+class OwnNode:
+    """The node of a process."""
+
+    id: str
+    """Ray's: hosts may share a name."""
+    address: str | None
+    """At which the other nodes reach it; None without Ray."""
+
+
+def own_node() -> OwnNode:
+    """Return the node that this process is on; without Ray its host."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return OwnNode(socket.gethostname(), None)
+    return OwnNode(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
 
 
 def trial_group() -> TrialGroup | None:

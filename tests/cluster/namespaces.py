@@ -26,6 +26,9 @@ set -e
 hostname "$1"
 mkdir -p /tmp/ray "$2"
 for folder in /dev/shm /tmp/ray "$2"; do mount -t tmpfs -o size=2g node "$folder"; done
+# As on Debian the name of the host is that of the loopback interface.
+printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$1" > "$2/hosts"
+mount --bind "$2/hosts" /etc/hosts
 ip link set lo up
 echo ready
 while :; do sleep 3600 & wait $!; done

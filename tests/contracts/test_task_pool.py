@@ -30,6 +30,7 @@ from rlexp.task_pool import (
 )
 from rlexp.task_pool.ray_calls import MANY_CALLS
 from rlexp.task_pool.ray_handles import Process, kill, kill_here
+from rlexp.task_pool.trial_group import OwnNode
 from tests.doubles.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
@@ -365,7 +366,7 @@ def titled_process() -> Iterator[subprocess.Popen[bytes]]:
 def test_process_of_the_same_number_is_not_killed(
     change: dict[str, str], titled_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_handles, "_own_node_id", lambda: "here")
+    monkeypatch.setattr(ray_handles, "own_node", lambda: OwnNode("here", None))
     pid = titled_process.pid
     process = Process("here", pid, ray_handles._started(pid))
     kill_here(replace(process, **change))

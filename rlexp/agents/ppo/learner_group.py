@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, NoReturn, TypeVar
 
-from rlexp.agents.ppo.learner_process import LearnerProcess, LearnerSpec, PeerLostError
+from rlexp.agents.ppo.learner_process import LearnerProcess, LearnerSpec, PeerLostError, PeerUnreachedError
 from rlexp.errors import TrialError
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
@@ -24,6 +24,7 @@ LOOK_S = 10.0
 """How often the clock is looked at while the learners are waited for."""
 GRACE_S = 5.0
 """After a learner has lost another one: how long the error of that one is waited for."""
+_NETWORK_HINT = "GLOO_SOCKET_IFNAME in the environment of a node's Ray names another network interface; "
 _HINT = "max_failures restarts a trial from its newest checkpoint"
 
 
@@ -83,7 +84,7 @@ class LearnerGroup:
         self.num_updates = self._ask_all(ANSWER_TIMEOUT_S, LearnerProcess.load_state_dict, sent)[0]
 
     def _connect(self) -> None:
-        are_together = len(set(self._ask_all(START_TIMEOUT_S, LearnerProcess.host))) == 1
+        are_together = len(set(self._ask_all(START_TIMEOUT_S, LearnerProcess.node_id))) == 1
         first = self._learners[:1]
         ((address, port),) = self._ask(first, ANSWER_TIMEOUT_S, LearnerProcess.open_store, are_together)
         self._ask_all(ANSWER_TIMEOUT_S + self._peer_timeout_s, LearnerProcess.join, address, port, are_together)
@@ -150,6 +151,9 @@ def _first_cause(
             raised.add_note(f"raised in {_name(learner)}")
             raised.__cause__ = error if error is not raised else None
             return raised
+    for learner, error in errors.items():
+        if isinstance(_raised(error), PeerUnreachedError):  # those that are silent still try
+            return _with_hint(f"{_name(learner)} failed: {_raised(error)}", error, _NETWORK_HINT)
     if silent:
         return _with_hint(f"{_name(silent[0])} hangs: it did not answer in time", next(iter(errors.values()), None))
     learner, error = next(iter(errors.items()))

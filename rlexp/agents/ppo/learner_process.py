@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -21,6 +21,7 @@ from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import Actions
 from rlexp.policy import LearnResult, Weights
 from rlexp.sample_batch import Array, SampleBatch
+from rlexp.task_pool import own_node
 
 PEER_TIMEOUT_S = 60.0
 """How long a learner waits for another one, when they connect and at each sum."""
@@ -31,6 +32,10 @@ ANY_OUTER_ADDRESS = ("192.0.2.1", 9)
 
 class PeerLostError(TrialError):
     """A sum with the other learners failed: one of them has died, hangs or has failed."""
+
+
+class PeerUnreachedError(PeerLostError):
+    """A learner cannot connect to the others; the message has the addresses."""
 
 
 @dataclass(frozen=True)
@@ -68,26 +73,31 @@ class LearnerProcess:
         self._timeout = timedelta(seconds=spec.peer_timeout_s)
         self._store: TCPStore | None = None
 
-    def host(self) -> str:
-        """Return the name of its host."""
-        return socket.gethostname()
+    def node_id(self) -> str:
+        """Return Ray's id of its node."""
+        return own_node().id
 
     def open_store(self, are_together: bool) -> tuple[str, int]:
         """Open the store by which the learners find each other; return its address and port.
 
         Only this host can connect to it if they ``are_together`` on it.
         """
-        address = LOOPBACK if are_together else _outer_address()
+        address = _address(are_together)
         listener = socket.create_server((address, 0))
         port: int = listener.getsockname()[1]
         self._store = _store(address, port, self._timeout, listener.detach())
         return address, port
 
     def join(self, address: str, port: int, are_together: bool) -> None:
-        """Enter the process group, once all learners have called this; raises PeerLostError if one does not."""
-        if are_together:
-            interface = _loopback_interface()
-            os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
+        """Enter the process group, once all learners have called this; raises PeerUnreachedError if one does not.
+
+        Left to itself, gloo would listen at the address of the host's name, which Debian sets to 127.0.1.1.
+        """
+        own = _address(are_together)
+        interface = interface_of(own)
+        if interface is not None:
+            own += f" (network interface {interface})"
+            use_interface(interface, os.environ, is_only_choice=are_together)
         try:
             dist.init_process_group(
                 backend="nccl" if self._device == "cuda" else "gloo",
@@ -97,7 +107,8 @@ class LearnerProcess:
                 timeout=self._timeout,
             )
         except RuntimeError as error:
-            raise _peer_lost(error) from error
+            what = f"{_first_line(error)}; its own address is {own}, the first learner's {address}"
+            raise PeerUnreachedError(f"it cannot connect to the others: {what}") from error
         add_up(torch.zeros(1, device=self._device))  # nccl connects at the first sum
 
     def learn_on_batch(self, batch: SampleBatch, num_steps_sampled: int | None) -> tuple[LearnResult, int]:
@@ -132,7 +143,11 @@ def add_up(tensor: Tensor) -> None:
 
 
 def _peer_lost(error: RuntimeError) -> PeerLostError:
-    return PeerLostError(f"a sum with the other learners failed: {str(error).strip().splitlines()[0]}")
+    return PeerLostError(f"a sum with the other learners failed: {_first_line(error)}")
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _store(address: str, port: int, timeout: timedelta, listener: int | None = None) -> TCPStore:
@@ -147,6 +162,17 @@ def _store(address: str, port: int, timeout: timedelta, listener: int | None = N
     )
 
 
+def _address(are_together: bool) -> str:
+    """Return the address of this host towards the other learners: the one by which Ray's nodes reach it, if it has it.
+
+    Behind a translation of addresses the host has another one than Ray uses.
+    """
+    if are_together:
+        return LOOPBACK
+    address = own_node().address
+    return address if address is not None and interface_of(address) else _outer_address()
+
+
 def _outer_address() -> str:
     """Return the address of this host towards other hosts."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -155,7 +181,14 @@ def _outer_address() -> str:
     return address
 
 
-def _loopback_interface() -> str:
-    """Return the name of the network interface that has LOOPBACK."""
+def interface_of(address: str) -> str | None:
+    """Return the name of the network interface that has an address, None where there is none."""
     interfaces = psutil.net_if_addrs().items()
-    return next(name for name, addresses in interfaces if any(each.address == LOOPBACK for each in addresses))
+    return next((name for name, found in interfaces if any(each.address == address for each in found)), None)
+
+
+def use_interface(interface: str, environment: MutableMapping[str, str], is_only_choice: bool) -> None:
+    """Let gloo and NCCL use a network interface; one that the user has named wins unless there ``is_only_choice``."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if is_only_choice or not environment.get(name):
+            environment[name] = interface

@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from rlexp.agents.ppo import learner_group
+from rlexp.agents.ppo import learner_group, learner_process
 from rlexp.agents.ppo.advantages import ADVANTAGES
 from rlexp.agents.ppo.learner_group import LearnerGroup
+from rlexp.agents.ppo.learner_process import LearnerProcess, PeerUnreachedError
 from rlexp.errors import TrialError
 from rlexp.sample_batch import ACTIONS
-from rlexp.task_pool import InlineTaskPool
+from rlexp.task_pool import Actor, InlineTaskPool, OwnNode
 from tests.doubles.process_pool import ProcessTaskPool
 from tests.unit.agents.ppo.batches import make_batch
 from tests.unit.agents.ppo.learner_groups import NOTHING_RESERVED, SOON_S, Group, learner_spec, ppo_learner, running
@@ -92,6 +94,36 @@ def test_a_state_of_another_form_raises_what_one_learner_raises() -> None:
             group.learner.load_state_dict(broken)
         assert any("raised in learner" in note for note in failure.value.__notes__)
         assert not any(psutil.pid_exists(pid) for pid in group.pids)
+
+
+def test_learners_that_cannot_connect_name_the_addresses() -> None:
+    hanging, failing = (Actor[LearnerProcess](f"learner-{rank}", None, is_here=False) for rank in (0, 1))
+    error = PeerUnreachedError("it cannot connect to the others: refused; its own address is 10.0.0.3 (eth0)")
+    failure = learner_group._first_cause({failing: error}, [hanging])
+    assert isinstance(failure, TrialError)
+    assert failure.message == f"learner 1 failed: {error.message}"
+    assert "GLOO_SOCKET_IFNAME" in str(failure.hint)
+
+
+def test_address_of_the_learners_is_that_of_rays_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces = {"lo": ["127.0.0.1", "127.0.1.1"], "eth0": ["10.0.0.3"], "eth1": ["10.1.0.3"]}
+    found = {name: [SimpleNamespace(address=each) for each in addresses] for name, addresses in interfaces.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+    monkeypatch.setattr(learner_process, "_outer_address", lambda: "10.0.0.3")
+    monkeypatch.setattr(learner_process, "own_node", lambda: OwnNode("a", "10.1.0.3"))
+    assert learner_process._address(are_together=False) == "10.1.0.3"
+    assert learner_process.interface_of("10.1.0.3") == "eth1"
+    monkeypatch.setattr(learner_process, "own_node", lambda: OwnNode("a", "203.0.113.7"))
+    assert learner_process._address(are_together=False) == "10.0.0.3", "its address is translated by a router"
+    assert learner_process._address(are_together=True) == "127.0.0.1"
+
+
+def test_interface_of_the_user_wins_between_nodes() -> None:
+    environment = {"GLOO_SOCKET_IFNAME": "ib0"}
+    learner_process.use_interface("eth0", environment, is_only_choice=False)
+    assert environment == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "eth0"}
+    learner_process.use_interface("lo", environment, is_only_choice=True)
+    assert environment == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def test_a_learner_that_cannot_be_made_fails_the_group_at_once() -> None:
