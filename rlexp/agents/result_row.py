@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rlexp.config.keys.metric_names import OWN_METRICS
 from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow, MetricWindows
 from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
+
+_LEARNING: Final = ("learner", "learning")
+"""The parts of ``learner_time_share`` in which an optimizer learns."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,11 @@ class IterationReport:
             "episode_reward_max": reported.reward_max,
             "episode_reward_mean_all": all_episodes.reward_mean,
             "episode_len_mean": reported.len_mean,
+            "policy_reward_mean": {},  # by policy, if there are several agents; there is one
+            "policy_reward_min": {},
+            "policy_reward_max": {},
             "info": self.info(),
+            "timers": self.timers(),
             **progress.own_metrics(),
         }
 
@@ -51,6 +58,7 @@ class IterationReport:
         """Return all figures, under RLlib's names where it had them."""
         seconds = max(self.elapsed_s, 1e-9)
         worker_time_share = self._worker_time_share(seconds * self.num_workers)
+        learner: Mapping[str, Any] = self.figures.get("learner", {})
         return {
             "num_steps_sampled": self.counters.num_steps_sampled,
             "num_steps_trained": self.counters.num_steps_trained,
@@ -60,7 +68,17 @@ class IterationReport:
             "worker_wait_share": worker_time_share["wait"],
             "worker_time_share": worker_time_share,
             **self.figures,
+            **({"learner": {**learner, "cur_lr": learner["lr"]}} if "lr" in learner else {}),
         }
+
+    def timers(self) -> dict[str, float]:
+        """Return steps and rows per second of the time that was spent on them, as RLlib's group of this name."""
+        share: Mapping[str, float] = self.figures.get("learner_time_share", {})
+        busy = {
+            "sample_throughput": (self.sampled, share.get("workers", 1.0)),
+            "learn_throughput": (self.trained, sum(share.get(part, 0.0) for part in _LEARNING)),
+        }
+        return {name: count / max(part * self.elapsed_s, 1e-9) for name, (count, part) in busy.items() if part}
 
     def _worker_time_share(self, seconds: float) -> dict[str, float]:
         """Return what part of ``seconds``, those of all workers together, was spent on what."""

@@ -15,6 +15,8 @@ from rlexp.json_file import read_json
 from rlexp.runs.run_record import PARAMETERS_FILE, RUN_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
 
 RESULT_FILE: Final = "result.json"
+_OLD_NAMES: Final = {"lambda_": "lambda"}
+"""Keys as older versions wrote them in ``params.json``, and as they are."""
 
 
 class ClosedFolderError(UsageError):
@@ -59,7 +61,7 @@ class TrialFolder:
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
         """Agent, env and every key of its config, secrets masked; empty if they cannot be read."""
-        return read_mapping(self.path / PARAMETERS_FILE)
+        return {_OLD_NAMES.get(key, key): value for key, value in read_mapping(self.path / PARAMETERS_FILE).items()}
 
     @property
     def seed(self) -> int | None:

@@ -70,4 +70,4 @@ def what_can_change(changeable: Collection[str]) -> str:
 
 def as_typed(key: str) -> str:
     """Return a key as files and ``-o`` have it: ``model.fcnet_hiddens`` for ``config/model/fcnet_hiddens``."""
-    return key.removeprefix("config/").replace("/", ".")
+    return key.removeprefix("config/").replace("/", ".").rstrip("_")  # lambda_ in Python is lambda

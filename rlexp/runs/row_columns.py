@@ -17,6 +17,15 @@ COLUMNS: Final = (
     "date",
     "timestamp",
     "trial_name",
+    "experiment_id",
+    "hostname",
+    "node_ip",
+    "pid",
+    "time_since_restore",
+    "timesteps_since_restore",
+    "iterations_since_restore",
+    "timers/sample_throughput",
+    "timers/learn_throughput",
     *OPTIMIZER_METRICS,
     *EVALUATION_METRICS,
     "info/trained_per_sampled",
@@ -28,6 +37,11 @@ COLUMNS: Final = (
     "info/bottleneck",
 )
 """Flat names: ``info/x`` stands for the item ``x`` of the dict ``info``, as RLlib's flat files have it."""
+
+_NO_FIGURES: Final = frozenset(
+    {"timestamp", "pid", "time_since_restore", "timesteps_since_restore", "iterations_since_restore"}
+)
+"""Numbers that say where and when a row was made, not how training went."""
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -43,8 +57,10 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row that are there, by their flat names; a list gives one name for each item."""
+    """Yield the figures of a row that are there, by their flat names; a list gives one name for each item."""
     for name, value in flatten(row).items():
+        if name in _NO_FIGURES:
+            continue
         value = plain(value)
         items = enumerate(value) if isinstance(value, list) else [(None, value)]
         for index, item in items:

@@ -309,5 +309,5 @@ def load_recorded_plan(
 def trial_parameters(trial: Trial) -> dict[str, Any]:
     """Return what ``params.json`` and the HParams tab hold: agent, environment, the config's keys; secrets masked."""
     experiment = trial.experiment
-    config: dict[str, Any] = masked(experiment.config.model_dump(mode="json"))
+    config: dict[str, Any] = masked(experiment.config.model_dump(mode="json", by_alias=True))
     return {"run": experiment.run, "env": experiment.env, **config}

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from rlexp.tuning.board.task_reports import TaskReports, save_into
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
+from rlexp.tuning.row_origin import RowOrigin
 from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
 from rlexp.tuning.unreported_metrics import unreported_metrics
 
@@ -126,13 +126,7 @@ class ExperimentTrainable(tune.Trainable):
             reason = ended or self._evaluation.end_reason(self._experiment.stop, row)
             done = stopped or reason is not None
             moves = self._files.move_requested()
-            now = datetime.now().astimezone()
-            row |= {
-                "done": done,
-                "date": now.isoformat(timespec="seconds"),
-                "timestamp": int(now.timestamp()),
-                "trial_name": self._assignment.trial.name,
-            }
+            row |= {"done": done, **self._origin.facts(row)}
             self._events += unreported_metrics(self._experiment, row, self._last_row)
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
@@ -182,6 +176,7 @@ class ExperimentTrainable(tune.Trainable):
             self._events.append(f"continues from {own.name}")
             self._resumed_row = row
         self._last_row = row or {}
+        self._origin = RowOrigin(self._assignment.trial.name, row)
         self._files.write_phase(f"creating {processes_of(config)}")
         modules = self._assignment.modules
         agent = make_agent(self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, modules, board)

@@ -43,7 +43,7 @@ THREADED: dict[str, Any] = {
     "stop": STOP,
     "config": {"num_workers": 1, "optimizer": {"num_replay_buffer_shards": 1}},
 }
-MEASURED = ("time", "date", "throughput", "_s", "timers", "bottleneck", "evaluation")
+MEASURED = ("time", "date", "throughput", "_s", "timers", "bottleneck", "evaluation", "pid", "experiment_id")
 """Parts of the names of columns that differ between two runs of the same trial.
 
 The last checkpoint of a trial is evaluated only where a twentieth of the trial's time is enough for it.

@@ -44,7 +44,7 @@ SMALL: Mapping[str, Any] = {
 Make = Callable[..., DQNAgent[Any]]
 TIMES = {
     *("time_total_s", "time_this_iter_s", "sample_throughput", "train_throughput", "bottleneck"),
-    *("learner_wait_share", "learner_time_share", "worker_wait_share", "worker_time_share"),
+    *("learner_wait_share", "learner_time_share", "worker_wait_share", "worker_time_share", "timers"),
 }
 """Figures of the clock."""
 

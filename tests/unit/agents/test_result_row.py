@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from rlexp.agents.result_row import IterationReport
+from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.optimizers.policy_optimizer import Counters
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
@@ -44,6 +44,22 @@ def test_figures_by_hand() -> None:
         "bottleneck": "replay",
         "learner": {"loss": 0.5},
     }
+
+
+def test_row_has_what_programs_for_rllib_read() -> None:
+    figures = {"learner": {"lr": 0.5}, "learner_time_share": {"workers": 0.25, "replay": 0.25, "learner": 0.5}}
+    row = dataclasses.replace(make_report(), figures=figures).row(Progress(10))
+    assert row["info"]["learner"] == {"lr": 0.5, "cur_lr": 0.5}
+    # 200 steps in a quarter of 4 s, 800 rows in half of it
+    assert row["timers"] == {"sample_throughput": 200.0, "learn_throughput": 400.0}
+    assert [row[f"policy_reward_{name}"] for name in ("min", "max", "mean")] == [{}, {}, {}]
+
+
+def test_timers_of_workers_that_sample_all_the_time() -> None:
+    figures = {"learner_time_share": {"wait": 0.5, "learning": 0.25, "copying_weights": 0.25}}
+    report = dataclasses.replace(make_report(), figures=figures)
+    assert report.timers() == {"sample_throughput": 50.0, "learn_throughput": 800.0}
+    assert dataclasses.replace(report, figures={}, elapsed_s=0.0, sampled=0).timers() == {"sample_throughput": 0.0}
 
 
 def test_an_iteration_in_which_nothing_happened_divides_by_nothing() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rlexp.errors import UsageError
 from rlexp.run_results.group import SettingsReader, differing, groups_of, shared_settings
+from rlexp.run_results.trial_folder import trials_at
 from tests.unit.run_results.run_folders import MadeTrial, make_run, row, write_resolved
 
 
@@ -107,6 +108,17 @@ def test_trials_of_other_programs(tmp_path: Path) -> None:
 def test_trials_of_damaged_run_json(grid: Path) -> None:
     (grid / "run.json").write_text('{"format": 1')
     assert groups(grid) == {"n_step=1": [7, 8], "n_step=3": [7, 8]}
+
+
+def test_key_as_older_versions_wrote_it_is_the_same_setting(tmp_path: Path) -> None:
+    for key in ("lambda_", "lambda"):
+        folder = tmp_path / key / "PPO_a"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(row(1, 1.0)))
+        (folder / "params.json").write_text(json.dumps({"env": "Pong-v0", key: 0.9}))
+    settings = [SettingsReader().settings(trials_at(tmp_path / key)[0]) for key in ("lambda_", "lambda")]
+    assert [each["config.lambda"] for each in settings] == ["0.9", "0.9"]
+    assert not differing(settings)
 
 
 def test_trials_without_parameters_are_grouped_by_name(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rlexp.config.load import Plan, load_plan
 from rlexp.display import choose_display
 from rlexp.errors import ResumeError, UsageError
 from rlexp.run_results.run_listing import found_at
-from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
@@ -219,6 +219,16 @@ def test_run_json_says_what_ran_and_how(tmp_path: Path, make_trial: MakeTrial) -
     assert [trial["status"] for trial in said["trials"]] == ["PENDING", "PENDING"]
     assert said["trials"][1]["directory"] == "00001-APEX-CartPole-v1"
     assert said["trials"][1]["varied"] == {"lr": 0.001}
+
+
+def test_parameters_have_the_names_of_keys(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(
+        "a: {run: PPO, env: CartPole-v1, stop: {timesteps_total: 9}, config: {lambda: 0.9}}"
+    )
+    (trial,) = load_plan([tmp_path / "f.yaml"]).trials
+    parameters = trial_parameters(trial)
+    assert parameters["lambda"] == 0.9
+    assert not [name for name in parameters if name.endswith("_")]
 
 
 def test_a_trials_directory_has_its_parameters_without_secrets(tmp_path: Path, make_trial: MakeTrial) -> None:
