@@ -60,7 +60,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         if emulated is not None:
             self.add_event(emulated)
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"))
+        return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"), self.add_event)
 
     def make_source(self) -> SampleSource:
         # The workers overlap with the update, and get its weights with their next call.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from rlexp.agents.dqn.dense_gradient import MOST_PRODUCTS, DenseGradient
 from rlexp.agents.dqn.dense_network import is_dense
 from rlexp.agents.dqn.gradients import AutogradGradient
 from rlexp.agents.dqn.update import DQNUpdate, FigureReader, ReadyFigures
-from rlexp.agents.torch.device import Precision, use_precision
+from rlexp.agents.torch.device import Precision, continue_generator, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.memory import keep_freed_memory
 from rlexp.agents.torch.staging import LateNumbers
@@ -46,11 +46,18 @@ class DQNLearnerConfig:
     precision: Precision = "float32"
 
 
+def _say_nothing(note: str) -> None:
+    pass
+
+
 class DQNLearner:
     """A PipelinedLearner; owns the online network, the target network and Adam; used by one thread at a time."""
 
-    def __init__(self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int) -> None:
-        self._config = config
+    def __init__(
+        self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int, note: Callable[[str], None] = _say_nothing
+    ) -> None:
+        """``note`` gets what the user should know."""
+        self._config, self._note = config, note
         device = torch.device(config.device)
         use_precision(config.precision, device)
         if device.type == "cpu":
@@ -123,7 +130,9 @@ class DQNLearner:
         load_weights(self._network, _tensors(state, "network."))
         load_weights(self._target, _tensors(state, "target."))
         self._adam.load_state_dict(_tensors(state, "adam."))
-        self._noise.set_state(torch.tensor(state["noise_rng"]))
+        if not continue_generator(self._noise, state["noise_rng"]) and self._network.named_noisy_layers():
+            other = "a GPU" if self._device.type == "cpu" else "a CPU"
+            self._note(f"noisy layers draw other noise than without the stop: the checkpoint was written on {other}")
         counters = state["counters"].tolist()
         self._num_steps_sampled, self._num_steps_trained, self._target_updated_at = counters[:3]
         self.num_updates, self.num_target_updates = counters[3:]

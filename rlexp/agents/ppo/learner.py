@@ -13,6 +13,7 @@ from torch import Tensor
 from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.agents.ppo.differentiable import differentiable
 from rlexp.agents.ppo.loss import adapted_kl_coeff, explained_variance, surrogate_losses, value_losses
+from rlexp.agents.torch.device import use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.memory import keep_freed_memory
 from rlexp.agents.torch.staging import BatchStaging
@@ -115,6 +116,7 @@ class PPOLearner:
         self._actions = actions
         self._shard = shard
         self._device = torch.device(config.device)
+        use_precision("float32", self._device)
         if self._device.type == "cpu":
             keep_freed_memory()
         with torch.random.fork_rng(devices=[]):

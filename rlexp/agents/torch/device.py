@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from hashlib import blake2b
+from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 
 from rlexp.errors import ResourceError
+from rlexp.sample_batch import Array
 
 Precision = Literal["float32", "tf32", "bfloat16"]
+_STATE_BYTES: Final = (5056, 16)
+"""Of torch's generators on a CPU (Mersenne Twister) and on a GPU (seed and offset)."""
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 """One of these an x86 CPU needs for bfloat16: without, updates take two to three times as long as in float32."""
 
@@ -45,6 +50,21 @@ def use_precision(precision: Precision, device: torch.device) -> None:
         chosen = "tf32" if precision == "tf32" else "ieee"
         torch.backends.cuda.matmul.fp32_precision = chosen
         torch.backends.cudnn.conv.fp32_precision = chosen  # type: ignore[attr-defined]
+
+
+def continue_generator(generator: torch.Generator, state: Array) -> bool:
+    """Let ``generator`` continue from the ``get_state()`` of another one; return whether it can draw the same numbers.
+
+    Generators of CPUs and GPUs have states of different forms: one of the other kind gets a seed that is derived from
+    the state, so that it is the same whenever the same checkpoint is read. Raises ValueError for a state of neither.
+    """
+    if state.dtype != np.uint8 or state.ndim != 1 or len(state) not in _STATE_BYTES:
+        raise ValueError("not the state of a random generator")
+    if len(state) == generator.get_state().numel():
+        generator.set_state(torch.tensor(state))
+        return True
+    generator.manual_seed(int.from_bytes(blake2b(state.tobytes(), digest_size=7).digest(), "little"))
+    return False
 
 
 def emulation(precision: Precision, device: str) -> str | None:

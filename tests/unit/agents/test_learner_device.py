@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.torch.device import Precision, emulation, free_device_bytes, learner_device, use_precision
+from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.ppo import learner as ppo_learner
+from rlexp.agents.torch.device import (
+    Precision,
+    continue_generator,
+    emulation,
+    free_device_bytes,
+    learner_device,
+    use_precision,
+)
 from rlexp.agents.torch.staging import LateNumbers, on_device
-from tests.unit.agents.batches import make_batch, make_learner
+from rlexp.sample_batch import Array
+from rlexp.schedules import PiecewiseSchedule
+from tests.unit.agents.batches import NETWORK, make_batch, make_learner
+from tests.unit.agents.ppo.batches import make_learner as make_ppo_learner
 from tests.unit.agents.test_apex_agent import make_agent
 
 GIB = 2**30
@@ -85,6 +99,83 @@ def test_bfloat16_stays_near_float32_and_lowers_the_loss() -> None:
         losses.append(found.stats["loss"])
     assert losses[-1] < 0.9 * losses[0]
     assert all(array.dtype == np.float32 for array in rounded.get_weights().values())
+
+
+class GeneratorOnGPU:
+    """The form of a CUDA generator's state, 8 bytes of seed and 8 of offset; it draws nothing."""
+
+    def __init__(self) -> None:
+        self.state = torch.zeros(16, dtype=torch.uint8)
+
+    def get_state(self) -> torch.Tensor:
+        return self.state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        assert state.numel() == 16
+        self.state = state
+
+    def manual_seed(self, seed: int) -> None:
+        self.state = torch.tensor(np.frombuffer(seed.to_bytes(8, "little") + bytes(8), np.uint8).copy())
+
+
+def seeded(seed: int) -> Array:
+    return torch.Generator().manual_seed(seed).get_state().numpy()
+
+
+def test_state_of_a_gpus_generator_seeds_one_of_a_cpu() -> None:
+    on_gpu = GeneratorOnGPU()
+    drawn = []
+    for seed in (1, 1, 2):
+        on_gpu.manual_seed(seed)
+        generator = torch.Generator()
+        assert not continue_generator(generator, on_gpu.get_state().numpy())
+        drawn.append(torch.rand(3, generator=generator).tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_state_of_a_cpus_generator_seeds_one_of_a_gpu() -> None:
+    found = []
+    for seed in (1, 1, 2):
+        generator: Any = GeneratorOnGPU()
+        assert not continue_generator(generator, seeded(seed))
+        found.append(generator.get_state().tolist())
+    assert found[0] == found[1] != found[2]
+    other: Any = GeneratorOnGPU()
+    assert continue_generator(other, np.array(found[0], np.uint8))
+    assert other.get_state().tolist() == found[0]
+
+
+def test_generator_on_the_same_device_continues() -> None:
+    generator = torch.Generator().manual_seed(4)
+    state = generator.get_state().numpy().copy()
+    expected = torch.rand(3, generator=generator)
+    assert continue_generator(generator, state)
+    assert torch.equal(torch.rand(3, generator=generator), expected)
+
+
+@pytest.mark.parametrize("state", [np.zeros(5, np.uint8), np.zeros(16), np.zeros((2, 8), np.uint8)])
+def test_other_bytes_are_no_state(state: Array) -> None:
+    with pytest.raises(ValueError, match="not the state of a random generator"):
+        continue_generator(torch.Generator(), state)
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_noise_after_a_change_of_device_is_noted_where_there_is_noise(noisy: bool) -> None:
+    network, notes = replace(NETWORK, head=replace(NETWORK.head, noisy=noisy)), list[str]()
+    config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, None, True, 10, False, "cpu")
+    learner = DQNLearner(network, config, 3, notes.append)
+    learner.load_state_dict(learner.state_dict())
+    assert notes == []
+    learner.load_state_dict({**learner.state_dict(), "noise_rng": GeneratorOnGPU().get_state().numpy()})
+    assert [note.endswith("the checkpoint was written on a GPU") for note in notes] == [True] * noisy
+    learner.learn_on_batch(make_batch())
+
+
+def test_ppo_computes_in_float32_after_a_trial_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, torch.device]] = []
+    monkeypatch.setattr(ppo_learner, "use_precision", lambda *precision: asked.append(precision))
+    make_ppo_learner()
+    assert asked == [("float32", torch.device("cpu"))]
 
 
 def test_late_numbers_come_in_order() -> None:
