@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.agents.board.task_demands import MOST_TRIALS
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlexp.agents.board.task_demands import network_excess
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.agents.board.weights_player import WeightsPlayer
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import Plan

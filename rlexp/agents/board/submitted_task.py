@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.agents.board.task_demands import MOST_TRIALS, bytes_of_space, number_excess, trainer_excess
-from rlexp.agents.board.trusted_code import Obstacle, TrustedCode
 from rlexp.config.keys.experiment import Experiment, required_cpus
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs import env_config_of, spaces_of

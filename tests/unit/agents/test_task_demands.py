@@ -23,7 +23,6 @@ from rlexp.agents.board.task_demands import (
 )
 from rlexp.agents.board.task_description import BoardTrial, SeatSpecs, describe_trial, read_description
 from rlexp.agents.board.task_player import TaskPlayer
-from rlexp.agents.board.trusted_code import TrustedCode
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.user_modules import NO_MODULES
@@ -34,6 +33,7 @@ from rlexp.errors import TrialError, UsageError
 from rlexp.machine import Machine
 from rlexp.transport.board import Task
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.user_code.trusted_code import TrustedCode
 
 GIB = 1 << 30
 MACHINE = Machine(4, 0, 8 * GIB, 8 * GIB)
