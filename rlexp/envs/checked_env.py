@@ -22,6 +22,7 @@ HOW_TO_RENDER: Final = (
     'its class needs the argument render_mode, metadata = {"render_modes": ["rgb_array"]}, and a render method that'
     " returns an image [height, width, 3] of uint8"
 )
+_HOW_TO_REWARD: Final = "return one number: float(reward.item()) where the reward is an array with one item"
 _NOT_A_BOX: Final = (-1,)
 """Stands for the shape of observations that are no arrays, and is none of an array."""
 
@@ -65,7 +66,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if getattr(obs, "shape", None) != self._shape or type(info) is not dict:
             self._check("step", obs, info)
         if type(reward) is not float and not _is_number(reward):
-            raise self._unexpected("step", f"a reward of {_kind(reward)}, not a number")
+            error = self._unexpected("step", f"a reward of {_kind(reward)}, not a number")
+            raise EnvError(error.message, _HOW_TO_REWARD) if hasattr(reward, "item") else error
         if type(terminated) is not bool or type(truncated) is not bool:
             self._check_flags(terminated=terminated, truncated=truncated)
         return obs, reward, terminated, truncated, info
@@ -131,7 +133,7 @@ def env_error(name: str, error: BaseException, part: str = "env") -> EnvError:
 def _is_number(value: Any) -> bool:
     if isinstance(value, Real | np.bool_):
         return True
-    return isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
+    return isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "biuf"
 
 
 def _has_form(space: gym.Space[Any], obs: Any) -> bool:

@@ -21,6 +21,14 @@ NAME = "tests.unit.envs.test_checked_env:FaultyEnv"
 WILD = EnvConfig("tests.unit.envs.test_checked_env:WildEnv", {}, None)
 
 
+ARRAYS: dict[str, tuple[Any, Any]] = {
+    "array reward": (np.zeros(1, np.float32), False),
+    "scalar array reward": (np.array(0.5), False),
+    "array end": (0.0, np.zeros(1, bool)),
+}
+"""Rewards and terminations."""
+
+
 class FaultyEnv(CountingEnv):
     """Does one thing wrong."""
 
@@ -42,6 +50,7 @@ class FaultyEnv(CountingEnv):
 
     def step(self, action: int) -> Any:
         obs, reward, terminated, truncated, info = super().step(action)
+        reward, terminated = ARRAYS.get(self.fault, (reward, terminated))
         match self.fault:
             case "raises":
                 raise AttributeError("'Maze' object has no attribute 'goal'")
@@ -95,6 +104,8 @@ def faulty(fault: str, **arguments: Any) -> EnvConfig:
         ("no observation", r"step returned an observation of type NoneType, but .* the shape \(3,\)"),
         ("info", r"step returned an info of type NoneType, not a dict"),
         ("reward", r"step returned a reward of type str \('1.5'\), not a number"),
+        ("array reward", r"step returned a reward of shape \(1,\) and dtype float32, not a number"),
+        ("array end", r"step returned terminated: shape \(1,\) and dtype bool, not a bool"),
         ("no reward", r"step returned a reward of type NoneType, not a number"),
         ("terminated", r"step returned terminated: type str \('no'\), not a bool"),
         ("four", r"step returned type tuple with 4 items, not a tuple \(observation, reward, terminated, truncated"),
@@ -206,6 +217,17 @@ def test_ctrl_c_while_an_env_steps_is_no_error_of_the_env() -> None:
     env.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
         env.step(6)
+
+
+def test_reward_that_is_an_array_is_refused_with_how_to_make_a_number_of_it() -> None:
+    env = make_env(faulty("array reward"))
+    env.reset(seed=0)
+    with pytest.raises(EnvError) as caught:
+        env.step(0)
+    assert caught.value.hint == "return one number: float(reward.item()) where the reward is an array with one item"
+    vector = make_vector_env(faulty("scalar array reward"), 1)
+    vector.reset(seed=0)
+    assert vector.step(np.zeros(1, np.int64))[1].tolist() == [0.5]
 
 
 def test_close_that_raises_is_located() -> None:
