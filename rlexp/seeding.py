@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
+
+LARGEST_SEED: Final = 2**32 - 1
+"""What NumPy, Gymnasium and torch all accept."""
 
 
 def derive_seed(seed: int, *stream: str | int) -> int:

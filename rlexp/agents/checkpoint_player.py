@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 
@@ -113,10 +114,13 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationReq
     checkpoint = checkpoint.resolve()
     video = directory / f"{checkpoint.parent.name}-{checkpoint.name}.mp4"
     try:
-        video.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         refuse_other_than_file(video)
+        with TemporaryFile(dir=directory):
+            pass
     except OSError as error:
-        raise UsageError(f"cannot write {video}: {error.strerror}", "--video takes a directory") from error
+        message = f"--video {directory} is no folder in which files can be written: {error.strerror}"
+        raise UsageError(message, "name a folder of yours; it is made if there is none") from None
     write_video(video, *film_checkpoint(checkpoint, request))
     return video
 

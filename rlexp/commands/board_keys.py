@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.json_file import to_json
@@ -57,9 +58,7 @@ def keys(
     actors: Annotated[
         list[str] | None, typer.Option("--actor", metavar="NAME", help="Make a token for this actor; repeatable.")
     ] = None,
-    number: Annotated[
-        int, typer.Option("--actors", min=0, max=_MOST_ACTORS, metavar="N", help="Make tokens for actor-1 to actor-N.")
-    ] = 0,
+    number: Annotated[int, whole("--actors", "N", "Make tokens for actor-1 to actor-N.", 0, _MOST_ACTORS)] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.commands.drain_request import DrainRequest
+from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import RlexpError, UsageError
 from rlexp.machine import this_machine
@@ -41,7 +42,7 @@ Host = Annotated[
     str | None,
     typer.Option("--host", metavar="NAME", help="The name or address that others type, where it is not ADDRESS."),
 ]
-Port = Annotated[int, typer.Option("--port", min=1, max=65535, metavar="PORT", help="Listen at this port.")]
+Port = Annotated[int, whole("--port", "PORT", "Listen at this port.", 1, 65535)]
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -63,9 +64,7 @@ Insecure = Annotated[
 ]
 
 
-Actors = Annotated[
-    int, typer.Option("--actors", min=1, max=10_000, metavar="N", help="Make join tokens for N actors, a file each.")
-]
+Actors = Annotated[int, whole("--actors", "N", "Make join tokens for N actors, a file each.", 1, 10_000)]
 
 
 def serve(

@@ -20,6 +20,7 @@ from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, ta
 from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, JoinedProcesses, join_command, join_in_processes
+from rlexp.commands.numbers import MOST, whole
 from rlexp.commands.output_options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.errors import UsageError
@@ -54,7 +55,7 @@ Url = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="End with the first task, with exit code 0.")]
 Duration = Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Leave after 30s, 10m or 2h.")]
 TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="Join this task only.")]
-Processes = Annotated[int, typer.Option("--processes", min=1, max=1024, metavar="N", help="Join N times.")]
+Processes = Annotated[int, whole("--processes", "N", "Join N times.", 1, 1024)]
 AllowEnv = Annotated[
     list[str] | None,
     typer.Option(
@@ -82,9 +83,7 @@ Role = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where a trainer keeps the runs of its tasks.")]
-Cpus = Annotated[
-    int | None, typer.Option("--cpus", min=1, metavar="N", help="A trainer leaves tasks alone that need more CPUs.")
-]
+Cpus = Annotated[int | None, whole("--cpus", "N", "A trainer leaves tasks alone that need more CPUs.", 1, 10**6)]
 TrainerAddress = Annotated[
     str | None,
     typer.Option(
@@ -193,7 +192,10 @@ def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(f"--max-memory {text} is no size", "write 8GB or 500MB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    size = float(match[1]) * _UNITS[match[2]]
+    if size > MOST:
+        raise UsageError(f"--max-memory {text:.60} is more than {MOST // 10**12} TB", "write 8GB or 500MB")
+    return int(size)
 
 
 def _words(board: BoardAddress | None, **options: str | bool | list[str] | None) -> list[str]:

@@ -11,12 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from rlexp.commands.completion import complete_file, complete_override
+from rlexp.commands.numbers import real, whole
 from rlexp.commands.override_words import OVERRIDE_OPTION, as_given
 from rlexp.config.command_line import Adjust, Flag, LoadOptions
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.errors import UsageError
 from rlexp.machine import Cluster, this_machine
+from rlexp.seeding import LARGEST_SEED
 from rlexp.sessions.choose import OWN, Joining
 
 Files = Annotated[
@@ -33,7 +35,7 @@ Overrides = Annotated[
         help="Override a value in every experiment; repeatable. KEY.PATH=VALUE alone does the same.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for every experiment.")]
+Seed = Annotated[int | None, whole("--seed", "N", "Seed for every experiment.", 0, LARGEST_SEED)]
 Out = Annotated[
     Path, typer.Option("--out", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created.")
 ]
@@ -88,8 +90,10 @@ Searched = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
 ]
-NumSeeds = Annotated[int | None, typer.Option(metavar="K", help="Trials of each configuration, with different seeds.")]
-TimeBudget = Annotated[float | None, typer.Option(metavar="S", help="Seconds after which all trials end.")]
+NumSeeds = Annotated[
+    int | None, whole("--num-seeds", "K", "Trials of each configuration, with different seeds.", 1, 10**6)
+]
+TimeBudget = Annotated[float | None, real("--time-budget-s", "S", "Seconds after which all trials end.", 0)]
 Tracking = StrEnum("Tracking", [*TRACKERS, "none"])  # type: ignore[misc]
 Track = Annotated[
     list[Tracking] | None,

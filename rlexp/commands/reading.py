@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from rlexp.commands.completion import complete_run
+from rlexp.commands.numbers import MOST, real, whole
 from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, ImportsOfRun
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.commands.trust import trusted_code
 from rlexp.errors import Notice
 from rlexp.run_results.axis import Axis
+from rlexp.seeding import LARGEST_SEED
 from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
 
 
@@ -26,20 +28,16 @@ def evaluate(
     ],
     episodes: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Number of episodes; default: evaluation_num_episodes of the run, or 20."
-        ),
+        whole("--episodes", "N", "Number of episodes; default: evaluation_num_episodes of the run, or 20.", 1, 10**9),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of the envs; default: that of the run's evaluation.")
+        int | None, whole("--seed", "N", "Seed of the envs; default: that of the run's evaluation.", 0, LARGEST_SEED)
     ] = None,
     explore: Annotated[
         bool | None,
         typer.Option("--explore/--greedy", help="Explore or act greedily; default: as evaluation_config says."),
     ] = None,
-    timeout_s: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="S", help="Stop after S seconds.")
-    ] = None,
+    timeout_s: Annotated[float | None, real("--timeout", "S", "Stop after S seconds.", 0)] = None,
     video: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Record a video of one more episode in DIR; needs rlexp[video].")
     ] = None,
@@ -82,7 +80,7 @@ def logs(
         list[str] | None,
         typer.Option("--tag", metavar="GLOB", help="Only tags (or last parts of tags) that match; repeatable."),
     ] = None,
-    at: Annotated[int | None, typer.Option(metavar="STEP", help="Only the last point at or before STEP.")] = None,
+    at: Annotated[int | None, whole("--at", "STEP", "Only the last point at or before STEP.", -MOST)] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every point: run,tag,step,wall_time,value.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one per tag, with every point.")] = False,
     follow: Annotated[
@@ -114,12 +112,9 @@ def compare(
     metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
     by: Annotated[Axis, typer.Option(help="Align runs by env steps or by wall time.")] = Axis.STEPS,
     at: Annotated[
-        float | None,
-        typer.Option(
-            min=1, metavar="N", help="Compare all trials at N env steps (--by time: seconds), not at their end."
-        ),
+        float | None, real("--at", "N", "Compare all trials at N env steps (--by time: seconds), not at their end.", 1)
     ] = None,
-    goal: Annotated[float | None, typer.Option(metavar="X", help="Also print when the metric reached X.")] = None,
+    goal: Annotated[float | None, real("--goal", "X", "Also print when the metric reached X.", -MOST)] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as a single HTML file.")] = None,
     png: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the curves as a PNG; needs rlexp[plot].")
@@ -176,7 +171,7 @@ def tensorboard(
             autocompletion=complete_run,
         ),
     ],
-    port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes any free one.")] = None,
+    port: Annotated[int | None, whole("--port", "N", "Port; 0 takes any free one.", 0, 65535)] = None,
     host: Annotated[
         str, typer.Option(metavar="H", help="Address to listen at; 0.0.0.0 allows other machines.")
     ] = "127.0.0.1",

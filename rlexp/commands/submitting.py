@@ -14,6 +14,7 @@ from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.completion import complete_file
 from rlexp.commands.drain_request import DrainRequest
+from rlexp.commands.numbers import whole
 from rlexp.commands.options import (
     AllowUnknown,
     Imports,
@@ -61,12 +62,7 @@ Attach = Annotated[
 ]
 Evaluate = Annotated[
     int | None,
-    typer.Option(
-        "--evaluate",
-        min=1,
-        metavar="N",
-        help="Play N episodes here with the newest weights, again and again meanwhile.",
-    ),
+    whole("--evaluate", "N", "Play N episodes here with the newest weights, again and again meanwhile.", 1, 10**9),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Print the task's id and end; rlexp submit --attach ID waits.")]
 AllowEnv = Annotated[

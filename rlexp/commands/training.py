@@ -16,6 +16,7 @@ from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
 from rlexp.commands.checking import check_files
 from rlexp.commands.completion import complete_file, complete_run
+from rlexp.commands.numbers import whole
 from rlexp.commands.options import (
     Address,
     AllowClass,
@@ -106,13 +107,13 @@ def sweep(
     searched: Searched = None,
     searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
     scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
-    num_samples: Annotated[int | None, typer.Option(metavar="N", help="Configurations to try.")] = None,
+    num_samples: Annotated[int | None, whole("--num-samples", "N", "Configurations to try.", 1)] = None,
     num_seeds: NumSeeds = None,
-    max_concurrent: Annotated[int | None, typer.Option(metavar="N", help="Most trials at a time.")] = None,
+    max_concurrent: Annotated[int | None, whole("--max-concurrent", "N", "Most trials at a time.", 1)] = None,
     time_budget_s: TimeBudget = None,
     metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric to rank by.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="Whether higher (max) or lower (min) is better.")] = None,
-    allow_failures: Annotated[int, typer.Option(min=0, metavar="N", help="Exit with 0 if at most N trials fail.")] = 0,
+    allow_failures: Annotated[int, whole("--allow-failures", "N", "Exit with 0 if at most N trials fail.", 0)] = 0,
     overrides: Overrides = None,
     out: Out = Path("results"),
     name: Name = None,
@@ -209,8 +210,10 @@ def train(
     config: Annotated[str, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = "{}",
     stop: Annotated[str, typer.Option(metavar="JSON", help="When trials stop, as JSON.")] = "{}",
     name: Annotated[str, typer.Option("--experiment-name", help="Name of the experiment.")] = "default",
-    num_samples: Annotated[int, typer.Option(help="Number of repeats.")] = 1,
-    checkpoint_freq: Annotated[int, typer.Option(help="Iterations between checkpoints; 0 for none.")] = 0,
+    num_samples: Annotated[int, whole("--num-samples", "N", "Number of repeats.", 1)] = 1,
+    checkpoint_freq: Annotated[
+        int, whole("--checkpoint-freq", "N", "Iterations between checkpoints; 0 for none.", 0)
+    ] = 0,
     checkpoint_at_end: Annotated[
         bool, typer.Option("--checkpoint-at-end", help="Write a checkpoint at the end (the default).")
     ] = False,

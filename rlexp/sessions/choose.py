@@ -20,6 +20,8 @@ AUTO: Final = "auto"
 ADDRESS_OPTION: Final = "--address"
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+LONGEST_S: Final = 10 * 365 * 86400.0
+"""Timers of the operating system take no much longer waits."""
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -93,4 +95,7 @@ def seconds_of(text: str, option: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"{option} {text} is no duration", f"write {option} 30s, 10m or 2h")
-    return float(found[1]) * _SECONDS[found[2]]
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if seconds > LONGEST_S:
+        raise UsageError(f"{option} {text:.60} is more than 10 years", f"write {option} 30s, 10m or 2h")
+    return seconds

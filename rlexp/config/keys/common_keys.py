@@ -23,8 +23,7 @@ from rlexp.config.keys.fields import (
 )
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_class import UserClass, UserClasses
-
-LARGEST_SEED = 2**32 - 1
+from rlexp.seeding import LARGEST_SEED
 
 
 def _as_list(value: Any) -> Any:

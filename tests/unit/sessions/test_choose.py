@@ -80,4 +80,7 @@ def test_options_of_clusters_need_one() -> None:
             choose(None, {}, wait, sends_folder)
     with pytest.raises(UsageError, match="is no duration"):
         choose(HEAD, {}, "soon")
+    for text in ("9" * 400 + "h", "1" * 20):
+        with pytest.raises(UsageError, match="is more than 10 years"):
+            choose(HEAD, {}, text)
     assert choose(None, {}) == OWN
