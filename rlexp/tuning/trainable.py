@@ -32,9 +32,9 @@ from rlexp.tuning.board.task_reports import TaskReports, save_into
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
+from rlexp.tuning.row_notes import row_notes
 from rlexp.tuning.row_origin import RowOrigin
 from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
-from rlexp.tuning.unreported_metrics import unreported_metrics
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
@@ -127,7 +127,7 @@ class ExperimentTrainable(tune.Trainable):
             done = stopped or reason is not None
             moves = self._files.move_requested()
             row |= {"done": done, **self._origin.facts(row)}
-            self._events += unreported_metrics(self._experiment, row, self._last_row)
+            self._events += row_notes(self._experiment, row, self._last_row)
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
             self._last_row = row
             checkpoint = self._save_when_due(row, done, stopped or ended or moves, milestone)
