@@ -21,6 +21,7 @@ from rlexp.sessions import fork_server_process
 from rlexp.sessions.choose import Joining
 from rlexp.sessions.processes import SESSION
 from rlexp.sessions.ray_environment import set_ray_environment
+from rlexp.sessions.reachability import check_loopback
 from rlexp.sessions.session_folder import SessionFolder
 
 MODULES: Final = (
@@ -104,8 +105,13 @@ class ForkServer:
 
 @contextmanager
 def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
-    """Set Ray's variables, and start a fork server for a Ray of the command's own; yield ``joining`` with it."""
+    """Set Ray's variables, and start a fork server for a Ray of the command's own; yield ``joining`` with it.
+
+    Raises ResourceError where no such Ray could start.
+    """
     set_ray_environment(debug, joins=joining.address is not None)
+    if joining.address is None:
+        check_loopback()
     if joining.address is not None or sys.platform != "linux":
         yield joining
         return

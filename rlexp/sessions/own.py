@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DISCONNECT_S = 0.5
 """How long this process may take to disconnect from Ray before Ray's processes are killed."""
+START_TIMEOUT_S = 180.0
+"""How long Ray may take to start; on a busy machine it takes up to a minute."""
 SHUTDOWN_TIMEOUT_S = 10.0
 """How long Ray may take to shut down."""
 _SERVERS = ("gcs_server", "raylet")
@@ -126,7 +128,10 @@ class OwnRay:
         level = logging.INFO if self._debug else logging.CRITICAL
         logging.getLogger("ray").setLevel(level)  # also for what Ray logs before it looks at its arguments
         try:
-            self._thread.call(start)
+            self._thread.call(start, _start_limit(START_TIMEOUT_S))
+        except RayStartError:
+            self.is_abandoned = True
+            raise
         except Exception as error:  # Ray has no class for it
             what = str(error).partition("\n")[0]
             raise RayStartError(f"Ray did not start: {what}", "try it again; --debug shows what Ray reports") from error
@@ -171,6 +176,18 @@ class OwnRay:
         with suppress(TimeoutError):
             self._thread.call(ray.shutdown, check)
             self.is_abandoned = False
+
+
+def _start_limit(seconds: float) -> Callable[[], None]:
+    """Return a check that raises RayStartError once so many seconds are over."""
+    end_s = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > end_s:
+            hint = "do other programs leave it a core and memory? --debug shows what Ray reports"
+            raise RayStartError(f"Ray did not start within {seconds:g} s", hint)
+
+    return check
 
 
 @contextmanager

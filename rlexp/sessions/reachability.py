@@ -8,6 +8,9 @@ import socket
 import time
 from collections.abc import Callable
 
+from rlexp.errors import ResourceError
+
+LOOPBACK = "127.0.0.1"
 INTERVAL_S = 2.0
 """Between two tries."""
 TIMEOUT_S = 5.0
@@ -98,3 +101,17 @@ class Reachability:
         else:
             self._failing_since_s = self._began_s if self._failures == 0 else self._failing_since_s
             self._failures += 1
+
+
+def check_loopback() -> None:
+    """Raise ResourceError where processes of this machine cannot connect to each other, as those of Ray do."""
+    with socket.socket() as listener, socket.socket() as connection:
+        try:
+            listener.bind((LOOPBACK, 0))
+            listener.listen(1)
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(listener.getsockname())
+        except OSError as error:
+            message = f"no process can connect to {LOOPBACK} ({error.strerror or error}), which Ray needs: there is no"
+            hint = "ip link set lo up, as root of the container or network namespace"
+            raise ResourceError(f"{message} usable loopback interface", hint) from error

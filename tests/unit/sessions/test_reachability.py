@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from rlexp.errors import ResourceError
 from rlexp.sessions import head_watch, reachability
-from rlexp.sessions.reachability import LOST_AFTER_S, Reachability
+from rlexp.sessions.reachability import LOST_AFTER_S, Reachability, check_loopback
 
 MOST_LOOKS = 100_000
 
@@ -105,3 +109,26 @@ def test_process_ends_with_the_head(server: socket.socket) -> None:
     head_watch._watch(lambda: watched, pause, codes.append)
     assert codes == [1]
     assert 3 * LOST_AFTER_S <= clock.now_s < 4 * LOST_AFTER_S
+
+
+def test_machine_whose_processes_cannot_connect_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loopback()
+    monkeypatch.setattr("rlexp.sessions.reachability.LOOPBACK", "203.0.113.1")  # of no machine: RFC 5737
+    with pytest.raises(ResourceError, match="no usable loopback interface") as caught:
+        check_loopback()
+    assert str(caught.value.hint).startswith("ip link set lo up")
+
+
+def test_run_without_any_network_ends_at_once(tmp_path: Path) -> None:
+    alone = ["unshare", "--net", "--map-root-user"]
+    try:
+        subprocess.run([*alone, "true"], check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user may make no network namespace")
+    file = tmp_path / "e.yaml"
+    file.write_text("e: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 10}}")
+    words = [*alone, sys.executable, "-m", "rlexp", "run", str(file), "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "no usable loopback interface" in done.stderr
+    assert not (tmp_path / "out").exists()
