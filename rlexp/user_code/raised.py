@@ -14,9 +14,10 @@ from typing import Final
 
 import rlexp
 
-NOT_THE_USERS: Final = tuple(
-    str(Path(folder).resolve()) + os.sep
-    for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(rlexp.__file__))
+_OURS: Final = str(Path(rlexp.__file__).resolve().parent) + os.sep
+NOT_THE_USERS: Final = (
+    *(str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "purelib", "platlib")),
+    _OURS,
 )
 """Folders of code that the user did not write."""
 _LONGEST_LINE: Final = 500
@@ -27,7 +28,7 @@ def raised_by_user(error: BaseException) -> str:
 
     Raises ``error`` itself if it is a Ctrl-C that came while the code ran.
     """
-    if isinstance(error, KeyboardInterrupt) and not _is_of_a_statement(error):
+    if isinstance(error, KeyboardInterrupt) and not _is_of_users_statement(error):
         raise error
     return _line_of_user(error) + named(error)
 
@@ -41,12 +42,14 @@ def named(error: BaseException) -> str:
     return type(error).__name__ + (f": {lines[0][:_LONGEST_LINE]}" if lines else "")
 
 
-def _is_of_a_statement(error: BaseException) -> bool:
-    """Return whether a ``raise`` has raised an error, not Python itself."""
+def _is_of_users_statement(error: BaseException) -> bool:
+    """Return whether a ``raise`` has raised an error, neither Python itself nor a signal handler of ours."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    return last is not None and dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
+    if last is None or str(Path(last.tb_frame.f_code.co_filename).resolve()).startswith(_OURS):
+        return False
+    return dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _line_of_user(error: BaseException) -> str:

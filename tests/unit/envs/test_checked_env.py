@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rlexp.commands.drain_request import DrainRequest
 from rlexp.envs import EnvConfig, make_env, make_vector_env
 from rlexp.envs.checked_env import CheckedEnv
 from rlexp.errors import EnvError, UsageError
@@ -212,11 +213,16 @@ def test_whatever_an_env_raises_is_named_and_goes_to_other_processes(action: int
         assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message  # noqa: S301
 
 
-def test_ctrl_c_while_an_env_steps_is_no_error_of_the_env() -> None:
+def test_ctrl_c_while_an_env_steps_is_no_error_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
     env = make_env(WILD)
     env.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
         env.step(6)
+    monkeypatch.setattr("rlexp.commands.drain_request.TOGETHER_S", -1.0)
+    with DrainRequest():
+        env.step(6)
+        with pytest.raises(KeyboardInterrupt):  # the second Ctrl-C, which a handler of ours answers
+            env.step(6)
 
 
 def test_reward_that_is_an_array_is_refused_with_how_to_make_a_number_of_it() -> None:
