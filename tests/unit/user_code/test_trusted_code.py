@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from rlexp.commands.trust import remember_ones_own, trusted_code
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.config.load import load_plan
+from rlexp.config.load import LoadOptions, load_plan
 from rlexp.errors import ResumeError, RlexpError, UsageError
+from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask
 from rlexp.user_code.classes import prepare_imports
+from rlexp.user_code.finding import module_file
 from rlexp.user_code.import_guard import GUARD
 from rlexp.user_code.memory import FILE_NAME, Memory, remember_plan, state_folder
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
@@ -45,8 +50,6 @@ def trained_with(folder: Path, env: str, *imports: str) -> None:
     """Remember what is remembered when a file beside ``env``'s module is trained."""
     file = folder / "mine.yaml"
     file.write_text(f"mine:\n  run: DQN\n  env: {env}\n  stop: {{timesteps_total: 100}}\n", encoding="utf-8")
-    from rlexp.config.load import LoadOptions
-
     assert remember_plan(load_plan([file], options=LoadOptions(imports=imports))) is None
 
 
@@ -292,3 +295,44 @@ def test_bytes_beyond_the_named_module_are_hashed_too(project: Path, run: Path) 
     os.mkfifo(package / "envs.py")
     with pytest.raises(ResumeError, match="changed since"):
         NOTHING_ALLOWED.decided(given)
+
+
+class Terminal(StringIO):
+    """A stream that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "is_allowed"), [("y\n", True), ("n\n", False), ("", False), ("yes\n", True)])
+def test_a_terminal_shows_file_and_digest_and_takes_no_for_an_answer(
+    answer: str, is_allowed: bool, project: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    given = named(run, env=f"{MINE}:Env", folders=(project,))
+    if is_allowed:
+        assert trusted_code(None, None, None, None).decided(given).folders == (str(project),)
+    else:
+        with pytest.raises(ResumeError, match="have not trained with"):
+            trusted_code(None, None, None, None).decided(given)
+    file = project / f"{MINE}.py"
+    assert str(file) in shown.getvalue()
+    assert module_file(MINE, [str(project)]) is not None
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in shown.getvalue()
+
+
+def test_nobody_is_asked_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO("y\n"))
+    assert trusted_code(None, None, None, None).ask is None
+
+
+def test_a_task_of_strangers_is_not_remembered(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = project / "mine.yaml"
+    file.write_text(f"a: {{run: DQN, env: '{MINE}:Env', stop: {{timesteps_total: 1}}}}", encoding="utf-8")
+    monkeypatch.setenv(TASK_VARIABLE, HandedTask("task", 1, 1, "member").to_text())
+    remember_ones_own(load_plan([file]))
+    assert Memory.read() == Memory()
+    monkeypatch.delenv(TASK_VARIABLE)
+    remember_ones_own(load_plan([file]))
+    assert [part.name for part in Memory.read().parts] == [f"{MINE}:Env"]
