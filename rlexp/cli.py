@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "logs": "reading",
     "compare": "reading",
     "ls": "reading",
+    "prune": "pruning",
     "tensorboard": "reading",
     "train": "training",
     "explain": "explaining",

@@ -69,7 +69,7 @@ def verify_checkpoint(path: Path) -> Manifest:
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint at {path}", "rlexp ls lists the runs that it finds")
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     for name, entry in manifest.files.items():
         if not _FILE_NAME.fullmatch(name):
             raise CheckpointError(f"cannot load {path}: {name!r} is not a file of a checkpoint")
@@ -84,7 +84,8 @@ def is_file_of_checkpoint(name: str) -> bool:
     return name == MANIFEST or _FILE_NAME.fullmatch(name) is not None
 
 
-def _read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of a checkpoint whose files are not looked at; raises CheckpointError."""
     try:
         content = read_json(path / MANIFEST)
         written_format, seal = content["format"], content.pop("seal")

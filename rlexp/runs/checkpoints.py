@@ -5,18 +5,34 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from typing import Final, Literal
 
 from rlexp.checkpoint import list_checkpoints, newest_checkpoint, remove_checkpoint, verify_checkpoint
-from rlexp.checkpoint.contents import MANIFEST
+from rlexp.checkpoint.contents import MANIFEST, read_manifest
+from rlexp.checkpoint.trial import iteration_of
+from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.runs.row_columns import flatten
-from rlexp.runs.run_record import RUN_FILE, SEE_LS, RunRecord, TrialRecord, hint_to_runs, is_in_run, read_run_record
+from rlexp.runs.run_record import (
+    EVALUATED_REWARD,
+    RUN_FILE,
+    SEE_LS,
+    RunRecord,
+    TrialRecord,
+    hint_to_runs,
+    is_in_run,
+    rank_of_checkpoint,
+    read_run_record,
+)
 from rlexp.runs.storage import fetched_checkpoint, unmasked
 from rlexp.runs.trust import refuse_foreign
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
+KeptNumber = int | Literal["auto"]
 LOWER_IS_BETTER = "min-"
+NEWEST_KEPT: Final = 3
+"""Of a trial whose experiment says nothing: where the newest is damaged, it goes on from the one before."""
 
 
 def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
@@ -93,16 +109,39 @@ def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
         )
 
 
-def keep_best(trial_directory: Path, count: int, score_attribute: str) -> None:
+def keep_best(trial_directory: Path, count: KeptNumber, score_attribute: str) -> None:
     """Delete all but the ``count`` best checkpoints by a metric of theirs (``min-x``: the lower the better).
 
-    The newest is never deleted: a trial that is started again continues from it.
+    The newest is never deleted: a trial that is started again continues from it. ``auto``: see :func:`superseded`.
     """
+    if count == AUTO:
+        for path in superseded(trial_directory):
+            remove_checkpoint(path)
+        return
     newest, *older = list_checkpoints(trial_directory)
     ranked = sorted([newest, *older], key=lambda path: _score(path, score_attribute), reverse=True)
     for path in ranked[count:]:
         if path != newest:
             remove_checkpoint(path)
+
+
+def superseded(trial_directory: Path, newest: int = NEWEST_KEPT) -> list[Path]:
+    """Return the checkpoints of a trial that are neither among the newest nor the best one, which ``evaluate`` plays.
+
+    Only their manifests are read: replay may be of many GB.
+    """
+    ordered = list_checkpoints(trial_directory)
+    best = max(ordered, key=lambda path: (_rank(path), iteration_of(path)), default=None)
+    return [path for path in ordered[newest:] if path != best]
+
+
+def _rank(checkpoint: Path) -> float:
+    try:
+        metrics = read_manifest(checkpoint).metadata.get("metrics")
+    except CheckpointError:
+        return -math.inf
+    values = flatten(metrics) if isinstance(metrics, dict) else {}
+    return rank_of_checkpoint(*(values.get(name) for name in (EVALUATED_REWARD, "episode_reward_mean")))
 
 
 def _score(checkpoint: Path, attribute: str) -> float:

@@ -27,6 +27,7 @@ RESOLVED_FILE: Final = "resolved.yaml"
 PARAMETERS_FILE: Final = "params.json"
 """A trial's agent, environment and keys."""
 FORMAT: Final = 1
+EVALUATED_REWARD: Final = "evaluation/episode_reward_mean"
 SEE_LS: Final = "rlexp ls DIR lists runs"
 _PACKAGES: Final = ("ray", "torch", "gymnasium", "numpy")
 
@@ -104,7 +105,7 @@ class TrialRecord:
             self,
             best_checkpoint=f"{self.directory}/{checkpoint.name}",
             best_checkpoint_reward=known_number(values.get("episode_reward_mean")),
-            best_checkpoint_evaluation=known_number(values.get("evaluation/episode_reward_mean")),
+            best_checkpoint_evaluation=known_number(values.get(EVALUATED_REWARD)),
         )
         if self.best_checkpoint is None or found.rank_of_checkpoint >= self.rank_of_checkpoint:
             self.best_checkpoint = found.best_checkpoint

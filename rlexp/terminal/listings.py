@@ -12,11 +12,12 @@ from rlexp.json_file import to_json
 from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score, size
 from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
+from rlexp.runs.pruning import Superseded
 from rlexp.runs.run_record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
-_BY_NEED: Final = ("run", "status", "best", "steps", "age", "env", "agent", "last", "size", "iter")
+_BY_NEED: Final = ("run", "status", "best", "steps", "age", "size", "env", "agent", "last", "iter")
 """What a narrow terminal shows first."""
 _NUMBERS: Final = frozenset({"best", "last", "steps", "iter", "age", "size"})
 _SHORTEST_NAME: Final = 12
@@ -35,6 +36,21 @@ def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
         print(f"no runs in {path}", file=sys.stderr)
     else:
         _print_table(found, path, datetime.now().astimezone())
+
+
+def print_pruned(pruned: Sequence[Superseded], is_dry: bool, as_json: bool) -> None:
+    """Print which checkpoints were removed to stdout, or with ``is_dry`` would be: a line for each run, or JSON."""
+    if as_json:
+        runs = [
+            {"run": str(each.run), "checkpoints": list(map(str, each.checkpoints)), "bytes": each.num_bytes}
+            for each in pruned
+        ]
+        print(to_json({"runs": runs, "removed": not is_dry}))
+        return
+    for each in pruned:
+        number = f"{len(each.checkpoints)} of {each.num_checkpoints} checkpoints"
+        verb = "would remove" if is_dry else "removed"
+        print(f"{one_line(str(each.run))}: {verb} {number}, {size(each.num_bytes)}")
 
 
 def print_address(url: str) -> None:

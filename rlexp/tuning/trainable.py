@@ -18,6 +18,7 @@ from rlexp.agents.registry import agent_class
 from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.fields import AUTO
 from rlexp.early_imports import few_collections
 from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
@@ -262,9 +263,14 @@ class ExperimentTrainable(tune.Trainable):
         if experiment.config.monitor:
             pictures, fps = self._agent.film()
             self._files.put_video(f"iteration_{iteration:06d}.mp4", lambda path: write_video(path, pictures, fps))
-        if experiment.keep_checkpoints_num is not None:
-            self._files.keep_best(experiment.keep_checkpoints_num, experiment.checkpoint_score_attr)
+        self._remove_superseded()
         return kept
+
+    def _remove_superseded(self) -> None:
+        count, milestones = self._experiment.keep_checkpoints_num, self._assignment.milestones
+        is_copied = milestones is not None and milestones.writes_checkpoint  # by other trials of its population
+        if count is not None and not (count == AUTO and is_copied):
+            self._files.keep_best(count, self._experiment.checkpoint_score_attr)
 
     def _metadata(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return what a checkpoint says about itself."""

@@ -64,7 +64,8 @@ def test_checkpoints_are_written_at_their_period_and_at_the_end(
 @pytest.mark.parametrize(
     ("keys", "kept"),
     [
-        ({}, [1, 2, 3, 4, 5]),
+        ({}, [3, 4, 5]),
+        ({"keep_checkpoints_num": None}, [1, 2, 3, 4, 5]),
         ({"keep_checkpoints_num": 2}, [4, 5]),
         ({"keep_checkpoints_num": 2, "checkpoint_score_attr": "timesteps_total"}, [4, 5]),
         ({"keep_checkpoints_num": 2, "checkpoint_score_attr": "min-timesteps_total"}, [1, 2, 5]),
@@ -124,6 +125,24 @@ def test_the_best_by_a_metric_are_kept_and_those_without_it_are_the_worst(
 ) -> None:
     write_scored(tmp_path, [2.0, 9.0, None, -1.0, 7.0, float("nan")])
     keep_best(tmp_path, count, attribute)
+    assert iterations_with_checkpoints(tmp_path) == kept
+
+
+@pytest.mark.key("keep_checkpoints_num")
+@pytest.mark.parametrize(
+    ("rewards", "kept"),
+    [
+        ([2.0, 9.0, None, -1.0, 7.0, 1.0], [2, 4, 5, 6]),
+        ([2.0, 9.0, None, 1.0, 10.0, 1.0], [4, 5, 6]),
+        ([None] * 6, [4, 5, 6]),
+        ([9.0, 9.0, 1.0, 1.0, 1.0, 1.0], [2, 4, 5, 6]),
+    ],
+)
+def test_by_default_the_newest_three_are_kept_and_the_one_that_is_played(
+    rewards: list[float | None], kept: list[int], tmp_path: Path
+) -> None:
+    write_scored(tmp_path, rewards)
+    keep_best(tmp_path, "auto", "training_iteration")
     assert iterations_with_checkpoints(tmp_path) == kept
 
 

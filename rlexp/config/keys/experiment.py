@@ -21,6 +21,7 @@ from rlexp.config.keys.fields import (
     Conflict,
     Count,
     CountOrZero,
+    KeptCheckpoints,
     KeyGroup,
     Positive,
     Whole,
@@ -138,8 +139,12 @@ class Experiment(KeyGroup):
     all, and training rewards decide, as in RLlib.
     """
 
-    keep_checkpoints_num: Count | None = None
-    """Number of checkpoints that a trial keeps, the best by ``checkpoint_score_attr``. Null: all."""
+    keep_checkpoints_num: KeptCheckpoints = "auto"
+    """Number of checkpoints that a trial keeps, the best by ``checkpoint_score_attr``, and the newest.
+
+    Auto: the three newest, and the one that ``rlexp evaluate`` plays; trials of a population, which copy each other's,
+    keep all. Null: all, as in RLlib.
+    """
 
     checkpoint_score_attr: Annotated[str, AfterValidator(_known_score)] = "training_iteration"
     """The metric that says which checkpoint is best: the one with the highest value, or with ``min-`` in front the one

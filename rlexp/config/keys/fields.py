@@ -143,6 +143,10 @@ def _read_count_or_auto(value: Any) -> int | str:
     return AUTO if value == AUTO else _count(value, at_least=0)
 
 
+def _read_kept_checkpoints(value: Any) -> int | str | None:
+    return value if value is None or value == AUTO else _count(value)
+
+
 def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
     return tuple(_read_conv_filter(*layer) for layer in value) if value else None
 
@@ -175,6 +179,10 @@ FragmentLength = Annotated[
 CountOrAuto = Annotated[
     int | Literal["auto"],
     *_judged("a whole number >= 0 or auto", _read_count_or_auto),
+]
+KeptCheckpoints = Annotated[
+    int | Literal["auto"] | None,
+    *_judged("a whole number >= 1, auto or null", _read_kept_checkpoints),
 ]
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,

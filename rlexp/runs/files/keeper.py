@@ -18,7 +18,7 @@ from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
 from rlexp.checkpoint.trial import iteration_of, remove_leftovers
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.regular_file import open_regular
-from rlexp.runs.checkpoints import keep_best
+from rlexp.runs.checkpoints import KeptNumber, keep_best
 from rlexp.runs.files.trial_files import ERROR_FILE, STOP_FILE, Requests, requests_of
 from rlexp.runs.phase_file import end_phases, write_phase
 from rlexp.runs.run_lock import OpenFolder
@@ -179,7 +179,7 @@ class Keeper:
             _hidden(writer, name)
             remove_leftovers(writer.directory)
 
-    def keep_best(self, trial: str, token: str, count: int, score_attribute: str) -> None:
+    def keep_best(self, trial: str, token: str, count: KeptNumber, score_attribute: str) -> None:
         """Delete all but the best checkpoints of a trial."""
         with self._writing(trial, token) as writer:
             if list_checkpoints(writer.directory):

@@ -12,6 +12,7 @@ from rlexp.checkpoint import verify_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.errors import RlexpError
 from rlexp.regular_file import open_regular
+from rlexp.runs.checkpoints import KeptNumber
 from rlexp.runs.files.keeper import PIECE_BYTES, Keeper, sha256_of
 from rlexp.runs.files.keeper_link import Answer, KeeperLink, KeeperLostError
 from rlexp.runs.files.trial_files import STOP_POLL_S, Poll, Requests
@@ -120,7 +121,7 @@ class SentFiles:
             shutil.rmtree(path, ignore_errors=True)
             shutil.rmtree(self._folder / "fetched", ignore_errors=True)
 
-    def keep_best(self, count: int, score_attribute: str) -> None:
+    def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
         self._link.call(Keeper.keep_best, self._trial, self._token, count, score_attribute).get()
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:

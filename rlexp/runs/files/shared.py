@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlexp.checkpoint import newest_with_damaged_aside
 from rlexp.errors import TrialError
-from rlexp.runs.checkpoints import keep_best
+from rlexp.runs.checkpoints import KeptNumber, keep_best
 from rlexp.runs.files.trial_files import ERROR_FILE, STOP_POLL_S, Poll, Requests, requests_of
 from rlexp.runs.phase_file import end_phases, write_phase
 from rlexp.runs.run_lock import OpenFolder
@@ -62,7 +62,7 @@ class SharedFiles:
     def put_checkpoint(self, path: Path) -> str:
         return str(path)
 
-    def keep_best(self, count: int, score_attribute: str) -> None:
+    def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
         keep_best(self._directory, count, score_attribute)
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from rlexp.runs.checkpoints import KeptNumber
+
 STOP_FILE: Final = ".stop"
 """In the run's directory: asks every trial to save a checkpoint and end."""
 MOVE_FILE: Final = ".move"
@@ -64,7 +66,7 @@ class TrialFiles(Protocol):
         Raises TrialError where it cannot be kept.
         """
 
-    def keep_best(self, count: int, score_attribute: str) -> None:
+    def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
         """Delete all but the best checkpoints, as ``runs.checkpoints.keep_best`` does."""
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:

@@ -1,0 +1,117 @@
+"""What ``rlexp prune`` removes of a run, and which runs it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rlexp.checkpoint import list_checkpoints, verify_checkpoint, write_checkpoint
+from rlexp.cli import app
+from rlexp.errors import ResumeError
+from rlexp.runs.checkpoints import find_checkpoint
+from rlexp.runs.run_lock import RunLock
+from rlexp.runs.run_record import RunRecord, TrialRecord
+
+TRIAL = "00000-DQN"
+REWARDS = (1.0, 9.0, 2.0, 3.0, 4.0, 5.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of one trial with a checkpoint for each of REWARDS; the best is the second."""
+    run = tmp_path / "run"
+    (run / TRIAL).mkdir(parents=True)
+    trial = TrialRecord(TRIAL, TRIAL, 0, {})
+    for number, reward in enumerate(REWARDS, start=1):
+        path, row = run / TRIAL / f"checkpoint_{number:06d}", {"episode_reward_mean": reward}
+        write_checkpoint(path, {"weights": {"w": np.ones(100)}}, {}, {"metrics": row})
+        trial.add_checkpoint(path, row)
+    RunRecord("run", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00", trials=[trial]).write(run)
+    return run
+
+
+def prune(*arguments: object) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["prune", *map(str, arguments), "--json"])
+    if isinstance(result.exception, ResumeError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    printed: dict[str, Any] = json.loads(result.stdout)
+    return printed
+
+
+def kept(run: Path) -> list[int]:
+    return sorted(int(path.name[-6:]) for path in list_checkpoints(run / TRIAL))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"), [([], [2, 4, 5, 6]), (["--keep", 1], [2, 6]), (["--keep", 9], [1, 2, 3, 4, 5, 6])]
+)
+def test_the_newest_and_the_best_stay(run: Path, options: list[object], left: list[int]) -> None:
+    promised = prune(run, *options, "--dry-run")
+    assert kept(run) == [1, 2, 3, 4, 5, 6]
+    done = prune(run, *options)
+    assert kept(run) == left
+    assert (promised["removed"], done["removed"]) == (False, True)
+    assert promised["runs"] == done["runs"]
+    assert len(done["runs"][0]["checkpoints"]) == 6 - len(left)
+    assert (done["runs"][0]["bytes"] > 0) == (len(left) < 6)
+    assert find_checkpoint(run).name == "checkpoint_000002"
+    assert [verify_checkpoint(path).sequence for path in list_checkpoints(run / TRIAL)] == left[::-1]
+
+
+def test_the_best_that_run_json_names_stays_too(run: Path) -> None:
+    content = json.loads((run / "run.json").read_text())
+    content["trials"][0]["best_checkpoint"] = f"{TRIAL}/checkpoint_000001"
+    (run / "run.json").write_text(json.dumps(content))
+    prune(run, "--keep", 1)
+    assert kept(run) == [1, 2, 6]
+
+
+def linked_trial(run: Path) -> None:
+    (run / TRIAL).rename(run.parent / "elsewhere")
+    (run / TRIAL).symlink_to(run.parent / "elsewhere")
+
+
+def linked_checkpoint(run: Path) -> None:
+    (run / TRIAL / "checkpoint_000001").rename(run.parent / "elsewhere")
+    (run / TRIAL / "checkpoint_000001").symlink_to(run.parent / "elsewhere")
+
+
+def trial_elsewhere(run: Path) -> None:
+    text = (run / "run.json").read_text()
+    (run / TRIAL).rename(run.parent / "elsewhere")
+    (run / "run.json").write_text(text.replace(f'"directory": "{TRIAL}"', '"directory": "../elsewhere"'))
+
+
+def other_program(run: Path) -> None:
+    (run / "run.json").write_text('{"format": "hdf5"}')
+
+
+def linked_lock(run: Path) -> None:
+    (run / "rlexp.lock").symlink_to(run / "run.json")
+
+
+@pytest.mark.parametrize("make", [linked_trial, linked_checkpoint, trial_elsewhere, other_program, linked_lock])
+def test_nothing_of_a_strange_run_is_removed(run: Path, make: Callable[[Path], None]) -> None:
+    make(run)
+    before = set(run.parent.rglob("*"))
+    if make is trial_elsewhere:
+        assert prune(run)["runs"][0]["checkpoints"] == []
+    else:
+        with pytest.raises(ResumeError):
+            prune(run)
+    assert before <= set(run.parent.rglob("*"))
+
+
+def test_one_run_in_use_keeps_all_of_them(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    RunRecord("other", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00").write(tmp_path / "other")
+    with RunLock(tmp_path / "other"), pytest.raises(ResumeError, match="in use"):
+        prune(run, tmp_path / "other")
+    assert kept(run) == [1, 2, 3, 4, 5, 6]
