@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import Iterator
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 MOST_BYTES: Final = 256 << 20
 """Of a file that is read as a whole: more than any of ours has."""
@@ -35,7 +36,7 @@ class RefusedFileError(OSError):
         return str(self.strerror)
 
 
-def open_regular(path: Path, most_bytes: int | None = MOST_BYTES) -> BinaryIO:
+def open_regular(path: Path, most_bytes: int | None = MOST_BYTES) -> BufferedReader:
     """Open a file for reading; raises OSError where it cannot be read, is no regular file or has too many bytes."""
     _refuse_irregular(path, os.stat(path))  # opening a device can have effects
     # O_NONBLOCK: a pipe without a writer, put there since, would otherwise block right here.
