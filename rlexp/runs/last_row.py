@@ -72,7 +72,7 @@ def is_row(row: Mapping[str, Any]) -> bool:
     counts = [row.get(name) for name in _COUNTS]
     seconds, reward = row.get("time_total_s"), row.get("episode_reward_mean")
     return (
-        all(isinstance(count, int) and count >= 0 for count in counts)
+        all(type(count) is int and count >= 0 for count in counts)
         and isinstance(seconds, int | float)
         and isinstance(reward, int | float | None)
         and isinstance(row.get("trial_name"), str)

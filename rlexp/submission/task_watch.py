@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable
@@ -149,6 +150,7 @@ def _row_of(text: str) -> dict[str, Any] | None:
     """Return the row that a trainer has put there as text; None where it is not one."""
     try:
         row = parse_json(text)
+        json.dumps(row, ensure_ascii=False).encode()  # half of a pair of surrogates, which no file takes, raises
     except ValueError:
         return None
     return row if isinstance(row, dict) and is_row(row) else None

@@ -76,6 +76,13 @@ def test_what_is_no_row_is_left_out_and_told(place: Place) -> None:
     assert news.notes == ("left out 5 results that are none",)
 
 
+@pytest.mark.parametrize("changed", [{"training_iteration": True}, {"trial_name": "\ud800"}, {"\ud800": 1}])
+def test_rows_that_no_file_of_results_takes_are_left_out(place: Place, changed: dict[str, object]) -> None:
+    row = result_row(1)
+    ToldTrainer(place.board, place.task).put_rows({**row, **changed})
+    assert place.watch.look().rows == ()
+
+
 def test_rows_that_the_board_does_not_keep_are_told(place: Place) -> None:
     trainer = ToldTrainer(place.board, place.task)
     trainer.put_rows(result_row(1))
