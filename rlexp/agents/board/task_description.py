@@ -38,6 +38,11 @@ from rlexp.transport.credentials import ActorKeys
 PROTOCOL: Final = 1
 """Of descriptions, and of what actors and trainers expect of each other."""
 
+_MOST_SHOWN: Final = 40
+"""Letters of what is no protocol."""
+_LONGEST_NAME: Final = 300
+"""Of an env or a module: both are shown."""
+
 
 @dataclass(frozen=True)
 class BoardTrial:
@@ -84,8 +89,8 @@ def read_description(task: Task) -> TaskDescription:
     """Return what ``task`` says; raises TrialError where another version of rlexp wrote it, or it makes no sense."""
     given = task.description
     found = given.get("protocol")
-    if found != PROTOCOL:
-        message = f"task {task.id} has protocol {found}; this rlexp has protocol {PROTOCOL}"
+    if type(found) is not int or found != PROTOCOL:
+        message = f"task {task.id} has protocol {str(found)[:_MOST_SHOWN]}; this rlexp has protocol {PROTOCOL}"
         raise TrialError(message, "install the same version of rlexp at both ends")
     try:
         config = _config_class(AGENTS[given["agent"]]).model_validate(given["config"])
@@ -96,6 +101,7 @@ def read_description(task: Task) -> TaskDescription:
             type(seed) is not int
             or not isinstance(config, DQNConfig)
             or not all(isinstance(text, str) for text in texts)
+            or any(len(name) > _LONGEST_NAME for name in (env, *given["imports"]))
         ):
             raise TypeError
     except (KeyError, TypeError, ValidationError) as error:

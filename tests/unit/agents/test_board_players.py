@@ -138,6 +138,31 @@ def test_task_of_another_protocol_is_refused_with_both() -> None:
         read_description(replace(task, description={"protocol": 1, "agent": "SAC"}))
 
 
+def test_description_with_anything_in_any_place_is_read_or_refused_in_a_short_message() -> None:
+    task = task_of("CartPole-v1", config_of())
+    anything = [
+        *(None, True, -1, 2**63, 1e308, "", "\x1b[31m", "x" * 10_000, [], {}, [[]], [None], {"": None}),
+        *({"type": "x"}, ["x" * 10_000]),
+    ]
+    for value in anything:
+        for key in task.description:
+            tried(replace(task, description={**task.description, key: value}))
+        for key in DQNConfig.model_fields:
+            config = {**task.description["config"], key: value}
+            tried(replace(task, description={**task.description, "config": config}))
+
+
+def tried(task: Task) -> None:
+    try:
+        description = read_description(task)
+    except TrialError as error:
+        message = error.message
+    else:
+        message = description.env
+        assert type(task.description["protocol"]) is int
+    assert len(message) <= 300
+
+
 def test_actors_cannot_join_ppo() -> None:
     link = BoardLink(MemoryBoard(MemoryServer()), TASK, "ppo", "trainer", KEYS)
     config = PPOConfig.model_validate({"num_workers": 0})
