@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,42 @@ class Failing(gymnasium.Wrapper):
             raise ValueError("the track is broken")
         return self.env.step(action)
 """
+
+
+LEARNER = """
+import socket, sys, time
+from pathlib import Path
+import psutil, torch
+from rlexp.agents.ppo.learner_process import LearnerProcess, add_up
+from tests.unit.agents.ppo.learner_groups import learner_spec
+rank, place = int(sys.argv[1]), Path(sys.argv[2])
+assert socket.gethostbyname(socket.gethostname()) == "127.0.1.1"
+learner = LearnerProcess(rank, learner_spec())
+if rank == 0:
+    address, port = learner.open_store(are_together=False)
+    place.with_name("written").write_text(f"{address} {port}")
+    place.with_name("written").rename(place)
+else:
+    end = time.monotonic() + 100
+    while not place.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    address, port = place.read_text().split()
+learner.join(address, int(port), are_together=False)
+print(*sorted({each.laddr.ip for each in psutil.Process().net_connections("tcp") if each.status == "LISTEN"}))
+number = torch.ones(1)
+add_up(number)
+assert number == 2
+"""
+"""A learner on its node, without Ray."""
+
+
+def test_learners_on_hosts_whose_name_is_loopback_find_each_other(tmp_path: Path) -> None:
+    with nodes(2, tmp_path, with_ray=False, own_disks=True) as cluster:
+        words = [sys.executable, "-c", LEARNER]
+        commands = [cluster.open(rank + 1, [*words, str(rank), str(tmp_path / "store")], tmp_path) for rank in (0, 1)]
+        for node, command in enumerate(commands, 1):
+            done = command.wait()
+            assert (done.returncode, done.stdout.split()) == (0, [cluster.ip(node)]), done.stderr
 
 
 def test_stopped_run_on_own_disks_is_resumed_and_evaluated(tmp_path: Path) -> None:

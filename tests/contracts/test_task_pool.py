@@ -364,7 +364,7 @@ def titled_process() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize("change", [{"node_id": "another"}, {"started": "1"}], ids=["node", "start"])
 def test_process_of_the_same_number_is_not_killed(
-    change: dict[str, str], titled_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], titled_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_handles, "own_node", lambda: OwnNode("here", None))
     pid = titled_process.pid
