@@ -39,24 +39,6 @@ _APEX = """
     model: {{fcnet_hiddens: [16]}}
     optimizer: {{num_replay_buffer_shards: 2}}
 """
-_PPO = """
-{name}:
-  run: PPO
-  env: CartPole-v1
-  stop: {{{stop}}}
-  max_failures: 0
-  config:
-    num_workers: 2
-    placement: SPREAD
-    num_learners: 2
-    num_cpus_per_learner: 1
-    train_batch_size: 200
-    rollout_fragment_length: 50
-    sgd_minibatch_size: 64
-    num_sgd_iter: 2
-    seed: 3
-    model: {{fcnet_hiddens: [16]}}
-"""
 _FREE = """
 import ray, time
 ray.init(address="{address}", log_to_driver=False, logging_level="ERROR")
@@ -81,13 +63,6 @@ def apex(
     """Write an Ape-X experiment that needs ``1 + workers`` CPUs; an iteration lasts ``iteration_s`` at least."""
     path = folder / f"{name}.yaml"
     path.write_text(_APEX.format(**{key: value for key, value in locals().items() if key not in ("folder", "path")}))
-    return path
-
-
-def ppo(folder: Path, stop: str, name: str = "small") -> Path:
-    """Write a PPO experiment with two learners and two workers, which needs five CPUs."""
-    path = folder / f"{name}.yaml"
-    path.write_text(_PPO.format(name=name, stop=stop))
     return path
 
 

@@ -12,11 +12,9 @@ from tests.cluster.nodes import nodes
 from tests.cluster.scene import (
     apex,
     checkpoints,
-    count_processes,
     cpus_free,
     node_with,
     open_rlexp,
-    ppo,
     rows,
     verify,
     wait_for_checkpoint,
@@ -110,17 +108,6 @@ def test_error_of_a_trial_on_own_disks_is_at_the_driver(tmp_path: Path) -> None:
         (error,) = cluster.path(1, out / "small").glob("0*/error*.txt")
         assert "the track is broken" in error.read_text()
         assert cpus_free(cluster, tmp_path) == (4, 4)
-
-
-def test_learners_on_two_nodes_find_each_other(tmp_path: Path) -> None:
-    with nodes(3, tmp_path, cpus=3, head_cpus=0, own_disks=True) as cluster:
-        file = ppo(tmp_path, "timesteps_total: 100000000")
-        command = open_rlexp(cluster, 1, "run", file, "--address", cluster.address, "--out", tmp_path, folder=tmp_path)
-        wait_for_rows(command, tmp_path / "small", 2)
-        assert [count_processes(cluster, node, "ray::LearnerProcess") for node in (2, 3)] == [1, 1]
-        command.signal(signal.SIGINT)
-        done = command.wait()
-        assert done.returncode == 130, done.stderr
 
 
 @pytest.mark.parametrize("disk", ["own", "shared"])
