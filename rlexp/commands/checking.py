@@ -67,7 +67,8 @@ def check_files(
     make_envs: bool = False,
 ) -> None:
     """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
-    plan, error, envs, is_joined = None, None, None, joining.address is not None
+    plan, envs, is_joined = None, None, joining.address is not None
+    error: RlexpError | None = None
     try:
         plan = load_plan(files, overrides, seed, options)
         check_requirements(plan)

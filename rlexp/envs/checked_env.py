@@ -66,8 +66,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if getattr(obs, "shape", None) != self._shape or type(info) is not dict:
             self._check("step", obs, info)
         if type(reward) is not float and not _is_number(reward):
-            error = self._unexpected("step", f"a reward of {_kind(reward)}, not a number")
-            raise EnvError(error.message, _HOW_TO_REWARD) if hasattr(reward, "item") else error
+            unexpected = self._unexpected("step", f"a reward of {_kind(reward)}, not a number")
+            raise EnvError(unexpected.message, _HOW_TO_REWARD) if hasattr(reward, "item") else unexpected
         if type(terminated) is not bool or type(truncated) is not bool:
             self._check_flags(terminated=terminated, truncated=truncated)
         return obs, reward, terminated, truncated, info
