@@ -19,6 +19,7 @@ from typing import Final
 
 from rlexp.sessions import fork_server_process
 from rlexp.sessions.choose import Joining
+from rlexp.sessions.forked_start import PID_FILE
 from rlexp.sessions.processes import SESSION
 from rlexp.sessions.ray_environment import set_ray_environment
 from rlexp.sessions.reachability import check_loopback
@@ -64,6 +65,7 @@ class ForkServer:
         """The socket at which processes are asked for."""
         try:
             self._process = self._started(modules)
+            Path(f"{self.path}{PID_FILE}").write_text(str(self.pid), encoding="ascii")
         except BaseException:
             self.folder.remove()
             raise

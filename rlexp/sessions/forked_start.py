@@ -4,6 +4,7 @@ Run as a script without site-packages: ``forked_start.py SOCKET SETUP [-s] [-S] 
 script for processes with a runtime environment, which are not forked.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -13,6 +14,10 @@ import sys
 
 TIMEOUT_S = 20.0
 """How long the fork server may take to import what it needs, and to fork."""
+PID_FILE = ".pid"
+"""Appended to the server's path: the file with its pid."""
+LOOK_S = 1.0
+"""How often it is looked whether the server is stopped."""
 RUNTIME_ENVIRONMENT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 """Of SETUP; the script itself does not know it."""
@@ -34,9 +39,28 @@ def forked(path: str, words: list[str]) -> bool:
             connection.connect(path)
             folder = os.open(".", os.O_PATH)  # its name may be gone
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2, folder])
-            return bool(connection.recv(32))
+            return is_answered(connection, path)
         except OSError:  # it has ended, or takes too long, or the variables are too many for a packet
             return False
+
+
+def is_answered(connection: socket.socket, path: str) -> bool:
+    """Return whether the server has forked the process; raises OSError or ValueError where its pid is not known."""
+    with open(path + PID_FILE, encoding="ascii") as file:
+        pid = int(file.read())
+    connection.settimeout(LOOK_S)
+    for _ in range(round(TIMEOUT_S / LOOK_S)):
+        with contextlib.suppress(TimeoutError):
+            return bool(connection.recv(32))
+        if is_stopped(pid):
+            return False
+    return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by SIGSTOP or a debugger, and answers nothing until it is continued."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def out_of_memory_score() -> str:

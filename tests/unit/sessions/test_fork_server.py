@@ -128,6 +128,19 @@ def test_process_starts_itself_where_nothing_forks_it(tmp_path: Path, script: Pa
     assert (found["pid"], found["words"], found["loaded"]) == (found["launcher"], ["--a=1"], False)
 
 
+def test_process_is_not_waited_for_where_the_server_is_stopped(script: Path) -> None:
+    with closing(ForkServer(("wave",))) as server:
+        assert started(server.path, "setup.py", script)["parent"] == server.pid
+        process = psutil.Process(server.pid)
+        process.suspend()
+        before_s = time.monotonic()
+        assert not forked_start.forked(str(server.path), [str(script)])
+        assert time.monotonic() - before_s < forked_start.TIMEOUT_S / 2
+        process.resume()  # it forks no process for what nobody waits for any more
+        assert started(server.path, "setup.py", script)["parent"] == server.pid
+        assert not [child for child in process.children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
 def test_process_with_a_runtime_environment_is_not_forked(server: ForkServer, script: Path) -> None:
     words = ["--language=PYTHON", "--serialized-runtime-env-context={}"]
     found = started(server.path, script, "worker.py", *words)
