@@ -40,7 +40,7 @@ def forked(path: str, words: list[str]) -> bool:
             folder = os.open(".", os.O_PATH)  # its name may be gone
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2, folder])
             return is_answered(connection, path)
-        except OSError:  # it has ended, or takes too long, or the variables are too many for a packet
+        except (OSError, ValueError):  # it has ended, or takes too long, or the variables are too many for a packet
             return False
 
 
