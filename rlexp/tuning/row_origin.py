@@ -27,7 +27,7 @@ class RowOrigin:
             "trial_name": trial_name,
             "experiment_id": known if _EXPERIMENT_ID.fullmatch(known) else uuid4().hex,
             "hostname": socket.gethostname(),
-            "node_ip": get_node_ip_address(),
+            "node_ip": get_node_ip_address(),  # type: ignore[no-untyped-call]
             "pid": os.getpid(),
         }
 

@@ -140,7 +140,7 @@ def test_task_of_another_protocol_is_refused_with_both() -> None:
 
 def test_description_with_anything_in_any_place_is_read_or_refused_in_a_short_message() -> None:
     task = task_of("CartPole-v1", config_of())
-    anything = [
+    anything: list[Any] = [
         *(None, True, -1, 2**63, 1e308, "", "\x1b[31m", "x" * 10_000, [], {}, [[]], [None], {"": None}),
         *({"type": "x"}, ["x" * 10_000]),
     ]
