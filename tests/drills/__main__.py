@@ -17,6 +17,7 @@ from tests.drills import (  # noqa: F401 - each registers its drills
     board_crowds,
     board_malice,
     board_networks,
+    board_tenants,
     board_trainers,
     boards,
     burdens,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from tests.envs import Array, EndlessEnv
@@ -126,3 +127,26 @@ class HangingInClose(EndlessEnv):
     def close(self) -> None:
         if self._steps_left <= 0:
             threading.Event().wait()
+
+
+class Matching(gym.Env[Any, Any]):
+    """Pays 1 for the action that the observation names, in episodes of 20 steps: 20 is the best return."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    STEPS, STEP_S = 20, 0.002
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = self.STEPS
+        return self._shown(), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.STEP_S)
+        reward = float(action == self._wanted)
+        self._left -= 1
+        return self._shown(), reward, self._left == 0, False, {}
+
+    def _shown(self) -> Array:
+        self._wanted = int(self.np_random.integers(2))
+        return np.array([self._wanted == 0, self._wanted == 1], np.float32)
