@@ -13,7 +13,7 @@ from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
 from rlexp.config.rllib_compat.ages import Age, leave_out_ignored, use_defaults
-from rlexp.config.rllib_compat.dating import Dating, dated, report_stale_keys
+from rlexp.config.rllib_compat.dating import Dating, dated, report_stale_keys, report_undecided
 from rlexp.config.rllib_compat.layout import arranged, proper_path
 from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
 from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
@@ -105,7 +105,9 @@ def _key_of_agent(entry: Node) -> str:
     return "algo" if entry.child(_RUN) is None and entry.child("algo") is not None else _RUN
 
 
-def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bool = False) -> Assembled:
+def assembled(
+    entry: Node, overrides: Sequence[Override], run: str, is_sweep: bool = False, name: str = ""
+) -> Assembled:
     """Return an entry in today's spelling, with the overrides and, where its file proves an age, the defaults of that.
 
     What the command line says belongs to no age.
@@ -127,6 +129,7 @@ def assembled(entry: Node, overrides: Sequence[Override], run: str, is_sweep: bo
     translation.experiment, contradictory = arranged(translation.experiment, run)
     translation.problems += [*misplaced, *unplaced, *contradictory]
     defaults = use_defaults(translation, age) if age is not None else frozenset()
+    report_undecided(translation, dating, name)
     _use_search_section(translation, is_sweep)
     _use_track_section(translation)
     return Assembled(translation, age, defaults)

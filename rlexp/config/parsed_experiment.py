@@ -63,7 +63,7 @@ def parsed_experiment_of(
     run = agent_of(entry, overrides, options.packaged_agents)
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry, options.most_trials))
-    assembly = assembled(entry, overrides, run, options.is_sweep)
+    assembly = assembled(entry, overrides, run, options.is_sweep, name)
     axes, malformed = find_axes(assembly.translation.experiment, options.most_trials)
     findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
     if malformed:

@@ -249,6 +249,12 @@ def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
     return env in CONTINUOUS_IDS or env.rpartition("-")[0] in MUJOCO_TASKS
 
 
+def has_discrete_actions(env: str, env_config: Mapping[str, Any]) -> bool:
+    """Return whether a current id, made with ``env_config``, is known to have discrete actions."""
+    is_game = is_minatar(env) or (is_of_ale(env) and not env_config.get("continuous"))
+    return is_game or (env in GYMNASIUM_IDS and not has_continuous_actions(env, env_config))
+
+
 def why_unknown(env: str) -> tuple[str, str]:
     """Return what is wrong with an id that is not known, and what to do."""
     if _INSIDE_RLLIB.match(env):

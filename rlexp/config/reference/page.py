@@ -32,7 +32,9 @@ have the default of these releases where the file does not give them; a notice n
 them out. Keys that contradict most others do not count: a notice names each, with its line; `gpu` and the like are left
 out, others mean what they meant. The id of an env narrows what keys prove: `Pendulum-v1` is of RLlib 1.6 or later.
 Files in rlexp's spelling, files in which more than a third of such keys contradict the others, and files with a key
-that only rlexp has use the defaults above. To choose a value yourself, write the key.
+that only rlexp has use the defaults above. If the releases that a file of RLlib for PPO may be of differ in `gamma`,
+`horizon`, `batch_mode`, `observation_filter` or `normalize_actions`, one notice names them. To choose a value yourself,
+write the key.
 
 """
 

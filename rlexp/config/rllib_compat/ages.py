@@ -42,7 +42,7 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
     """Give keys that are not given the default of an age where it is not rlexp's; return them."""
     table, used = key_table(translation.run), set()
     for default in changed_defaults():
-        if translation.run not in default.agents or not _is_open(translation, default):
+        if translation.run not in default.agents or not is_open(translation, default):
             continue
         index = default.index_at(age)
         if index is None:
@@ -51,7 +51,7 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
         value = _value_of(translation, default.same_as) if is_newest and default.same_as else default.values[index][1]
         if value == table[default.path].default or isinstance(value, dict):  # no second axis for a searched key
             continue
-        if default.except_images and _has_images(translation):
+        if default.except_images and shows_images(translation):
             key, ours = dotted(default.path), written(table[default.path].default)
             message = f"the default of RLlib {age}, {written(value)}, does not suit images. It is {ours} here"
             translation.notice(translation.experiment, f"{key}: {message}")
@@ -61,7 +61,7 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
     return frozenset(used)
 
 
-def _has_images(translation: Translation) -> bool:
+def shows_images(translation: Translation) -> bool:
     """Return whether an env, or one of those in its grid, is known to have images as observations."""
     env = translation.find("env")
     names = [str(choice.value) for choice in choices_of(env)] if env is not None else []
@@ -71,7 +71,7 @@ def _has_images(translation: Translation) -> bool:
     return any(has_images(name, {**implied, **settings}) for name, implied in current)
 
 
-def _is_open(translation: Translation, default: ChangedDefault) -> bool:
+def is_open(translation: Translation, default: ChangedDefault) -> bool:
     """Return whether a key is not given, and matters."""
     if translation.experiment.find(default.path) is not None:
         return False
@@ -128,6 +128,16 @@ class ChangedDefault:
     """The key without which this one does not matter."""
     except_images: bool
     """Whether rlexp's default is used in envs with images."""
+    continuous_only: bool
+    """Whether it matters only where actions are continuous."""
+    is_reported: bool
+    """Whether a notice is due if the releases that a file may be of differ in it: it changes what is learned."""
+
+    def values_in(self, age: Age) -> list[tuple[Release, Any]]:
+        """Return the values that were the default in releases of an age, each with its first release."""
+        ends = [release for release, _ in self.values[1:]]
+        pairs = zip(self.values, [*ends, (*LAST, 0)], strict=True)
+        return [(since, value) for (since, value), end in pairs if since <= age.last and age.first < end]
 
     def index_at(self, age: Age) -> int | None:
         """Return which of ``values`` is the default in every release of an age; None where they differ."""
@@ -216,6 +226,8 @@ def _changed_default(entry: Mapping[str, Any]) -> ChangedDefault:
         same_as=key_path(same_as) if same_as else None,
         beside=key_path(entry["beside"]) if "beside" in entry else None,
         except_images=entry.get("except_images", False),
+        continuous_only=entry.get("continuous_only", False),
+        is_reported=entry.get("is_reported", False),
     )
 
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
-from rlexp.config.keys.env_ids import current_env
+from rlexp.config.keys.env_ids import current_env, has_discrete_actions
 from rlexp.config.keys.key_table import KeyName, key_table, rlexp_only_keys
-from rlexp.config.rllib_compat.ages import Age, dated_envs, dated_values, spellings, unused_if_stale
+from rlexp.config.rllib_compat.ages import (
+    Age,
+    ChangedDefault,
+    changed_defaults,
+    dated_envs,
+    dated_values,
+    is_open,
+    shows_images,
+    spellings,
+    unused_if_stale,
+)
 from rlexp.config.rllib_compat.names import choices_of
 from rlexp.config.rllib_compat.table import absent_keys
 from rlexp.config.space.samplers import GRID
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Node, dotted
+from rlexp.config.yaml.nodes import Node, dotted, shown_key, written
 
 _OLD_IN_GYMNASIUM: Final = "CartPole-v0"
 """An id that Gymnasium still has, though its files are years old."""
@@ -63,7 +74,8 @@ def dated(experiment: Node, run: str) -> Dating:
     is_proved = any(evidence.is_proof for evidence in kept)
     if is_proved and 2 * len(stale) <= len(kept):
         return Dating(age, age, stale)
-    return Dating(None, age if is_proved or _has_old_env(experiment) else None, stale if is_proved else ())
+    is_of_rllib = is_proved or (kept and _has_old_env(experiment))
+    return Dating(None, age if is_of_rllib else None, stale if is_proved else ())
 
 
 def report_stale_keys(translation: Translation, dating: Dating) -> None:
@@ -85,6 +97,46 @@ def report_stale_keys(translation: Translation, dating: Dating) -> None:
             translation.notice(evidence.node, f"{message}. It is left out; num_gpus: 1 asks for a GPU")
         else:
             translation.notice(evidence.node, f"{message}. It is used for what it meant there")
+
+
+def report_undecided(translation: Translation, dating: Dating, name: str) -> None:
+    """Add one notice with the defaults that differ between the possible releases; rlexp's are used."""
+    possible = dating.possible
+    if possible is None:
+        return
+    sentences = (_undecided(translation, default, possible) for default in changed_defaults() if default.is_reported)
+    found = [sentence for sentence in sentences if sentence is not None]
+    if found:
+        which = f"the keys of {shown_key(name)} fit RLlib {possible}, whose releases have different defaults"
+        translation.notice(translation.experiment, f"{which}: {'; '.join(found)}. To choose, write the keys")
+
+
+def _undecided(translation: Translation, default: ChangedDefault, possible: Age) -> str | None:
+    """Return ``KEY: A before R, B since (here B)``; None if the default is known, or has no effect."""
+    if translation.run not in default.agents or not is_open(translation, default):
+        return None
+    if (default.except_images and shows_images(translation)) or (default.continuous_only and _is_discrete(translation)):
+        return None
+    values = [(since, _name_of(default, value)) for since, value in default.values_in(possible)]
+    if len({name for _, name in values}) < 2:
+        return None
+    before = ", ".join(
+        f"{name} before {'.'.join(map(str, since))}" for (_, name), (since, _) in itertools.pairwise(values)
+    )
+    ours = written(key_table(translation.run)[default.path].default)
+    return f"{dotted(default.path)}: {before}, {values[-1][1]} since (here {ours})"
+
+
+def _name_of(default: ChangedDefault, value: Any) -> str:
+    return f"that of {default.same_as[-1]}" if default.same_as and value == default.values[-1][1] else written(value)
+
+
+def _is_discrete(translation: Translation) -> bool:
+    """Return whether all envs are known to have discrete actions."""
+    envs, given = _envs(translation.experiment), translation.value("config.env_config")
+    current = [current_env(name) or (name, {}) for name in envs]
+    settings = given if isinstance(given, dict) else {}
+    return bool(envs) and all(has_discrete_actions(name, {**implied, **settings}) for name, implied in current)
 
 
 def _evidence(path: KeyName, node: Node, run: str) -> Evidence | None:

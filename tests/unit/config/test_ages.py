@@ -304,6 +304,49 @@ class TestDefaults:
         assert converted_file(Path("f.yaml")) == text
 
 
+class TestUndecided:
+    def notices(self, plan: Plan) -> list[str]:
+        return [notice.message for notice in plan.notices if "different defaults" in notice.message]
+
+    def test_one_notice_names_what_differs_and_what_is_used(self, load: Load) -> None:
+        plan = load("simple_optimizer: false", run="PPO")  # of 0.5.3 to 1.3
+        assert self.notices(plan) == [
+            "the keys of a fit RLlib 0.5.3 to 1.3, whose releases have different defaults: "
+            "config.batch_mode: complete_episodes before 0.6.0, truncate_episodes since (here truncate_episodes); "
+            "config.observation_filter: MeanStdFilter before 0.6.5, NoFilter since (here NoFilter). "
+            "To choose, write the keys"
+        ]
+        assert (config_of(plan).batch_mode, config_of(plan).observation_filter) == ("truncate_episodes", "NoFilter")
+
+    @pytest.mark.parametrize(
+        ("env", "config", "keys"),
+        [
+            ("CartPole-v0", "sgd_minibatch_size: 128, gamma: 0.9", ["batch_mode", "observation_filter"]),
+            (
+                "Pendulum-v0",
+                "sgd_minibatch_size: 128, batch_mode: complete_episodes",
+                ["observation_filter", "normalize_actions"],
+            ),
+            ("PongDeterministic-v4", "sgd_minibatch_size: 128", ["batch_mode"]),
+            ("Hopper-v2", "framework: torch", ["normalize_actions"]),
+            ("Pendulum-v1", "framework: torch", []),  # its id says that it is of 1.6 or later
+            ("CartPole-v1", "framework: torch", []),  # its actions are discrete
+            ("CartPole-v1", "sgd_minibatch_size: 128", []),  # as files for rlexp are written
+        ],
+    )
+    def test_only_what_matters_is_named(self, load: Load, env: str, config: str, keys: list[str]) -> None:
+        load(config, run="PPO")
+        Path("f.yaml").write_text(Path("f.yaml").read_text().replace("CartPole-v1", env))
+        found = self.notices(load_plan(["f.yaml"]))
+        assert len(found) == bool(keys)
+        assert all(f"config.{key}: " in found[0] for key in keys)
+        assert sum(text.count("(here ") for text in found) == len(keys)
+
+    def test_written_key_is_decided(self, load: Load) -> None:
+        text = "simple_optimizer: false, batch_mode: complete_episodes, observation_filter: MeanStdFilter"
+        assert self.notices(load(text, run="PPO")) == []
+
+
 class TestBeta:
     @pytest.mark.parametrize(
         "config",
