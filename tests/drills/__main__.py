@@ -29,6 +29,7 @@ from tests.drills import (  # noqa: F401 - each registers its drills
     pauses,
     resuming,
     signals,
+    strangers,
     sweeps,
     workers,
 )
