@@ -151,7 +151,7 @@ def variants(archive: Path, run: Path, port: int) -> Iterator[tuple[str, Path]]:
     yield "a storage", stored
 
 
-@drill(123, "stranger")
+@drill(125, "stranger")
 def stranger(scene: Scene) -> str:
     """Each command and function of the API reads runs of a folder full of traps, with an audit hook in each process."""
     run = stopped_run(scene, dqn())
