@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlexp.commands.completion import complete_run
+from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 
 
@@ -15,9 +16,7 @@ def prune(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Runs.", show_default=False, autocompletion=complete_run)
     ],
-    keep: Annotated[
-        int, typer.Option("--keep", min=1, metavar="N", help="Newest checkpoints of each trial that stay.")
-    ] = 3,
+    keep: Annotated[int, whole("--keep", "N", "Newest checkpoints of each trial that stay.", 1)] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,

@@ -38,7 +38,8 @@ def test_an_old_file_is_accepted_with_fit(path: Path) -> None:
     assert done.returncode == 0
     assert "ALE/Pong-v5" in done.stdout
     assert f"notice: {path}:5:12  config.num_env_runners is config.num_workers now" in done.stderr
-    assert f"notice: {path}:1:1  pong: num_gpus: 0 instead of 1 (--fit)" in done.stderr
+    assert f"notice: {path}:5:33  config.gpu" in done.stderr  # gpu is of another age than num_env_runners
+    assert "It is left out; num_gpus: 1 asks for a GPU" in done.stderr
 
 
 def test_a_converted_file_needs_no_notice(path: Path) -> None:
@@ -160,10 +161,10 @@ def test_train_refuses_options_of_an_experiment_beside_a_file(
 def test_errors_and_notices_of_train_name_the_options(tmp_path: Path) -> None:
     config = {"lrr": 1, "num_gpus": 0, "tf_session_args": {"x": 1}}
     flags = ["--run", "DQN", "--env", "Nope-v0", "--stop", '{"episode_reward": 1}', "--config", json.dumps(config)]
-    done = rlexp("train", *flags, "--num-samples", "0", "--out", str(tmp_path / "out"))
+    done = rlexp("train", *flags, "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     errors = [line.removeprefix("error: ").split()[0] for line in done.stderr.splitlines() if line.startswith("error")]
-    assert sorted(errors) == ["--config", "--env", "--num-samples", "--stop"]
+    assert sorted(errors) == ["--config", "--env", "--stop"]
     assert not (tmp_path / "out").exists()
 
 

@@ -180,7 +180,7 @@ def test_all_points_of_a_long_series(tmp_path: Path) -> None:
         (["text.yaml"], "is not an event file"),
         (["run", "--csv", "--json"], "--csv and --json cannot be combined"),
         (["run", "--at", "3", "--follow"], "--at and --follow cannot be combined"),
-        (["run", "--at", "soon"], "Invalid value for '--at'"),
+        (["run", "--at", "soon"], "--at must be a whole number"),
         ([], "Missing argument"),
     ],
 )

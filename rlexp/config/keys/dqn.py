@@ -41,8 +41,8 @@ class DQNConfig(DQNKeys):
         *("info/num_target_updates", "info/num_fragments_lost"),
         *("info/min_exploration", "info/max_exploration", "info/replay_fill", "info/replay_fill_per_shard"),
         *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
-        *("info/learner/loss", "info/learner/lr", "info/learner/mean_q", "info/learner/mean_td_error"),
-        "info/learner/grad_norm",
+        *("info/learner/loss", "info/learner/lr", "info/learner/cur_lr", "info/learner/mean_q"),
+        *("info/learner/mean_td_error", "info/learner/grad_norm"),
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
         *CommonConfig.DISPLAYED,

@@ -26,7 +26,7 @@ class PPOConfig(PPOKeys):
         *("info/weight_age", "info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
         *("info/learner/vf_explained_var", "info/learner/kl", "info/learner/cur_kl_coeff", "info/learner/entropy"),
         *("info/learner/cur_entropy_coeff", "info/learner/clip_fraction", "info/learner/grad_norm"),
-        *("info/learner/lr", "info/learner/mean_abs_value_target", "info/num_fragments_lost"),
+        *("info/learner/lr", "info/learner/cur_lr", "info/learner/mean_abs_value_target", "info/num_fragments_lost"),
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (

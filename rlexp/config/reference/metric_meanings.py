@@ -83,5 +83,9 @@ METRICS: Final[Mapping[str, str]] = MappingProxyType(
         "date": "When the row was reported, in ISO form.",
         "timestamp": "When the row was reported, in seconds since 1970.",
         "trial_name": "The name of the trial that reported the row.",
+        "experiment_id": "The same for all rows of a trial, also after it was resumed.",
+        "hostname": "The machine of the trial's process, by its host name.",
+        "node_ip": "The same by its IP address, as Ray has it.",
+        "pid": "The trial's process.",
     }
 )
