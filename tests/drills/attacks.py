@@ -199,7 +199,7 @@ def nonsense(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
         yield check_refused(scene.run("resume", copy), 3, "")
     training = {"run": ESCAPES, "config": {}}
     copy = copied(scene, run, lambda copy: manifest_changed(copy, experiment=training))
-    yield check_refused(scene.run("evaluate", copy), 3, "does not say how it was trained")
+    yield check_refused(scene.run("evaluate", copy), 3, "which is not installed here")
 
 
 def shown(scene: Scene, run: Path, outside: Path) -> Iterator[str]:
