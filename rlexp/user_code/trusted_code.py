@@ -6,6 +6,7 @@ allowed on this call, or are the files that this user has trained with. A table 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,6 +23,8 @@ from rlexp.user_code.memory import Memory, Remembered, remember
 
 _ENVS_OF_GYM: Final = ("GymV21Environment-v0", "GymV26Environment-v0")
 """They import the module that their ``env_id`` names."""
+_MOST_SHOWN: Final = 10
+"""Names in a message."""
 _WHERE: Final = "a module is looked for in installed packages, PYTHONPATH and the current folder"
 
 
@@ -51,7 +54,7 @@ class Part:
     @property
     def shown_option(self) -> str:
         """The words to type."""
-        return f"{self.option} {self.name}"
+        return _typed(self.option, self.name)
 
 
 @dataclass(frozen=True)
@@ -116,19 +119,21 @@ class TrustedCode:
         """
         strange = [module for module in imports if module not in self.modules.imports]
         if strange:
-            return Obstacle(f"imports the module {strange[0]}", f"--import {strange[0]} allows it")
+            return Obstacle(f"imports the module {strange[0]}", f"{_typed('--import', strange[0])} allows it")
         for part in parts:
             if part.name not in self.classes:
-                return Obstacle(f"names {part.name}, a class of its own", f"--allow-class {part.name} allows it")
+                allowing = _typed("--allow-class", part.name)
+                return Obstacle(f"names {part.name}, a class of its own", f"{allowing} allows it")
         if env in self.envs:
             return None
+        allowing = f"{_typed('--allow-env', env)} allows it"
         if modules_of(env):
-            return Obstacle(f"plays {env}, a class of its own", f"--allow-env {env} allows it")
+            return Obstacle(f"plays {env}, a class of its own", allowing)
         provider = brought_by(env)
         if provider is not None:
-            return Obstacle(f"plays {env} of the package {provider.package}", f"--allow-env {env} allows it")
+            return Obstacle(f"plays {env} of the package {provider.package}", allowing)
         if env_config:
-            return Obstacle(f"gives {env} an env_config of its own", f"--allow-env {env} allows it")
+            return Obstacle(f"gives {env} an env_config of its own", allowing)
         return None
 
     def decided(self, named: Named) -> UserModules:
@@ -199,6 +204,11 @@ NOTHING_ALLOWED: Final = TrustedCode()
 """Only what this user has trained with."""
 
 
+def _typed(option: str, name: str) -> str:
+    """Return an option as a shell takes it: a name is a stranger's, and the words are there to be copied."""
+    return f"{option} {shlex.quote(name)}"
+
+
 def _parts(experiment: Experiment) -> Iterator[Part]:
     if ":" in experiment.env or experiment.env in _ENVS_OF_GYM:
         yield Part(experiment.env, "--allow-env")
@@ -217,7 +227,8 @@ def _check(file: ModuleFile, folders: tuple[str, ...], place: Path, named: Named
 
 
 def _refusal(named: Named, strange: Sequence[Part]) -> ResumeError:
-    what = ", ".join(part.name for part in strange)
+    shown, others = strange[:_MOST_SHOWN], len(strange) - _MOST_SHOWN
+    what = ", ".join(part.name for part in shown) + (f" and {others:,} more" if others > 0 else "")
     message = f"{named.place} names code that you have not trained with, or that has changed since: {what}"
-    options = " ".join(part.shown_option for part in strange)
+    options = " ".join(part.shown_option for part in shown)
     return ResumeError(message, f"{options} runs it, if it is yours; {_WHERE}")
