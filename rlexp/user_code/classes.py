@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError, UsageError
+from rlexp.user_code.import_guard import GUARD
 
 WHERE_MODULES_ARE = "it is searched in installed packages, the current folder and the experiment file's folder"
 
@@ -28,6 +29,8 @@ def prepare_imports(named: Iterable[str], modules: UserModules) -> None:
     for name in named:
         if modules.decided is not None and name not in modules.decided:
             raise ResumeError(f"the module {name} is not imported: nobody has allowed it", "see --allow-class")
+    if modules.decided is not None:  # also in processes that were handed a part of a run
+        GUARD.allow(modules.folders)
     sys.path += [folder for folder in modules.folders if folder not in sys.path]
     for name in modules.imports:
         try:

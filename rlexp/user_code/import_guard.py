@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Final, ParamSpec, TypeVar
 
 from rlexp.user_code.finding import is_installed_file
@@ -19,7 +20,17 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 _OF_THIS_PACKAGE: Final = os.path.dirname(__file__) + os.sep
+_IMPORT: Final = dis.opmap["IMPORT_NAME"]
 _OF_IMPORTS: Final = ("<frozen importlib", os.path.dirname(importlib.__file__) + os.sep)
+
+
+class FromSource(SourceFileLoader):
+    """Runs the source that was shown and hashed, never the bytecode beside it, which may be of another source."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the compiled source."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 class ImportGuard:
@@ -41,8 +52,14 @@ class ImportGuard:
             sys.meta_path.insert(places[0] if places else 0, self)
 
     def allow(self, folders: Sequence[str]) -> None:
-        """Let packages find modules in folders of the user's, while a run beside them is read."""
+        """Let modules be found in folders of the user's, while a run beside them is read.
+
+        Only those that are named, and what they import: a module there that an installed package asks for by name has
+        been allowed by nobody.
+        """
         self._allowed |= {Path(folder).resolve() for folder in folders}
+        if self._allowed:
+            self._install()
 
     @contextmanager
     def reading(self, run: Path) -> Iterator[None]:
@@ -65,6 +82,8 @@ class ImportGuard:
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and any(map(self._is_hidden, _places(spec))):
             raise ModuleNotFoundError(f"No module named {name!r}: {next(_places(spec))} is not imported", name=name)
+        if spec is not None and type(spec.loader) is SourceFileLoader and self._is_allowed(spec.loader.path):
+            spec.loader = FromSource(spec.loader.name, spec.loader.path)
         return spec
 
     def invalidate_caches(self) -> None:
@@ -74,9 +93,15 @@ class ImportGuard:
         path = Path(os.path.realpath(place))
         if any(path.is_relative_to(run) for run in self._runs):
             return True
-        if not any(path.is_relative_to(folder) for folder in self._beside) or is_installed_file(place):
+        if is_installed_file(place):
             return False
-        return not any(path.is_relative_to(folder) for folder in self._allowed) and _importer_is_installed()
+        if self._is_allowed(place):
+            return _importer_is_installed(by_statement=True)
+        return any(path.is_relative_to(folder) for folder in self._beside) and _importer_is_installed()
+
+    def _is_allowed(self, place: str) -> bool:
+        path = Path(os.path.realpath(place))
+        return any(path.is_relative_to(folder) for folder in self._allowed) and not is_installed_file(place)
 
 
 GUARD: Final = ImportGuard()
@@ -100,12 +125,20 @@ def _places(spec: ModuleSpec) -> Iterator[str]:
     yield from spec.submodule_search_locations or ()
 
 
-def _importer_is_installed() -> bool:
-    """Return whether the code that imports is an installed package's; what this package imports has been decided."""
+def _importer_is_installed(*, by_statement: bool = False) -> bool:
+    """Return whether the code that imports is an installed package's; what this package imports has been decided.
+
+    ``by_statement``: and has the name in an ``import`` statement of its own. Else somebody gave it the name.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name != __file__ and not name.startswith(_OF_IMPORTS):
-            return not name.startswith(_OF_THIS_PACKAGE) and (name.startswith("<frozen") or is_installed_file(name))
+            is_installed = name.startswith("<frozen") or is_installed_file(name)
+            if name.startswith(_OF_THIS_PACKAGE) or not is_installed:
+                return False
+            return not by_statement or frame.f_code.co_code[frame.f_lasti] == _IMPORT
+        if by_statement and name.startswith(_OF_IMPORTS[1]):
+            return False  # importlib.import_module
         frame = frame.f_back
     return False

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import py_compile
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -336,3 +339,49 @@ def test_a_task_of_strangers_is_not_remembered(project: Path, monkeypatch: pytes
     monkeypatch.delenv(TASK_VARIABLE)
     remember_ones_own(load_plan([file]))
     assert [part.name for part in Memory.read().parts] == [f"{MINE}:Env"]
+
+
+@pytest.mark.parametrize("name", ["x; touch owned #", "$(touch owned)", "a'b; touch owned", "a:B\ntouch owned"])
+def test_the_options_to_type_are_words_for_a_shell(name: str, run: Path) -> None:
+    with pytest.raises(ResumeError) as refused:
+        NOTHING_ALLOWED.decided(named(run, name))
+    obstacle = NOTHING_ALLOWED.obstacle("CartPole-v1", {}, [name], ())
+    assert obstacle is not None
+    for hint in (str(refused.value.hint), obstacle.hint):
+        subprocess.run(["sh", "-c", f"true {hint.partition(' runs it')[0]}"], cwd=run, check=True)
+        assert hint.startswith(f"--import {shlex.quote(name)}")
+    assert list(run.iterdir()) == []
+
+
+def test_a_message_names_ten_of_thousands_of_modules(run: Path) -> None:
+    with pytest.raises(ResumeError, match="and 4,990 more") as refused:
+        NOTHING_ALLOWED.decided(named(run, *(f"module_{number}" for number in range(5000))))
+    assert len(str(refused.value.hint)) < 1000
+
+
+def test_the_source_that_was_allowed_is_run_not_the_bytecode_beside_it(project: Path, run: Path) -> None:
+    module = project / f"{MINE}.py"
+    for name in (MINE, "helper_of_mine"):
+        source, other = project / f"{name}.py", project / "other.py"
+        other.write_text("raise SystemError('bytecode')", encoding="utf-8")
+        source.write_text("value = 1\n" + ("import helper_of_mine\n" if name == MINE else ""), encoding="utf-8")
+        cached = importlib.util.cache_from_source(str(source))
+        py_compile.compile(str(other), cfile=cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    modules = TrustedCode((), UserModules((MINE,), (str(project),))).decided(named(run, MINE))
+    prepare_imports([], modules)
+    assert (sys.modules[MINE].value, sys.modules.pop("helper_of_mine").value) == (1, 1)
+    assert module.is_file()
+
+
+def test_installed_packages_find_no_extras_in_a_folder_with_a_module_that_was_allowed(project: Path, run: Path) -> None:
+    trained_with(project, f"{MINE}:Env")
+    modules = NOTHING_ALLOWED.decided(named(run, env=f"{MINE}:Env", folders=(project,)))
+    prepare_imports([MINE], modules)
+    (project / f"{EVIL}.py").write_text("value = 1\n", encoding="utf-8")
+    import gymnasium.envs.registration as installed
+
+    for statement in (f"import {EVIL}", f"from {EVIL} import value"):
+        with pytest.raises(ModuleNotFoundError):
+            exec(compile(statement, str(installed.__file__), "exec"), {})
+    assert installed.load_env_creator(f"{MINE}:Env") is sys.modules[MINE].Env, "the user's module has registered it"
+    exec(compile(f"import {EVIL}", str(project / f"{MINE}.py"), "exec"), {})
