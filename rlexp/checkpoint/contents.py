@@ -104,6 +104,15 @@ def read_manifest(path: Path) -> Manifest:
         raise DamagedCheckpointError(path, f"{MANIFEST} is unreadable") from error
 
 
+def looks_whole(path: Path) -> bool:
+    """Return whether a checkpoint has its manifest, and every file with the size it states; no file is read."""
+    try:
+        manifest = read_manifest(path)
+        return all((path / name).stat().st_size == entry.bytes for name, entry in manifest.files.items())
+    except (CheckpointError, OSError, ValueError):
+        return False
+
+
 def _other_format(path: Path, written_format: object) -> CheckpointError:
     return CheckpointError(
         f"checkpoint {path} has format {written_format}, this rlexp reads format {FORMAT}",

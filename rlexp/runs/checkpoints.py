@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from rlexp.checkpoint import list_checkpoints, newest_checkpoint, remove_checkpoint, verify_checkpoint
-from rlexp.checkpoint.contents import MANIFEST, read_manifest
+from rlexp.checkpoint.contents import MANIFEST, looks_whole, read_manifest
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.trial import Trial
@@ -128,11 +128,15 @@ def keep_best(trial_directory: Path, count: KeptNumber, score_attribute: str) ->
 def superseded(trial_directory: Path, newest: int = NEWEST_KEPT) -> list[Path]:
     """Return the checkpoints of a trial that are neither among the newest nor the best one, which ``evaluate`` plays.
 
-    Only their manifests are read: replay may be of many GB.
+    One that is damaged is neither: the trial goes on from those that are whole. Only manifests are read, and the sizes
+    of files compared: replay may be of many GB.
     """
     ordered = list_checkpoints(trial_directory)
-    best = max(ordered, key=lambda path: (_rank(path), iteration_of(path)), default=None)
-    return [path for path in ordered[newest:] if path != best]
+    whole = [path for path in ordered if looks_whole(path)]
+    if len(whole) <= newest:
+        return []
+    best = max(whole, key=lambda path: (_rank(path), iteration_of(path)))
+    return [path for path in ordered[ordered.index(whole[newest - 1]) + 1 :] if path != best]
 
 
 def _rank(checkpoint: Path) -> float:

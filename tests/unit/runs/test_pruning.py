@@ -73,6 +73,19 @@ def test_the_best_that_run_json_names_stays_too(run: Path) -> None:
     assert kept(run) == [1, 2, 6]
 
 
+@pytest.mark.parametrize("damage", ["no manifest", "cut", "no file"])
+def test_what_is_damaged_counts_neither_as_newest_nor_as_best(run: Path, damage: str) -> None:
+    for number in (2, 5, 6):
+        checkpoint = run / TRIAL / f"checkpoint_{number:06d}"
+        file = next(checkpoint.glob("*.safetensors")) if damage != "no manifest" else checkpoint / "manifest.json"
+        if damage == "cut":
+            file.write_bytes(file.read_bytes()[:-1])
+        else:
+            file.unlink()
+    prune(run, "--keep", 1)
+    assert kept(run) == [2, 4, 5, 6], "run.json names the second; the fourth is whole, and the newest that is"
+
+
 def linked_trial(run: Path) -> None:
     (run / TRIAL).rename(run.parent / "elsewhere")
     (run / TRIAL).symlink_to(run.parent / "elsewhere")
