@@ -121,13 +121,14 @@ class _Supervised:
             if not may_start:
                 self.code = 0
             elif time.monotonic() >= self._due_s:
-                self.start()
+                self._start_again()
         elif (code := self._process.poll()) is not None:
             self._process = None
             if code >= 0 or not may_start:
                 self._end(code)
             else:
-                self._start_later(signal.Signals(-code))
+                number = signal.Signals(-code)
+                self._start_later(f"{self._name} ended by signal {number.value} ({number.name})", 128 + number)
 
     def kill(self) -> None:
         """End it at once."""
@@ -144,21 +145,26 @@ class _Supervised:
         if code > 0 and code not in _ASKED:
             self._report(f"{self._name} ended with exit code {code}; it is not started again")
 
-    def _start_later(self, number: signal.Signals) -> None:
-        """Let another process begin after a while, or none where this happens again and again."""
+    def _start_again(self) -> None:
+        try:
+            self.start()
+        except OSError as error:  # no memory, likely what the one before was killed for; the others go on
+            self._start_later(f"{self._name} could not be started ({error.strerror})", 1)
+
+    def _start_later(self, what: str, code: int) -> None:
+        """Let another process begin after a while, or none where this happens again and again: then ``code`` counts."""
         if time.monotonic() - self._started_s >= QUICK_S:
             self._num_quick = 0
             self._backoff.succeeded()
         self._num_quick += 1
-        ended = f"{self._name} ended by signal {number.value} ({number.name})"
         if self._num_quick >= MOST_QUICK:
-            self.code = 128 + number
+            self.code = code
             often = f"{self._num_quick} times, each within {QUICK_S:.0f} s"
-            self._report(f"{ended} {often}; it is not started again")
+            self._report(f"{what} {often}; it is not started again")
             return
         wait_s = self._backoff.failed()
         self._due_s = time.monotonic() + wait_s
-        self._report(f"{ended}; it is started again in {wait_s:.1f} s")
+        self._report(f"{what}; it is started again in {wait_s:.1f} s")
 
 
 _ASKED: Final = frozenset(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -110,6 +114,30 @@ def test_process_that_is_killed_again_and_again_is_given_up(scene: Scene) -> Non
     assert scene.run(meanwhile, number=1) == 128 + signal.SIGKILL
     assert len(scene.said) == len(scene.started()) == MOST_QUICK
     assert scene.said[-1].endswith(f"{MOST_QUICK} times, each within 60 s; it is not started again")
+
+
+def test_process_that_cannot_be_started_again_is_tried_later_and_the_others_go_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen, starts = subprocess.Popen, itertools.count(1)
+
+    def third_fails(command: list[str], **given: Any) -> subprocess.Popen[bytes]:
+        if next(starts) == 3:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return popen(command, **given)
+
+    monkeypatch.setattr(subprocess, "Popen", third_fails)
+
+    def meanwhile() -> None:
+        os.kill(max(scene.wait_until(2)), signal.SIGKILL)
+        scene.wait_until(3)
+        scene.end()
+
+    assert scene.run(meanwhile) == 0
+    assert [text.partition(" of 2 ")[2].partition(";")[0] for text in scene.said] == [
+        "ended by signal 9 (SIGKILL)",
+        "could not be started (Cannot allocate memory)",
+    ]
 
 
 def test_failures_after_a_long_time_are_not_counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
