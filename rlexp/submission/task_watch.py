@@ -14,6 +14,7 @@ from rlexp.json_file import parse_json
 from rlexp.runs.last_row import is_row
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardError, BoardLostError
+from rlexp.transport.unreadable import UnreadableError
 
 PATIENCE_S: Final = 60.0
 """For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted
@@ -53,8 +54,7 @@ class TaskWatch:
         """Return what is new; raises what the board raises."""
         summary = next((each for each in self._board.tasks() if each.id == self._task.id), None)
         if summary is None:
-            is_there = self._board.describe(self._task.id) is not None
-            return TaskNews(None, notes=self._wait_for_state() if is_there else self._submit_again())
+            return TaskNews(None, notes=self._wait_for_state() if self._is_there() else self._submit_again())
         self._lost_s = self._unreadable_s = None
         self._was_queued = summary.status is TaskStatus.QUEUED
         texts, notes = self._new_texts()
@@ -64,6 +64,13 @@ class TaskWatch:
             notes = (*notes, f"left out {len(texts) - len(rows)} results that are none")
         notes = (*notes, *self._board.unreadable.drain_events())
         return TaskNews(summary, tuple(self._not_recorded(rows)), notes)
+
+    def _is_there(self) -> bool:
+        """Return whether the board has the task, though it does not list it."""
+        try:
+            return self._board.describe(self._task.id) is not None
+        except UnreadableError:
+            return True
 
     def _wait_for_state(self) -> tuple[str, ...]:
         """Wait for a task that the board does not list although it has it; raises BoardError after PATIENCE_S."""

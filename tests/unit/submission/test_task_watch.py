@@ -14,6 +14,7 @@ from rlexp.submission.task_watch import MOST_PAUSE_S, PATIENCE_S, TaskWatch, put
 from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardError
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from rlexp.transport.unreadable import UnreadableError
 from tests.submitted_tasks import ToldTrainer, result_row, submitted_task
 
 
@@ -186,6 +187,18 @@ def test_task_whose_state_cannot_be_read_is_said_once_waited_for_and_given_up(pl
     with pytest.raises(BoardError, match=f"state of task {place.task.id} on the board cannot be read"):
         watch.look()
     assert board.num_submitted == 0
+
+
+def test_task_of_which_nothing_can_be_read_is_waited_for_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(board: MemoryBoard, task_id: str) -> Task | None:
+        raise UnreadableError(task_id, "task seats")
+
+    monkeypatch.setattr(Unlisted, "describe", unreadable)
+    board = Unlisted(place.server)
+    watch = TaskWatch(board, place.task, None, lambda: place.now_s)
+    assert "not what can be read of its state" in watch.look().notes[0]
+    board.is_unlisted = False
+    assert watch.look().summary is not None
 
 
 class ToldTrainerAgain(ToldTrainer):
