@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from annotated_types import Le
 
+from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError
 from rlexp.transport.address import parse_address
 from rlexp.transport.board import Beat, Board, News, Seat, Task, TaskStatus, TrainerBeat
@@ -57,6 +59,19 @@ def test_server_that_ends_is_reported_and_found_again(board: Board, locked_serve
     beat = board.beat(seat)
     assert isinstance(beat, Beat)
     assert beat.status is TaskStatus.RUNNING
+
+
+def test_longest_lease_that_a_key_allows_can_be_read_after_the_clock_was_set_back(
+    board: Board, locked_server: RedisServer
+) -> None:
+    (longest_s,) = (rule.le for rule in BoardConfig.model_fields["lease_s"].metadata if isinstance(rule, Le))
+    assert isinstance(longest_s, int)
+    board.announce(TASK)
+    assert board.lead(TASK.id, "trainer", longest_s)
+    assert board.claim(TASK.id, "actor", longest_s + 60.0)
+    (summary,) = board.tasks()
+    assert (summary.trainer, summary.taken) == ("trainer", (0,))
+    assert board.unreadable.count == 0
 
 
 @pytest.mark.parametrize("login", ["", ":wrong@", "nobody:hidden@"])

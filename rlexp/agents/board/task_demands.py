@@ -62,8 +62,6 @@ MOST: Final[Mapping[str, float]] = {
     "config.board.min_actors": 10_000,
     "config.board.window": 10_000,
     "config.board.min_fragment_steps": 100_000,
-    "config.board.beat_s": _WEEK_S,
-    "config.board.lease_s": _WEEK_S,
     "config.board.patience_s": _WEEK_S,
     "config.board.weights_period_s": _WEEK_S,
     "config.board.recovery_period_s": _WEEK_S,

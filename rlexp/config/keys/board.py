@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from rlexp.config.keys.fields import ActorIds, Conflict, Count, CountOrZero, KeyGroup, Positive
+from rlexp.config.keys.fields import ActorIds, Conflict, Count, CountOrZero, KeyGroup, Positive, UpToADay
 
 
 class BoardConfig(KeyGroup):
@@ -26,11 +26,11 @@ class BoardConfig(KeyGroup):
     """Env steps of an actor's fragment, at least: where ``sample_batch_size`` makes shorter ones, they are lengthened,
     since each is a message. How often the learner learns stays as ``sample_batch_size`` says."""
 
-    beat_s: Positive = 2.0
+    beat_s: UpToADay = 2.0
     """Seconds between two beats of an actor that has nothing to send: with each it renews its lease and learns of new
     weights."""
 
-    lease_s: Positive = 15.0
+    lease_s: UpToADay = 15.0
     """Seconds without a beat after which an actor loses its seat, and another one may take it."""
 
     patience_s: Positive = 600.0

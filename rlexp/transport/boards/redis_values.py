@@ -21,7 +21,8 @@ TASK_FIELDS: Final = ("name", "seats", "description", "file")
 """Those that make a task; they stay as they were announced."""
 EPOCH_AHEAD_MS: Final = 10**10
 """By how much an epoch may be ahead of the server's clock; higher ones are none, or nobody could get a higher one."""
-LONGEST_LEASE_MS: Final = 24 * 3600 * 1000
+LONGEST_LEASE_MS: Final = 25 * 3600 * 1000
+"""An hour more than ``board.lease_s`` may have: the server's clock may have been set back since."""
 MOST_LEASE_BYTES: Final = 300
 _LARGEST: Final = 10**15
 _LARGEST_IN_JSON: Final = 2**64

@@ -84,7 +84,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "optimizer.num_cpus_per_shard": {"num_workers": 1},
     "optimizer.gatherers": {"num_workers": 1},
     "optimizer.num_replay_buffer_shards": {"buffer_size": 10**15},
-    "board.beat_s": {"board": {"lease_s": 1e301}},
     "board.min_actors": {"board": {"actors": 10**15}},
     "min_num_workers": {"num_workers": 10**15},
     "epsilon_timesteps": {"per_worker_exploration": False},
