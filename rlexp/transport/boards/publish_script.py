@@ -45,34 +45,41 @@ if ARGV[7] ~= '' then
 end
 if (number(task[5]) or -1) < 0 then redis.call('HSET', KEYS[2], 'announced', text(now)) mend('task announced') end
 
-local seats, found = redis.call('HGETALL', KEYS[5]), {}
+-- Each hash is read at once: there may be thousands of seats.
+local epochs, known, found = {}, {}, {}
+local fields = redis.call('HGETALL', KEYS[6])
+for i = 1, #fields, 2 do epochs[fields[i]] = epoch_of(fields[i + 1]) end
+local seats, num_seats = redis.call('HGETALL', KEYS[5]), seats_of(task[2])
 for i = 1, #seats, 2 do
   local index, value = number(seats[i]), seats[i + 1]
   local _, held, _, is_lease = lease(value)
-  if not is_lease or not index or text(index) ~= seats[i] or index < 0 or index >= seats_of(task[2]) then
+  if not is_lease or not index or tostring(index) ~= seats[i] or index < 0 or index >= num_seats then
     redis.call('HDEL', KEYS[5], seats[i])
     mend('seats ' .. seats[i])
   else
     found[#found + 1], found[#found + 2] = seats[i], value
-    if held > epoch_of(redis.call('HGET', KEYS[6], index)) then redis.call('HSET', KEYS[6], index, text(held)) end
+    if held > (epochs[seats[i]] or 0) then
+      redis.call('HSET', KEYS[6], seats[i], text(held))
+      epochs[seats[i]] = held
+    end
   end
 end
 
 redis.call('SET', trainer_key, text(now + ARGV[3]) .. ' ' .. epoch .. ' ' .. member)
 redis.call('HSET', KEYS[2], 'weights', ARGV[5])
 redis.call('SET', KEYS[4], ARGV[6])
-local fields = redis.call('HGETALL', KEYS[3])
+fields = redis.call('HGETALL', KEYS[3])
 local newest = {}
-for i = 11, #ARGV, 3 do newest[ARGV[i]] = epoch_of(redis.call('HGET', KEYS[6], ARGV[i])) end
+for i = 11, #ARGV, 3 do newest[ARGV[i]] = epochs[ARGV[i]] or 0 end
 for i = 1, #fields, 2 do
   local seat, of = string.match(fields[i], '^(%d+):(%d+)$')
   local superseded = seat and newest[seat] and epoch_of(of) < newest[seat]
-  if superseded or not seat or not number(fields[i + 1]) then redis.call('HDEL', KEYS[3], fields[i]) end
+  known[fields[i]] = number(fields[i + 1])
+  if superseded or not seat or not known[fields[i]] then redis.call('HDEL', KEYS[3], fields[i]) end
 end
 for i = 11, #ARGV, 3 do
   local field = ARGV[i] .. ':' .. ARGV[i + 1]
-  local known = number(redis.call('HGET', KEYS[3], field)) or -1
-  if newest[ARGV[i]] <= tonumber(ARGV[i + 1]) and tonumber(ARGV[i + 2]) > known then
+  if newest[ARGV[i]] <= tonumber(ARGV[i + 1]) and tonumber(ARGV[i + 2]) > (known[field] or -1) then
     redis.call('HSET', KEYS[3], field, ARGV[i + 2])
   end
 end

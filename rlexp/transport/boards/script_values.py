@@ -30,9 +30,10 @@ end
 local function lease(value)
   if type(value) ~= 'string' or #value > LEASE_BYTES then return 0, 0, '', false end
   local expires, epoch, member = string.match(value, '^(%d+) (%d+) ([\32-\126]*)$')
-  expires = number(expires)
-  if not expires or expires > now + LEASE_MS or (epoch_of(epoch) == 0 and epoch ~= '0') then return 0, 0, '', false end
-  return expires, epoch_of(epoch), member, true
+  if not expires or #expires > 16 or #epoch > 16 then return 0, 0, '', false end
+  expires, epoch = tonumber(expires), tonumber(epoch)
+  if expires > now + LEASE_MS or epoch > now + EPOCH_AHEAD_MS then return 0, 0, '', false end
+  return expires, epoch, member, true
 end
 local STATUSES = {QUEUED = true, RUNNING = true, ENDED = true, FAILED = true, CANCELLED = true}
 local function status_of(value) return STATUSES[value] and value end
