@@ -99,18 +99,23 @@ def await_nodes(
     for nodes that accept connections, which are busy, for longer. ``tell`` is called every few seconds.
     """
     pending, heard_s = list(nodes), clock()
-    reached_s = dict.fromkeys(pending, heard_s)
+    failing_s: dict[Task, float] = {}
     while pending:
         found = ready(pending)
         tell()
         if found:
             pending, heard_s = [task for task in pending if task not in found], clock()
             continue
-        reached_s |= {task: clock() for task in pending if is_reached(nodes[task])}
+        for task in pending:
+            if is_reached(nodes[task]):
+                failing_s.pop(task, None)
+            else:
+                failing_s.setdefault(task, clock())
+            tell()
         now = clock()
-        unreached = {task for task in pending if now - reached_s[task] >= UNREACHED_TIMEOUT_S}
+        unreached = {task for task in pending if now - failing_s.get(task, now) >= UNREACHED_TIMEOUT_S}
         if len(unreached) == len(pending) or now - heard_s >= BUSY_TIMEOUT_S:
-            silent_s = {task: now - (reached_s[task] if task in unreached else heard_s) for task in pending}
+            silent_s = {task: now - (failing_s[task] if task in unreached else heard_s) for task in pending}
             return {task: _silence(nodes[task], silent_s[task], task not in unreached) for task in pending}
     return {}
 

@@ -65,6 +65,10 @@ class BusyCluster:
     def __init__(self, answers_s: dict[str, float], reached: set[str]) -> None:
         self.now_s = 0.0
         self.said_s = [0.0]
+        self.try_s = 0.0
+        """How long a connection is tried that is not accepted."""
+        self.missed_s: set[float] = set()
+        """When no node accepts connections."""
         self._answers_s = answers_s
         self._reached = reached
 
@@ -79,7 +83,9 @@ class BusyCluster:
         return [name for name in pending if self._answers_s[name] <= self.now_s]
 
     def _is_reached(self, node: dict[str, Any]) -> bool:
-        return node["NodeManagerAddress"] in self._reached
+        is_reached = node["NodeManagerAddress"] in self._reached and self.now_s not in self.missed_s
+        self.now_s += 0.0 if is_reached else self.try_s
+        return is_reached
 
     def _tell(self) -> None:
         self.said_s.append(self.now_s)
@@ -97,7 +103,7 @@ def test_busy_node_and_node_that_is_not_reached_are_told_apart() -> None:
     cluster = BusyCluster({"quick": 3.0, "busy": inf, "gone": inf}, {"quick", "busy"})
     assert cluster.silent() == {
         "busy": "busy: it accepts connections, but has not run the probe within 180 s",
-        "gone": "unreached: no connection to gone:7 within 183 s",
+        "gone": "unreached: no connection to gone:7 within 175 s",
     }
 
 
@@ -105,3 +111,18 @@ def test_nodes_that_are_not_reached_are_given_up_soon() -> None:
     cluster = BusyCluster({"quick": 3.0, "gone": inf}, {"quick"})
     assert list(cluster.silent()) == ["gone"]
     assert cluster.now_s < 60
+
+
+def test_node_is_not_given_up_for_one_connection_that_failed_after_others_have_answered() -> None:
+    answers_s = {**{f"node{number}": 4.0 * number for number in range(11)}, "last": 60.0}
+    cluster = BusyCluster(answers_s, {*answers_s})
+    cluster.missed_s = {45.0}
+    assert cluster.silent() == {}
+
+
+def test_many_nodes_that_do_not_answer_connections_are_told_as_such() -> None:
+    names = {f"node{number}" for number in range(100)}
+    cluster = BusyCluster(dict.fromkeys(names, inf), set())
+    cluster.try_s = 1.0
+    assert {answer.partition(":")[0] for answer in cluster.silent().values()} == {"unreached"}
+    assert max(later - earlier for earlier, later in pairwise([*cluster.said_s, cluster.now_s])) < probe.SILENCE_S
