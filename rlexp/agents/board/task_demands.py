@@ -73,7 +73,8 @@ MOST: Final[Mapping[str, float]] = {
 MOST_TRIALS: Final = 100
 """Of a file that is read only to say that a task has one trial: each costs milliseconds."""
 MOST_ITEMS: Final = 1000
-MOST_CHARACTERS: Final = 4096
+MOST_CHARACTERS: Final = 1 << 16
+"""The bounds of a space with a thousand numbers have 30,000."""
 MOST_LEVELS: Final = 16
 _LONGEST_SHOWN: Final = 10**16
 _LARGEST: Final = 10**300

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import psutil
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -232,10 +234,18 @@ def test_text_lists_and_depth_have_limits_too() -> None:
     for _ in range(20):
         deep = {"a": deep}
     assert "nested deeper than 16 levels" in str(number_excess(deep))
-    assert "env has 5,000 characters" in str(number_excess({"env": "x" * 5000}))
+    assert "env has 70,000 characters" in str(number_excess({"env": "x" * 70_000}))
     assert "seed is" in str(number_excess({"seed": 10**400}))
     assert "lr is nan" in str(number_excess({"lr": float("nan")}))
     assert number_excess({"explore": True, "lr": None}) is None
+
+
+def test_env_with_many_different_bounds_is_within_the_limits() -> None:
+    bounds = np.linspace(1.001, 7.77, 999)
+    spaces = gym.spaces.Box(-bounds, bounds, dtype=np.float64), gym.spaces.Discrete(3)
+    own = DQNConfig()
+    trial = BoardTrial(env_config_of(ENV, own, NO_MODULES), 3, *spaces)
+    assert number_excess(describe_trial(own, trial)) is None
 
 
 def test_limits_name_keys_that_exist() -> None:
