@@ -1,5 +1,6 @@
 """What tests share: one Ray and one Redis per session."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,10 @@ from rlexp.sessions.own import OwnRay
 from rlexp.sessions.ray_environment import set_ray_environment
 from tests.brokers import RedisServer, running_redis
 from tests.queue_servers import Mosquitto, QueueServer, RabbitMQ, running_queue
+
+# A shell starts a command in the background without Ctrl-C, and so all that tests start and then interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)
