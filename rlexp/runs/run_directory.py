@@ -41,7 +41,7 @@ from rlexp.runs.run_record import (
 )
 from rlexp.runs.secrets import has_secrets, masked, masked_command
 from rlexp.runs.storage import CheckpointCopies, folder_of
-from rlexp.user_code.memory import addresses_of, remember
+from rlexp.user_code.memory import addresses_of, remember, typed_addresses
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 _OWNER_ONLY: Final = 0o700
@@ -298,8 +298,8 @@ def load_recorded_plan(
     experiments = [trial.experiment for trial in plan.everything]
     experiments += [variant for sweep in plan.sweeps for variant in sweep.variants]
     named = Named(path, record.imports, record.module_folders, experiments)
-    given = {text.partition("=")[2].strip() for text in overrides}
-    remember((), given.intersection(addresses_of(plan)))
+    given = typed_addresses(plan, overrides)
+    remember((), given)
     for url in addresses_of(plan):
         if url not in given:
             trusted.check_storage(url, path, str(masked(url)))

@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.plan import Plan
 from rlexp.errors import Notice
 from rlexp.json_file import parse_json, replace_json
@@ -29,6 +31,9 @@ _MOST: Final = 5000
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _LOCK_TIMEOUT_S: Final = 3.0
 _LOCK_POLL_S: Final = 0.05
+_ACCOUNTS: Final = ("wandb://", "mlflow://")
+_OWN_ACCOUNTS: Final = ("wandb:///", "mlflow:///")
+"""Where a file names no entity."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,32 @@ def remember_plan(plan: Plan) -> Notice | None:
 
 
 def addresses_of(plan: Plan) -> tuple[str, ...]:
-    """Return the storages that a plan names: of checkpoints, and of studies."""
+    """Return what a plan sends to: storages of checkpoints and of studies, and accounts of trackers."""
     storages = [trial.experiment.storage for trial in plan.everything]
     storages += [sweep.search.optuna.storage for sweep in plan.sweeps]
-    return tuple(dict.fromkeys(storage for storage in storages if storage is not None))
+    tracks = [trial.experiment.track for trial in plan.everything]
+    accounts = chain.from_iterable(map(_accounts, tracks))
+    return tuple(dict.fromkeys(chain((storage for storage in storages if storage is not None), accounts)))
+
+
+def typed_addresses(plan: Plan, overrides: Iterable[str]) -> set[str]:
+    """Return the addresses that this user has typed, as a URL or as ``--track``, which means an account of theirs."""
+    keys, values = zip(*((each.strip() for each in text.split("=", 1)) for text in ("=", *overrides)), strict=True)
+    tracks = "track.to" in keys
+    return {url for url in addresses_of(plan) if url in values or (tracks and url.startswith(_OWN_ACCOUNTS))}
+
+
+def is_account(url: str) -> bool:
+    """Return whether an address is of a tracker."""
+    return url.startswith(_ACCOUNTS)
+
+
+def _accounts(track: TrackConfig) -> Iterator[str]:
+    """Yield where trackers record, as a URL: the server is this user's, project and entity are the file's choice."""
+    if "wandb" in track.to:
+        yield f"wandb://{track.wandb.entity or ''}/{track.wandb.project or ''}"
+    if "mlflow" in track.to:
+        yield f"mlflow:///{track.mlflow.experiment or ''}"
 
 
 def remember(parts: Iterable[Remembered], addresses: Iterable[str] = ()) -> Notice | None:

@@ -19,7 +19,7 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, mo
 from rlexp.errors import ResumeError, UsageError
 from rlexp.user_code.finding import ModuleFile, is_installed_file, module_file
 from rlexp.user_code.import_guard import GUARD
-from rlexp.user_code.memory import Memory, Remembered, remember
+from rlexp.user_code.memory import Memory, Remembered, is_account, remember
 
 _ENVS_OF_GYM: Final = ("GymV21Environment-v0", "GymV26Environment-v0")
 """They import the module that their ``env_id`` names."""
@@ -161,13 +161,17 @@ class TrustedCode:
         return UserModules(imports, folders, tuple(dict.fromkeys(file.module for file in found)))
 
     def check_storage(self, url: str, run: Path, shown: str) -> None:
-        """Raise ResumeError where a run names a storage that is not this user's: asking it may send credentials.
+        """Raise ResumeError where a run names a storage or tracker that is not this user's: credentials are sent to it.
 
         ``shown`` is the URL without its own.
         """
-        if url not in self.storages and not Memory.read().knows_address(url):
-            message = f"{run} names the storage {shown}, which no run that you started has used"
-            raise ResumeError(message, "--allow-storage with its whole URL allows it, if it is yours")
+        if url in self.storages or Memory.read().knows_address(url):
+            return
+        if is_account(url):
+            message = f"{run} records with the tracker {shown}, which no run that you started has used"
+            raise ResumeError(message, f"{_typed('--allow-storage', url)} allows it, if it is yours; or --track none")
+        message = f"{run} names the storage {shown}, which no run that you started has used"
+        raise ResumeError(message, "--allow-storage with its whole URL allows it, if it is yours")
 
     def _is_codeless(self, part: Part) -> bool:
         return not part.module and part.name in self.envs

@@ -20,13 +20,13 @@ from rlexp.commands.trust import remember_ones_own, trusted_code
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.config.load import LoadOptions, load_plan
+from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import ResumeError, RlexpError, UsageError
 from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask
 from rlexp.user_code.classes import prepare_imports
 from rlexp.user_code.finding import module_file
 from rlexp.user_code.import_guard import GUARD
-from rlexp.user_code.memory import FILE_NAME, Memory, remember_plan, state_folder
+from rlexp.user_code.memory import FILE_NAME, Memory, addresses_of, remember_plan, state_folder, typed_addresses
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 pytestmark = pytest.mark.usefixtures("own_state")
@@ -385,3 +385,40 @@ def test_installed_packages_find_no_extras_in_a_folder_with_a_module_that_was_al
             exec(compile(statement, str(installed.__file__), "exec"), {})
     assert installed.load_env_creator(f"{MINE}:Env") is sys.modules[MINE].Env, "the user's module has registered it"
     exec(compile(f"import {EVIL}", str(project / f"{MINE}.py"), "exec"), {})
+
+
+def plan_with(track: str, folder: Path) -> Plan:
+    """Return the plan of a file that tracks."""
+    file = folder / "tracked.yaml"
+    text = f"a: {{run: DQN, env: CartPole-v1, track: {track}, stop: {{timesteps_total: 1}}}}"
+    file.write_text(text, encoding="utf-8")
+    return load_plan([file])
+
+
+def test_a_tracker_is_asked_for_with_its_account(project: Path) -> None:
+    mine = plan_with("{to: [wandb, mlflow], wandb: {entity: me, project: p}}", project)
+    assert remember_plan(mine) is None
+    for url in addresses_of(mine):
+        NOTHING_ALLOWED.check_storage(url, project, url)
+    (other,) = addresses_of(plan_with("{to: [wandb], wandb: {entity: evil, project: p}}", project))
+    with pytest.raises(ResumeError, match="records with the tracker wandb://evil/p") as refused:
+        NOTHING_ALLOWED.check_storage(other, project, other)
+    assert refused.value.hint == "--allow-storage wandb://evil/p allows it, if it is yours; or --track none"
+    assert addresses_of(plan_with("{to: [], wandb: {entity: evil}}", project)) == ()
+
+
+@pytest.mark.parametrize(
+    ("entity", "overrides", "is_typed"),
+    [
+        ("null", ["track.to=[wandb]"], True),
+        ("null", ["stop.timesteps_total=2"], False),
+        ("null", [], False),
+        ("evil", ["track.to=[wandb]"], False),
+        ("evil", ["a=wandb://evil/"], True),
+    ],
+)
+def test_who_types_a_tracker_means_an_account_of_theirs(
+    entity: str, overrides: list[str], is_typed: bool, project: Path
+) -> None:
+    plan = plan_with(f"{{to: [wandb], wandb: {{entity: {entity}}}}}", project)
+    assert typed_addresses(plan, overrides) == (set(addresses_of(plan)) if is_typed else set())
