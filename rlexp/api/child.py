@@ -23,10 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-import rlexp
 from rlexp.api.reported_errors import reported
 from rlexp.api.request import TrainingRequest
 from rlexp.errors import TrialError
+from rlexp.sessions.own_program import own_environment, own_program
 
 END_TIMEOUT_S: Final = 60.0
 """How long it may take to save and end where this program stops waiting for it, or to end after its answer."""
@@ -34,7 +34,7 @@ OUTPUT_TIMEOUT_S: Final = 2.0
 """How long its output is read after its end: a process that it has left behind may keep the streams open for ever."""
 _POLL_S: Final = 0.25
 """How often it is asked whether it has ended, where no stream says so."""
-_PROGRAM: Final = ("-P", "-m", "rlexp.api.training_process")
+_PROGRAM: Final = "rlexp.api.training_process"
 _OUTPUT_BYTES: Final = 4000
 """How much of its last output is kept: it may say why it died."""
 _MOST_INTERRUPTS: Final = 2
@@ -171,10 +171,9 @@ class _TrainingProcess:
 
 def _started(sender: int, output: int | None) -> subprocess.Popen[bytes]:
     """Start the process, which answers to the descriptor ``sender``."""
-    paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
     return subprocess.Popen(
-        [sys.executable, *_PROGRAM, str(sender)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        own_program(_PROGRAM, str(sender)),
+        env=own_environment(os.environ),
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,

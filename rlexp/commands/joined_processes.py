@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rlexp.commands.drain_request import DrainRequest
+from rlexp.sessions.own_program import own_environment, own_program
 from rlexp.transport.backoff import Backoff
 
 PARENT_VARIABLE: Final = "RLEXP_JOIN_PARENT"
@@ -40,7 +40,7 @@ class JoinedProcesses:
 
 def join_command(words: Sequence[str]) -> list[str]:
     """Return the command of ``rlexp join`` with ``words``."""
-    return [sys.executable, "-m", "rlexp", "join", *words]
+    return own_program("rlexp", "join", *words)
 
 
 def join_in_processes(joined: JoinedProcesses, report: Callable[[str], None]) -> int:
@@ -90,7 +90,7 @@ class _Supervised:
         """The exit code; None until it has ended, and no other one is started after it."""
         self._name = f"{joined.role} {index + 1} of {joined.number}"
         self._command, self._deadline_s, self._report = list(joined.command), deadline_s, report
-        self._variables = {**joined.environment, PARENT_VARIABLE: str(os.getpid())}
+        self._variables = {**own_environment(joined.environment), PARENT_VARIABLE: str(os.getpid())}
         self._backoff = Backoff(index)
         self._num_quick = 0
         self._process: subprocess.Popen[bytes] | None = None

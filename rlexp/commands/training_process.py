@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from rlexp.regular_file import read_regular
 from rlexp.runs.directories import numbered
 from rlexp.runs.run_name import derived_name
 from rlexp.runs.run_record import EXPERIMENT_FILE, RUN_FILE, read_run_record
+from rlexp.sessions.own_program import own_environment, own_program
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, Lead, Task
 from rlexp.transport.board_errors import BoardError, BoardLostError
@@ -114,7 +114,7 @@ class TaskTrainer:
         options, shown = self._options, self._options.address.without_passwords()
         # The file is a stranger's: it does not decide what this machine's accounts send.
         common = ["--board", str(shown), "--queue", str(shown.queue or NONE), "--track", "none", *options.words]
-        rlexp = [sys.executable, "-m", "rlexp"]
+        rlexp = own_program("rlexp")
         imports = [word for module in self._trusted.modules.imports for word in ("--import", module)]
         if folder.exists():  # what it names was allowed to this command, and is not remembered
             envs = [word for env in sorted(self._trusted.envs) for word in ("--allow-env", env)]
@@ -129,7 +129,8 @@ class TaskTrainer:
         """
         handed = HandedTask(lead.task_id, lead.epoch, os.getpid(), lead.member)
         environment = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
-        process = subprocess.Popen(command, env=environment | {TASK_VARIABLE: handed.to_text()}, process_group=0)
+        environment = own_environment(environment) | {TASK_VARIABLE: handed.to_text()}
+        process = subprocess.Popen(command, env=environment, process_group=0)
         try:
             return _wait(process, _Renewal(self._board, lead), should_stop)
         finally:

@@ -16,10 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any, Final
 
-import rlexp
+from rlexp.sessions.own_program import own_environment, own_program
 
 END_TIMEOUT_S: Final = 5.0
 """How long the process may take to vanish after it was killed."""
@@ -39,10 +38,9 @@ class ChildProcess:
     def __init__(self, module: str, request: Message, variables: Mapping[str, str]) -> None:
         """Start it in a process group of its own, with ``variables`` beside those of this process."""
         self._receiver, sender = os.pipe()
-        paths = (str(Path(rlexp.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(sender)],  # -P: nothing is imported from where the command runs
-            env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            own_program(module, str(sender)),
+            env=own_environment({**os.environ, **variables}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import rlexp
+from rlexp.sessions.own_program import own_environment, own_program
 from rlexp.sessions.processes import SESSION, kill_processes_of
 
 DISMISSAL = b"."
@@ -26,13 +26,11 @@ class Guard:
         """Watch over the session in ``folder``."""
         # It is none of the processes that it would end, nor of those that an outer command would.
         environment = {name: value for name, value in os.environ.items() if name != SESSION}
-        paths = [str(Path(rlexp.__file__).parents[1]), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         # In a session of its own, where Ctrl-C in the terminal does not reach it. Nobody else has the pipe's other
         # end, so that it is closed when, and only when, this process ends.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(folder)],  # -P: nothing is imported from where the command runs
-            env=environment,
+            own_program(__name__, str(folder)),
+            env=own_environment(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

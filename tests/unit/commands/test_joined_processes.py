@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from rlexp.commands import joined_processes
-from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_in_processes
+from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_command, join_in_processes
+from rlexp.sessions.own_program import own_environment
 from rlexp.transport.backoff import Backoff
 
 TIMEOUT_S = 30.0
@@ -200,3 +201,13 @@ def test_error_of_a_process_is_the_exit_code_and_said(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit(2)"]
     assert join_in_processes(JoinedProcesses(command, 2, os.environ, "trainer"), said.append) == 2
     assert sorted(said) == [f"trainer {n} of 2 ended with exit code 2; it is not started again" for n in (1, 2)]
+
+
+def test_a_process_imports_nothing_from_where_the_command_runs(tmp_path: Path) -> None:
+    for name in ("importlib", "enum", "signal", "socket", "rlexp"):
+        (tmp_path / f"{name}.py").write_text("open('sentinel', 'w')", encoding="utf-8")
+    command = join_command(["--help"])
+    ended = subprocess.run(command, cwd=tmp_path, env=own_environment(os.environ), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "join" in ended.stdout
+    assert not (tmp_path / "sentinel").exists()

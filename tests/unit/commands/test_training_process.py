@@ -93,7 +93,7 @@ def command_of(board: MemoryBoard, out: Path, task: Task = TASK) -> list[str]:
     trainer = Trainer(board, out, "")
     assert trainer.play(task, never) is SeatEnd.TASK_OVER
     (command,) = trainer.commands
-    return list(command[3:])
+    return list(command[command.index("rlexp") + 1 :])
 
 
 @pytest.mark.parametrize("owners", [["t1"], ["another", "t1", "t1"]])
