@@ -119,7 +119,7 @@ class TrustedCode:
         """
         strange = [module for module in imports if module not in self.modules.imports]
         if strange:
-            return Obstacle(f"imports the module {strange[0]}", f"{_typed('--import', strange[0])} allows it")
+            return Obstacle(f"imports the module {_shown(strange[0])}", f"{_typed('--import', strange[0])} allows it")
         for part in parts:
             if part.name not in self.classes:
                 allowing = _typed("--allow-class", part.name)
@@ -210,7 +210,12 @@ NOTHING_ALLOWED: Final = TrustedCode()
 
 def _typed(option: str, name: str) -> str:
     """Return an option as a shell takes it: a name is a stranger's, and the words are there to be copied."""
-    return f"{option} {shlex.quote(name)}"
+    return f"{option} {shlex.quote(_shown(name))}"
+
+
+def _shown(name: str) -> str:
+    """Return a name in one line: others would look like lines of ours."""
+    return name if name.isprintable() else repr(name)
 
 
 def _parts(experiment: Experiment) -> Iterator[Part]:
@@ -232,7 +237,7 @@ def _check(file: ModuleFile, folders: tuple[str, ...], place: Path, named: Named
 
 def _refusal(named: Named, strange: Sequence[Part]) -> ResumeError:
     shown, others = strange[:_MOST_SHOWN], len(strange) - _MOST_SHOWN
-    what = ", ".join(part.name for part in shown) + (f" and {others:,} more" if others > 0 else "")
+    what = ", ".join(_shown(part.name) for part in shown) + (f" and {others:,} more" if others > 0 else "")
     message = f"{named.place} names code that you have not trained with, or that has changed since: {what}"
     options = " ".join(part.shown_option for part in shown)
     return ResumeError(message, f"{options} runs it, if it is yours; {_WHERE}")

@@ -349,7 +349,8 @@ def test_the_options_to_type_are_words_for_a_shell(name: str, run: Path) -> None
     assert obstacle is not None
     for hint in (str(refused.value.hint), obstacle.hint):
         subprocess.run(["sh", "-c", f"true {hint.partition(' runs it')[0]}"], cwd=run, check=True)
-        assert hint.startswith(f"--import {shlex.quote(name)}")
+        assert hint.startswith(f"--import {shlex.quote(name if name.isprintable() else repr(name))}")
+        assert len(f"{refused.value.message}{hint}".splitlines()) == 1
     assert list(run.iterdir()) == []
 
 
