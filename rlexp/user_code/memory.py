@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.plan import Plan
 from rlexp.errors import Notice
@@ -95,7 +96,7 @@ def remember_plan(plan: Plan) -> Notice | None:
         names |= dict.fromkeys(part.name for part in experiment.config.user_parts())
     found = ((name, module_file(name.partition(":")[0], plan.modules.folders)) for name in names)
     parts = [Remembered(name, module) for name, module in found if module is not None]
-    return remember(parts, addresses_of(plan))
+    return remember(parts, (*addresses_of(plan), *(address for _, address in model_files(experiments))))
 
 
 def addresses_of(plan: Plan) -> tuple[str, ...]:
@@ -105,6 +106,18 @@ def addresses_of(plan: Plan) -> tuple[str, ...]:
     tracks = [trial.experiment.track for trial in plan.everything]
     accounts = chain.from_iterable(map(_accounts, tracks))
     return tuple(dict.fromkeys(chain((storage for storage in storages if storage is not None), accounts)))
+
+
+def model_files(experiments: Iterable[Experiment]) -> Iterator[tuple[str, str]]:
+    """Yield the envs of MuJoCo that are given a model's file, and how that is remembered.
+
+    A model names more files, which MuJoCo opens whatever they are.
+    """
+    for experiment in experiments:
+        for given in (experiment.config.env_config, experiment.config.evaluation_config.env_config):
+            file = str(given.get("xml_file", ""))
+            if file and Path(file).name != file:  # else it is one of Gymnasium's
+                yield experiment.env, f"{experiment.env} with {file}"
 
 
 def typed_addresses(plan: Plan, overrides: Iterable[str]) -> set[str]:

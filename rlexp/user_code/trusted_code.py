@@ -19,7 +19,7 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, mo
 from rlexp.errors import ResumeError, UsageError
 from rlexp.user_code.finding import ModuleFile, is_installed_file, module_file
 from rlexp.user_code.import_guard import GUARD
-from rlexp.user_code.memory import Memory, Remembered, is_account, remember
+from rlexp.user_code.memory import Memory, Remembered, is_account, model_files, remember
 
 _ENVS_OF_GYM: Final = ("GymV21Environment-v0", "GymV26Environment-v0")
 """They import the module that their ``env_id`` names."""
@@ -146,6 +146,10 @@ class TrustedCode:
         GUARD.refuse(place)
         given = (Part(name, "--import") for name in self.modules.imports)
         parts, memory = list(dict.fromkeys((*named.parts(), *given))), Memory.read()
+        for env, model in model_files(named.experiments):
+            if env not in self.envs and not memory.knows_address(model):
+                message = f"{named.place} plays {_shown(model)}, a file that you have not trained with"
+                raise ResumeError(message, f"{_typed('--allow-env', env)} allows it, if it is yours")
         files = {part: self._file(part, named, memory) for part in parts}
         strange = [part for part in parts if files[part] is None and not self._is_codeless(part)]
         if strange:

@@ -423,3 +423,22 @@ def test_who_types_a_tracker_means_an_account_of_theirs(
 ) -> None:
     plan = plan_with(f"{{to: [wandb], wandb: {{entity: {entity}}}}}", project)
     assert typed_addresses(plan, overrides) == (set(addresses_of(plan)) if is_typed else set())
+
+
+def test_a_model_of_mujoco_is_a_file_of_the_users(project: Path, run: Path) -> None:
+    file = project / "mine.yaml"
+    config = f"{{env_config: {{xml_file: {project}/ant.xml}}, discretize_actions: 3}}"
+    text = f"a: {{run: DQN, env: Reacher-v5, stop: {{timesteps_total: 1}}, config: {config}}}"
+    file.write_text(text, encoding="utf-8")
+    assert remember_plan(load_plan([file])) is None
+    keys = {"env": "Reacher-v5", "discretize_actions": 3}
+    mine = named(run, **keys, env_config={"xml_file": f"{project}/ant.xml"})
+    assert NOTHING_ALLOWED.decided(mine).decided == ()
+    for key in ("env_config", "evaluation_config"):
+        value: dict[str, object] = {"xml_file": "/dev/zero"}
+        other = named(run, **keys, **{key: value if key == "env_config" else {"env_config": value}})
+        with pytest.raises(ResumeError, match="Reacher-v5 with /dev/zero, a file that you have not") as refused:
+            NOTHING_ALLOWED.decided(other)
+        assert refused.value.hint == "--allow-env Reacher-v5 allows it, if it is yours"
+        assert TrustedCode.of((), ["Reacher-v5"], ()).decided(other).decided == ()
+    assert NOTHING_ALLOWED.decided(named(run, **keys, env_config={"xml_file": "reacher.xml"})).decided == ()
