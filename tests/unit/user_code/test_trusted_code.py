@@ -368,7 +368,7 @@ def test_the_source_that_was_allowed_is_run_not_the_bytecode_beside_it(project: 
         source.write_text("value = 1\n" + ("import helper_of_mine\n" if name == MINE else ""), encoding="utf-8")
         cached = importlib.util.cache_from_source(str(source))
         py_compile.compile(str(other), cfile=cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    modules = TrustedCode((), UserModules((MINE,), (str(project),))).decided(named(run, MINE))
+    modules = TrustedCode(modules=UserModules((MINE,), (str(project),))).decided(named(run, MINE))
     prepare_imports([], modules)
     assert (sys.modules[MINE].value, sys.modules.pop("helper_of_mine").value) == (1, 1)
     assert module.is_file()
@@ -431,14 +431,15 @@ def test_a_model_of_mujoco_is_a_file_of_the_users(project: Path, run: Path) -> N
     text = f"a: {{run: DQN, env: Reacher-v5, stop: {{timesteps_total: 1}}, config: {config}}}"
     file.write_text(text, encoding="utf-8")
     assert remember_plan(load_plan([file])) is None
-    keys = {"env": "Reacher-v5", "discretize_actions": 3}
-    mine = named(run, **keys, env_config={"xml_file": f"{project}/ant.xml"})
-    assert NOTHING_ALLOWED.decided(mine).decided == ()
-    for key in ("env_config", "evaluation_config"):
-        value: dict[str, object] = {"xml_file": "/dev/zero"}
-        other = named(run, **keys, **{key: value if key == "env_config" else {"env_config": value}})
+
+    def playing(**config: object) -> Named:
+        return Named(run, (), (), [experiment("Reacher-v5", discretize_actions=3, **config)])
+
+    assert NOTHING_ALLOWED.decided(playing(env_config={"xml_file": f"{project}/ant.xml"})).decided == ()
+    device = {"xml_file": "/dev/zero"}
+    for other in (playing(env_config=device), playing(evaluation_config={"env_config": device})):
         with pytest.raises(ResumeError, match="Reacher-v5 with /dev/zero, a file that you have not") as refused:
             NOTHING_ALLOWED.decided(other)
         assert refused.value.hint == "--allow-env Reacher-v5 allows it, if it is yours"
         assert TrustedCode.of((), ["Reacher-v5"], ()).decided(other).decided == ()
-    assert NOTHING_ALLOWED.decided(named(run, **keys, env_config={"xml_file": "reacher.xml"})).decided == ()
+    assert NOTHING_ALLOWED.decided(playing(env_config={"xml_file": "reacher.xml"})).decided == ()
