@@ -42,6 +42,11 @@ ENVIRONMENT_OF_OWN_RAY = {
 """What closes a Ray of our own to strangers, keeps it small, and gives it the priority of the command.
 
 Whether a cluster wants a token, Ray finds out, and the priority of processes is that of each node's ``ray start``."""
+ENVIRONMENT_IN_A_CLUSTER = {
+    # Ray's own 20 s end connections to processes whose node was away so long, and with one of them a trial.
+    "RAY_grpc_keepalive_timeout_ms": "60000",
+}
+"""What processes on a joined cluster have besides: the command's own, and those of trials."""
 _OF_WORKERS = (
     "RAY_AIR_NEW_OUTPUT",
     "RAY_CHDIR_TO_TRIAL_DIR",
@@ -71,7 +76,7 @@ def set_ray_environment(debug: bool, joins: bool = False) -> None:
     With ``debug`` Ray prints what it has to say, and what its processes print. ``joins``: for somebody's cluster.
     """
     output = ALL_OF_RAYS if debug else NOTHING_OF_RAYS
-    rays = {} if joins else ENVIRONMENT_OF_OWN_RAY
+    rays = ENVIRONMENT_IN_A_CLUSTER if joins else ENVIRONMENT_OF_OWN_RAY
     for name, value in {**ENVIRONMENT, **rays, **output}.items():
         os.environ.setdefault(name, value)
 
@@ -94,7 +99,8 @@ def auth_modes(environment: Mapping[str, str], home: Path) -> list[str]:
 
 def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the processes of trials get on all nodes of a cluster, by name."""
-    return {name: environment.get(name, ENVIRONMENT[name]) for name in _OF_WORKERS} | {SESSION: _IN_A_CLUSTER}
+    ours = {name: ENVIRONMENT[name] for name in _OF_WORKERS} | ENVIRONMENT_IN_A_CLUSTER
+    return {name: environment.get(name, value) for name, value in ours.items()} | {SESSION: _IN_A_CLUSTER}
 
 
 def refuse_full_disk() -> None:

@@ -154,8 +154,11 @@ class NamespaceNodes:
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
         return [*self._nodes[node - 1].enter("--net", "--mount", "--uts", "--pid"), *inside]
 
+    def link(self, node: int, state: str) -> None:
+        _run(*self._bridge.enter("--net"), "ip", "link", "set", f"ve{node}", state)
+
     def kill(self, node: int) -> None:
-        _run(*self._bridge.enter("--net"), "ip", "link", "set", f"ve{node}", "down")
+        self.link(node, "down")
         self._nodes[node - 1].end()
 
     def ip(self, node: int) -> str:

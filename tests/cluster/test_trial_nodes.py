@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 
 TRIAL = "Trainable"
 """In the title of its process: of our class between calls, of the one that Tune makes of it during one."""
+BACK_S = 15.0
+"""Within this time after its link is back a trial trains."""
 FAILING = """
 import gymnasium
 class Failing(gymnasium.Wrapper):
@@ -110,6 +112,29 @@ def test_error_of_a_trial_on_own_disks_is_at_the_driver(tmp_path: Path) -> None:
         assert cpus_free(cluster, tmp_path) == (4, 4)
 
 
+def test_trial_goes_on_when_the_link_of_its_node_is_back_and_no_other_has_room(tmp_path: Path) -> None:
+    with nodes(3, tmp_path, cpus=4, head_cpus=0, own_disks=True) as cluster:
+        file = apex(tmp_path, "timesteps_total: 100000000", workers=6, iteration_s=0.5)
+        words = ["run", file, "--address", cluster.address, "--out", tmp_path / "results"]
+        command = open_rlexp(cluster, 1, *words, folder=tmp_path)
+        run = tmp_path / "results" / "small"
+        wait_for_checkpoint(command, run)
+        wait_for_rows(command, run, 1)
+        steps = rows(run)[-1]["timesteps_total"]
+        away = node_with(cluster, 3, TRIAL)
+        cluster.cut_link(away, 20.0)
+        # The first of them may have been on their way.
+        took_s = wait_for_rows(command, run, len(rows(run)) + 4, "after the link is back")
+        print(f"four rows {took_s:.1f} s after the link is back")
+        assert rows(run)[-1]["timesteps_total"] > steps, "it began again"
+        assert took_s < BACK_S
+        command.signal(signal.SIGINT)
+        done = command.wait()
+        assert done.returncode == 130, done.stderr
+        assert f"waits for its node {cluster.ip(away)}, the others have no room: 3 of its 6" in done.stderr
+        assert cpus_free(cluster, tmp_path) == (8, 8)
+
+
 @pytest.mark.parametrize("disk", ["own", "shared"])
 def test_trial_continues_elsewhere_when_its_node_is_lost(disk: str, tmp_path: Path) -> None:
     with nodes(4, tmp_path, cpus=2, head_cpus=0, own_disks=True) as cluster:
@@ -118,6 +143,7 @@ def test_trial_continues_elsewhere_when_its_node_is_lost(disk: str, tmp_path: Pa
         file = apex(tmp_path, "timesteps_total: 100000000", workers=2, iteration_s=0.5)
         command = open_rlexp(cluster, 1, "run", file, "--address", cluster.address, "--out", out, folder=tmp_path)
         wait_for_checkpoint(command, run)
+        wait_for_rows(command, run, 1)
         steps = rows(run)[-1]["timesteps_total"]
         lost = node_with(cluster, 4, TRIAL)
         cluster.kill_node(lost)

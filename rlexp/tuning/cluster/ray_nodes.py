@@ -12,6 +12,8 @@ import ray
 from ray._private.state import state
 from ray.util.placement_group import placement_group_table
 
+Bundle = Mapping[str, float]
+"""Amounts of resources that are reserved or free on one node, by Ray's names."""
 _ANSWER_TIMEOUT_S = 2.0
 """How long a node may take to accept a connection."""
 
@@ -44,10 +46,13 @@ class ClusterNodes(Protocol):
     def draining(self) -> frozenset[str]:
         """Return the ids of the nodes that are about to be taken away."""
 
-    def available(self) -> Sequence[Mapping[str, float]]:
-        """Return what is free on each node that takes new work, by resource."""
+    def available(self) -> Mapping[str, Bundle]:
+        """Return what is free on each node that takes new work, by the node's id."""
 
-    def unplaced(self) -> Sequence[Sequence[Mapping[str, float]]]:
+    def placed(self) -> Sequence[Sequence[tuple[str, Bundle]]]:
+        """Return each placement group that has its room: the id of the node and the resources of each bundle."""
+
+    def unplaced(self) -> Sequence[Sequence[Bundle]]:
         """Return the bundles of each placement group that waits for room; also those of other commands."""
 
 
@@ -76,11 +81,18 @@ class RayNodes:
     def draining(self) -> frozenset[str]:
         return frozenset(state.get_draining_nodes())
 
-    def available(self) -> list[Mapping[str, float]]:
+    def available(self) -> dict[str, Bundle]:
         draining = self.draining()
         free_of = state.available_resources_per_node()  # type: ignore[no-untyped-call]
-        return [free for node, free in free_of.items() if node not in draining]
+        return {node: free for node, free in free_of.items() if node not in draining}
 
-    def unplaced(self) -> list[list[Mapping[str, float]]]:
+    def placed(self) -> list[list[tuple[str, Bundle]]]:
+        groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+        return [
+            [(group["bundles_to_node_id"][index], bundle) for index, bundle in sorted(group["bundles"].items())]
+            for group in groups
+        ]
+
+    def unplaced(self) -> list[list[Bundle]]:
         groups = placement_group_table().values()
         return [list(group["bundles"].values()) for group in groups if group["state"] in ("PENDING", "RESCHEDULING")]

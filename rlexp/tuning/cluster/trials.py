@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.checkpoint import list_checkpoints
+from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.runs.files import MOVE_FILE
@@ -18,12 +20,15 @@ from rlexp.runs.run_record import RecordedError
 from rlexp.tuning.board.secrets import hand_over_secrets
 from rlexp.tuning.cluster.draining import DrainWatch
 from rlexp.tuning.cluster.node_losses import NodeLosses
-from rlexp.tuning.cluster.ray_nodes import ClusterNodes
-from rlexp.tuning.cluster.room_watch import RoomWatch
+from rlexp.tuning.cluster.ray_nodes import ClusterNodes, RayNode
+from rlexp.tuning.cluster.room_watch import RoomWatch, missing_elsewhere
 from rlexp.tuning.cluster.silent_nodes import LOST_AFTER_S, NOTED_AFTER_S, SilentNodes
 from rlexp.tuning.trial_watch import deadline_s_of, kill_process, our_trial
 
 _UNCOUNTED = "(not counted as a failure)"
+_SECONDS_BETWEEN_LOOKS = 5.0
+_CONNECTIONS_FAIL_S = 60.0
+"""How long after a node answers again Ray may find that its connections to a process there have failed."""
 
 
 class ClusterTrials:
@@ -44,13 +49,19 @@ class ClusterTrials:
     ) -> None:
         self._directory = directory
         self._display = display
+        self._nodes = nodes
+        self._clock = clock
         self._losses = NodeLosses(nodes, wait)
         self._draining = DrainWatch(nodes, self._losses, clock)
         self._room = RoomWatch(nodes, clock)
         self._silent = silent or SilentNodes()
         self._silent_noted: set[str] = set()
+        self._silent_until_s: dict[str, float] = {}
+        """When the node of a trial was last seen not to answer, while its process lives."""
         self._given_up: set[str] = set()
         """Trials whose process was ended as its node does not answer."""
+        self._kept: dict[str, float] = {}
+        """Trials that stay on a node that does not answer, as no other has room, and when that is looked at again."""
         self._moving: set[str] = set()
         """Trials whose process was ended after its checkpoint, to start elsewhere."""
         self._ran: set[str] = set()
@@ -66,6 +77,8 @@ class ClusterTrials:
         self._forget_move(ours)
         self._silent_noted.discard(ours.name)
         self._given_up.discard(ours.name)
+        self._kept.pop(ours.name, None)
+        self._silent_until_s.pop(ours.name, None)
         self._room.forget(ours.name)
 
     def close(self) -> None:
@@ -93,9 +106,15 @@ class ClusterTrials:
         self._moving.discard(ours.name)
         with suppress(RayError):
             lost = self._losses.lost_node(ours.name)
-            if lost is None and not has_left:
+            was_silent = self._clock() - self._silent_until_s.pop(ours.name, -math.inf) < _CONNECTIONS_FAIL_S
+            if lost is None and not has_left and not was_silent:
                 return self._losses.count(ours.name) <= allowed or allowed < 0
-            why = "it has left its node" if lost is None or has_left else f"its node {lost.address} is lost"
+            if has_left:
+                why = "it has left its node"
+            elif lost is not None:
+                why = f"its node {lost.address} is lost"
+            else:
+                why = f"its process{self.where(ours.name)} was cut off"
             self._display.on_note(ours, f"{why}; {again}")
         return True
 
@@ -117,21 +136,46 @@ class ClusterTrials:
             self._look(trials)
 
     def _give_up_silent(self, running: Iterable[TuneTrial]) -> None:
-        """Show which trials are on a node that does not answer, and end their processes after a while.
+        """Show which trials are on a node that does not answer, and end their processes where others have room.
 
-        Ray ends a process that it cannot reach at once, as far as Tune is concerned.
+        Ray ends a process that it cannot reach at once, as far as Tune is concerned. Its room on that node is free only
+        when the node is told of it, or is dead: without room elsewhere a new process would begin later than the old one
+        continues if the node answers again.
         """
         trials = {our_trial(trial).name: trial for trial in running}
         nodes = {name: node for name in trials if (node := self._losses.node_of(name)) is not None}
         for name, seconds in self._silent.look(nodes).items():
             if seconds < NOTED_AFTER_S:
                 self._silent_noted.discard(name)
-            elif name not in self._silent_noted:
+                if self._kept.pop(name, None) is not None:
+                    self._display.on_note(our_trial(trials[name]), f"its node {nodes[name].address} answers again")
+                continue
+            self._silent_until_s[name] = self._clock()
+            if name not in self._silent_noted:
                 self._silent_noted.add(name)
                 self._display.on_note(our_trial(trials[name]), f"its node {nodes[name].address} does not answer")
-            if seconds >= LOST_AFTER_S and name not in self._given_up:
+            if seconds >= LOST_AFTER_S and name not in self._given_up and not self._keeps(trials[name], nodes[name]):
                 self._given_up.add(name)
                 kill_process(trials[name])
+
+    def _keeps(self, trial: TuneTrial, node: RayNode) -> bool:
+        """Return whether a trial waits for its node to answer again, as the others have no room for it.
+
+        A trial with workers beyond ``min_num_workers`` does not: what these would free elsewhere is not known.
+        """
+        ours, now_s = our_trial(trial), self._clock()
+        if now_s < self._kept.get(ours.name, 0.0):
+            return True
+        needed = bundles_of(ours.experiment.config)
+        is_elastic, is_on_one = needed.num_elastic_workers > 0, needed.strategy == "STRICT_PACK"
+        missing = None if is_elastic else missing_elsewhere(_bundles(trial), is_on_one, node.id, self._nodes)
+        if missing is None:
+            self._kept.pop(ours.name, None)
+            return False
+        if ours.name not in self._kept:
+            self._display.on_note(ours, f"waits for its node {node.address}, the others have no room: {missing}")
+        self._kept[ours.name] = now_s + _SECONDS_BETWEEN_LOOKS
+        return True
 
     def _look(self, trials: Sequence[TuneTrial]) -> None:
         running = {our_trial(trial).name: our_trial(trial) for trial in trials if trial.status == TuneTrial.RUNNING}

@@ -12,6 +12,8 @@ from rlexp.errors import UsageError
 from rlexp.sessions import user_code
 from rlexp.sessions.user_code import runtime_env, sent_modules
 
+KEEPALIVE = "RAY_grpc_keepalive_timeout_ms"
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -32,6 +34,13 @@ def test_users_values_of_variables_are_sent() -> None:
     assert made["env_vars"]["OMP_NUM_THREADS"] == "4"
     assert made["env_vars"]["MKL_NUM_THREADS"] == "1"
     assert "py_modules" not in made
+
+
+def test_connections_in_a_cluster_outlast_ray_s_20_seconds() -> None:
+    made = runtime_env((), NO_MODULES, {})
+    assert int(made["env_vars"][KEEPALIVE]) > 20_000
+    made = runtime_env((), NO_MODULES, {KEEPALIVE: "30000"})
+    assert made["env_vars"][KEEPALIVE] == "30000"
 
 
 def test_whole_folder_without_the_runs(folder: Path) -> None:

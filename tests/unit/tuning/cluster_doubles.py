@@ -15,7 +15,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.cluster.ray_nodes import RayNode
+from rlexp.tuning.cluster.ray_nodes import Bundle, RayNode
 
 
 @dataclass
@@ -27,8 +27,10 @@ class FakeNodes:
     )
     silent: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
-    free: list[Mapping[str, float]] = field(default_factory=list)
-    groups: list[list[Mapping[str, float]]] = field(default_factory=list)
+    free: dict[str, Bundle] = field(default_factory=dict)
+    groups: list[list[Bundle]] = field(default_factory=list)
+    """Those that wait for room."""
+    held: list[list[tuple[str, Bundle]]] = field(default_factory=list)
 
     head_is_lost: bool = False
 
@@ -47,10 +49,13 @@ class FakeNodes:
         self.nodes()
         return frozenset(self.drained)
 
-    def available(self) -> Sequence[Mapping[str, float]]:
+    def available(self) -> Mapping[str, Bundle]:
         return self.free
 
-    def unplaced(self) -> Sequence[Sequence[Mapping[str, float]]]:
+    def placed(self) -> Sequence[Sequence[tuple[str, Bundle]]]:
+        return self.held
+
+    def unplaced(self) -> Sequence[Sequence[Bundle]]:
         return self.groups
 
     def declare_dead(self, node_id: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from tests.unit.tuning.cluster_doubles import FakeNodes, FakeServer, make_trial,
 class Scene:
     """TrialEvents with one trial, which has begun on node ``a``."""
 
-    def __init__(self, out: Path, max_failures: int = 0) -> None:
+    def __init__(self, out: Path, max_failures: int = 0, config: Mapping[str, Any] | None = None) -> None:
         self._lines = io.StringIO()
         self.nodes = FakeNodes()
         self.now_s = 100.0
-        self.ours: Trial = make_trial(max_failures=max_failures)
+        self.ours: Trial = make_trial(max_failures=max_failures, config=config or {})
         self.directory = RunDirectory.create(out, "small", None, ["run"], overwrite=False)
         self.directory.start([self.ours], UserModules())
         display = PlainDisplay(io.StringIO(), self._lines)
@@ -69,6 +70,13 @@ class Scene:
         return self._lines.getvalue()
 
 
+def killed_processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the actors that are killed from now on."""
+    killed: list[Any] = []
+    monkeypatch.setattr("rlexp.tuning.trial_watch.ray.kill", lambda actor, no_restart: killed.append(actor))
+    return killed
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(tmp_path)
@@ -90,8 +98,8 @@ def test_lost_node_does_not_count(scene: Scene) -> None:
 
 
 def test_trial_whose_node_is_silent_is_given_up_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[Any] = []
-    monkeypatch.setattr("rlexp.tuning.trial_watch.ray.kill", lambda actor, no_restart: killed.append(actor))
+    killed = killed_processes(monkeypatch)
+    scene.nodes.free = {"b": {"CPU": 6.0}}
     scene.silences_s["a"] = 3.0
     scene.look()
     assert scene.said().count("its node 10.0.0.1 does not answer") == 1
@@ -106,6 +114,59 @@ def test_trial_whose_node_is_silent_is_given_up_once(scene: Scene, monkeypatch: 
     scene.start("b")
     scene.look()
     assert killed == ["a"]
+
+
+def test_trial_stays_on_a_silent_node_while_no_other_has_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = killed_processes(monkeypatch)
+    scene.nodes.free = {"b": {"CPU": 5.0}}
+    scene.silences_s["a"] = 9.0
+    scene.look()
+    scene.look()
+    assert not killed
+    note = "waits for its node 10.0.0.1, the others have no room: 1 of its 2 other processes (1 CPU each)"
+    assert scene.said().count(note) == 1
+    scene.silences_s["a"] = 0.0
+    scene.look()
+    scene.look()
+    assert scene.said().count("its node 10.0.0.1 answers again") == 1
+    scene.silences_s["a"] = 9.0
+    scene.look()
+    scene.nodes.free = {"b": {"CPU": 6.0}}
+    scene.look()
+    assert killed == ["a"], "another node has room now"
+
+
+def test_elastic_trial_does_not_stay_on_a_silent_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = killed_processes(monkeypatch)
+    scene = Scene(tmp_path, config={"num_workers": 6, "min_num_workers": 2})
+    with closing(scene.events):
+        scene.silences_s["a"] = 9.0
+        scene.look()
+        scene.directory.finish(Status.STOPPED)
+    assert killed == ["a"]
+
+
+def test_process_that_dies_soon_after_its_node_answers_again_does_not_count(scene: Scene) -> None:
+    scene.silences_s["a"] = 5.0
+    scene.look()
+    scene.silences_s["a"] = 0.0
+    scene.look()
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == []
+    assert "its process on node 10.0.0.1 was cut off; it starts again from its beginning (not counted" in scene.said()
+    scene.start("a")
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == [scene.trial], "it was not silent since"
+
+
+def test_process_that_dies_long_after_its_node_answers_again_counts(scene: Scene) -> None:
+    scene.silences_s["a"] = 5.0
+    scene.look()
+    scene.silences_s["a"] = 0.0
+    scene.now_s += 100
+    scene.look()
+    scene.fail()
+    assert scene.events.to_end([scene.trial]) == [scene.trial]
 
 
 def test_process_that_dies_before_it_begins_counts_where_no_other_node_is_lost(scene: Scene) -> None:
@@ -173,7 +234,7 @@ def test_trial_that_waits_says_for_what(scene: Scene) -> None:
     scene.nodes.silent.add("a")
     scene.fail()
     scene.look()
-    scene.nodes.free, scene.nodes.groups = [{"CPU": 2.0}], [scene.trial.placement_group_factory.bundles]
+    scene.nodes.free, scene.nodes.groups = {"b": {"CPU": 2.0}}, [scene.trial.placement_group_factory.bundles]
     scene.look()
     assert "waiting for room: a node with 4 CPUs for the driver" in scene.said()
     assert scene.status is Status.RUNNING
