@@ -24,8 +24,8 @@ LEASE_S: Final = 3
 """Of seats and of the right to train; 15 where a user says nothing."""
 ENDS_BY_INTERRUPT: Final = (INTERRUPTED, -signal.SIGINT)
 """Of an actor, the second where it had not begun: a shell calls that 130 too."""
-STEPS: Final = 20
-"""Env steps of a fragment: 10 of each of two envs."""
+STEPS: Final = 32
+"""Env steps of a fragment: ``min_fragment_steps``, which is more than ``sample_batch_size`` of two envs."""
 EXPERIMENT: Final = """
 drill:
   run: APEX

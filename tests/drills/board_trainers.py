@@ -39,14 +39,14 @@ def trainer_killed(scene: Scene) -> str:
         second.wait_for_note("trains")
         followed_s = time.monotonic() - killed_s
         task = board.task()
-        before = rows_of(scene.folder / "first" / task)[-1]
+        before = rows_of(scene.folder / "first/tasks" / task)[-1]
         learns(client, before["info"]["num_updates"] + 10, before["timesteps_total"] + 200)
         learned_s = time.monotonic() - killed_s
         sent = leave(actor)
         cancelled = scene.run("cancel", board.url, task)
         codes = [command.end() for command in (cancelled, second, client)]
         check(codes == [0, 0, 1], f"cancel, the trainer and the client end with {codes}: {client.stderr[-300:]}")
-        told = compare_followed(scene.folder / "second" / task, sent)
+        told = compare_followed(scene.folder / "second/tasks" / task, sent)
         check(followed_s < LEASE_S + 5, f"followed after {followed_s:.1f} s")
         return f"followed {followed_s:.1f} s after the kill, learned on after {learned_s:.1f} s; {told}"
 
