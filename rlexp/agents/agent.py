@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from rlexp.agents.agent_evaluation import AgentEvaluation
 from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
 from rlexp.agents.board.task_description import BoardTrial
-from rlexp.agents.evaluator import Evaluator
+from rlexp.agents.evaluation_process import EvaluationProcess, EvaluatorParts
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.agents.policies import Policies
@@ -27,7 +27,7 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.policy import Learner
+from rlexp.policy import Learner, Weights
 from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
@@ -76,11 +76,11 @@ class Agent(ABC, Generic[ConfigT]):
         self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
         self._progress = Progress(config.metrics_smoothing_episodes, self.callbacks.episode_metrics)
-        self._evaluation = AgentEvaluation(config, seed, self._evaluator, self.add_event)
         self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
         arrays = checkpoint.arrays if checkpoint else {}
         self.filters = ObservationFilters(config, self.observation_space, arrays, self.num_players)
+        self._evaluation = self._make_evaluation()
         learner = self.make_learner()
         if checkpoint is not None:
             load_learner(learner, checkpoint)
@@ -171,14 +171,19 @@ class Agent(ABC, Generic[ConfigT]):
         evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)
         return end_iteration(self.callbacks, row | evaluated)
 
+    def prepare_evaluation(self, should_stop: ShouldStop = never) -> None:
+        """Start the process in which ``evaluate`` plays, if it needs one: it takes a second, once."""
+        self._evaluation.prepare(should_stop)
+
     def evaluate(
         self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
     ) -> PlayedEpisodes:
         """Play episodes with the learner's weights as ``evaluation_config`` has them, greedily unless it explores.
 
-        They are fewer than ``num_episodes`` if ``evaluation_timeout_s`` passes or ``should_stop`` says so first.
+        They are fewer than ``num_episodes`` if ``evaluation_timeout_s`` passes or ``should_stop`` says so first. Where
+        workers have processes of their own, they are played in one too.
         """
-        return self._evaluation.play(self._progress.iteration, num_episodes, should_stop, report)
+        return self._evaluation.play_apart(self._progress.iteration, num_episodes, should_stop, report)
 
     def film(self) -> tuple[Iterator[Array], float]:
         """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
@@ -193,15 +198,17 @@ class Agent(ABC, Generic[ConfigT]):
         """Let ``drain_events`` return ``event``, a sentence."""
         self._events.append(event)
 
-    def _evaluator(self) -> Evaluator:
-        """Return what evaluates the learner's weights as they are now."""
+    def _make_evaluation(self) -> AgentEvaluation:
+        parts = EvaluatorParts(self.POLICIES, self.config, self.env_config)
         spaces = self.observation_space, self.action_space
-        policy = self.POLICIES.make_policy(self.config, *spaces, self.env_config.modules)
+        process = EvaluationProcess(self.pool, parts) if self.config.num_workers else None
+        given = self.filters, self.callbacks, self.seed, self._weights, self.add_event
+        return AgentEvaluation(parts, spaces, *given, process)
+
+    def _weights(self) -> Weights:
+        """Return the learner's weights as they are now."""
         with self.optimizer.paused() as learner:
-            policy.set_weights(learner.get_weights())
-        explore = partial(self.POLICIES.exploring_player, self.config, policy, self.action_space)
-        evaluation_config = self.config.evaluation_config
-        return Evaluator(self.env_config, evaluation_config, self.filters, policy, explore, self.callbacks)
+            return learner.get_weights()
 
     def save(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool = True) -> Path:
         """Write a checkpoint to ``directory``; raises what the file system raises.

@@ -18,12 +18,13 @@ from rlexp.rollout.episode_hooks import make_episode_hooks
 from rlexp.rollout.evaluation import (
     ActingPolicy,
     EvaluationLimits,
-    EvaluationWatch,
     PlayedEpisodes,
+    Playing,
     ReportProgress,
     film_episode,
     ignore_progress,
     play_episodes,
+    played_to_end,
 )
 from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks
 from rlexp.sample_batch import Array
@@ -56,10 +57,15 @@ class Evaluator:
         self, num_episodes: int, seed: int, limits: EvaluationLimits, report: ReportProgress = ignore_progress
     ) -> PlayedEpisodes:
         """Return whole episodes, ``num_episodes`` of them unless ``limits`` end them."""
+        return played_to_end(self.playing(num_episodes, seed, limits), report)
+
+    def playing(self, num_episodes: int, seed: int, limits: EvaluationLimits) -> Playing:
+        """Play the same episodes in parts; the envs are closed with the iterator."""
         env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
-            watch = EvaluationWatch(report, make_episode_hooks(self.callbacks, env, worker_index=None))
-            return play_episodes(self._player(env.num_envs, seed), env, num_episodes, seed, limits, watch)
+            hooks = make_episode_hooks(self.callbacks, env, worker_index=None)
+            player = self._player(env.num_envs, seed)
+            return (yield from play_episodes(player, env, num_episodes, seed, limits, hooks))
         finally:
             env.close()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -98,16 +99,20 @@ def ignore_progress(num_ended: int, num_env_steps: int) -> None:
     """Do nothing with a report."""
 
 
-@dataclass(frozen=True)
-class EvaluationWatch:
-    """Who is told how an evaluation goes."""
-
-    report: ReportProgress = ignore_progress
-    hooks: EpisodeHooks | None = None
-    """Calls the user's hooks for the episodes that count."""
+Playing = Generator[tuple[int, int], None, PlayedEpisodes]
+"""An evaluation, played up to its next report whenever that is asked for; it returns its episodes."""
 
 
-UNWATCHED = EvaluationWatch()
+def played_to_end(playing: Playing, report: ReportProgress = ignore_progress) -> PlayedEpisodes:
+    """Return the episodes of an evaluation, which is played now."""
+    with closing(playing):
+        while True:
+            try:
+                progress = next(playing)
+            except StopIteration as end:
+                episodes: PlayedEpisodes = end.value
+                return episodes
+            report(*progress)
 
 
 def play_episodes(
@@ -116,14 +121,14 @@ def play_episodes(
     num_episodes: int,
     seed: int,
     limits: EvaluationLimits,
-    watch: EvaluationWatch = UNWATCHED,
-) -> PlayedEpisodes:
+    hooks: EpisodeHooks | None = None,
+) -> Playing:
     """Play whole episodes, fewer than ``num_episodes`` where ``limits`` end them.
 
     Each of the M envs plays its fixed share of the episodes: taking the first ones to finish instead
-    would favour the short ones.
+    would favour the short ones. ``hooks`` calls the user's for the episodes that count.
     """
-    share = _Shares(num_episodes, env.num_envs, watch.hooks)
+    share = _Shares(num_episodes, env.num_envs, hooks)
     started = reported = now = time.monotonic()
     obs, infos = env.reset(seed=seed)
     share.begin(obs, infos)
@@ -138,7 +143,7 @@ def play_episodes(
         now = time.monotonic()
         if now - reported >= REPORT_PERIOD_S:
             reported = now
-            watch.report(len(share.returns), steps * env.num_envs)
+            yield len(share.returns), steps * env.num_envs
     returns, lengths = np.array(share.returns), np.array(share.lengths, np.int64)
     num_env_steps, seconds = steps * env.num_envs, now - started
     return PlayedEpisodes(returns, lengths, num_episodes, num_env_steps, seconds, share.own_metrics())

@@ -105,14 +105,14 @@ class CheckpointEvaluation:
         """Return the figures of an evaluation, None where it was cut off or failed; the learner is held from now on."""
         from rlexp.agents.evaluator import evaluation_figures  # it loads Gymnasium, and the command needs none
 
-        self._held.enter_context(self._agent.optimizer.paused())
-        began_s = self._clock()
-        end_s = began_s + limit_s
-
         def is_over() -> bool:
             return self._should_stop() or self._clock() >= end_s
 
         try:
+            self._agent.prepare_evaluation(self._should_stop)
+            self._held.enter_context(self._agent.optimizer.paused())
+            began_s = self._clock()
+            end_s = began_s + limit_s
             played = self._agent.evaluate(self._num_episodes, is_over, self._report)
         except RlexpError as error:  # an env that cannot be played twice can still be trained on
             self._agent.add_event(f"checkpoints are not evaluated any more: {error.message}")

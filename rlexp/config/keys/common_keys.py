@@ -108,7 +108,8 @@ class CommonKeys(KeyGroup):
     sample_timeout_s: Annotated[Positive, RLEXP_ONLY] = 120.0
     """Seconds that a rollout worker with its own process has for ``sample_batch_size`` steps.
 
-    A worker that needs longer counts as hung, most likely in its env: it is killed and replaced.
+    A worker that needs longer counts as hung, most likely in its env: it is killed and replaced. If the process that
+    evaluates checkpoints is silent for so long, it is killed, and none is evaluated any more.
     """
 
     sample_batch_size: FragmentLength

@@ -20,7 +20,7 @@ from rlexp.errors import CallbackError, UsageError
 from rlexp.rollout import episode_hooks
 from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep, info_of, make_episode_hooks
 from rlexp.rollout.episodes import EpisodeCounter, Episodes
-from rlexp.rollout.evaluation import EvaluationLimits, EvaluationWatch, play_episodes
+from rlexp.rollout.evaluation import EvaluationLimits, play_episodes, played_to_end
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
 from rlexp.rollout.worker import RolloutWorker
@@ -205,7 +205,7 @@ def test_evaluations_call_hooks_for_the_episodes_that_count(num_episodes: int) -
     vector = make_vector_env(EnvConfig(UNEVEN_ENV, {}, None), NUM_ENVS)
     hooks = make_episode_hooks(classes_of("Recorder").make("here"), vector, worker_index=None)
     limits = EvaluationLimits(1000, None)
-    played = play_episodes(ScriptedPolicy(), vector, num_episodes, 0, limits, EvaluationWatch(hooks=hooks))
+    played = played_to_end(play_episodes(ScriptedPolicy(), vector, num_episodes, 0, limits, hooks))
     assert len(calls_of("start")) == len(calls_of("end")) == num_episodes
     assert len(calls_of("step")) == played.lengths.sum()
     assert sorted(played.own_metrics["steps"]) == sorted(played.lengths)
@@ -258,7 +258,7 @@ class TestGames:
         assert (_innermost(vector) is not None) == bool(env_config)
         hooks = make_episode_hooks(classes_of("Recorder").make("here"), vector, worker_index=None)
         limits = EvaluationLimits(5000, None)
-        played = play_episodes(RandomPolicy(), vector, 2, 0, limits, EvaluationWatch(hooks=hooks))
+        played = played_to_end(play_episodes(RandomPolicy(), vector, 2, 0, limits, hooks))
         vector.close()
         starts, ends = calls_of("start"), calls_of("end")
         assert len(starts) == len(ends) == len(played.returns) == 2

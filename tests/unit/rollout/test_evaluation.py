@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.rollout import evaluation
-from rlexp.rollout.evaluation import EvaluationLimits, EvaluationWatch, PlayedEpisodes, play_episodes
+from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, play_episodes, played_to_end
 from rlexp.sample_batch import Array
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, UNEVEN_ENV, CountingEnv, IdentityEnv, UnevenEnv
@@ -26,7 +26,7 @@ class RightPolicy(ScriptedPolicy):
 
 def play(env: str, num_envs: int, num_episodes: int) -> tuple[list[float], list[int]]:
     vector = make_vector_env(EnvConfig(env, {}, None), num_envs)
-    played = play_episodes(ScriptedPolicy(), vector, num_episodes, SEED, LIMITS)
+    played = played_to_end(play_episodes(ScriptedPolicy(), vector, num_episodes, SEED, LIMITS))
     assert played.is_complete
     return played.returns.tolist(), played.lengths.tolist()
 
@@ -53,8 +53,8 @@ def test_short_episodes_are_not_preferred(num_episodes: int, num_short: int, num
 
 def test_acts_on_what_the_policy_sees() -> None:
     vector = make_vector_env(EnvConfig(IDENTITY_ENV, {}, None), 3)
-    assert play_episodes(RightPolicy(), vector, 30, SEED, LIMITS).returns.tolist() == [1.0] * 30
-    blind = play_episodes(ScriptedPolicy(), vector, 30, SEED, LIMITS)
+    assert played_to_end(play_episodes(RightPolicy(), vector, 30, SEED, LIMITS)).returns.tolist() == [1.0] * 30
+    blind = played_to_end(play_episodes(ScriptedPolicy(), vector, 30, SEED, LIMITS))
     assert 0 < blind.returns.sum() < 30, f"one of {IdentityEnv.NUM_ACTIONS} actions is right"
 
 
@@ -63,7 +63,9 @@ def test_the_same_seed_plays_the_same_episodes() -> None:
 
 
 def limited(env: str, limits: EvaluationLimits, num_episodes: int = 3) -> PlayedEpisodes:
-    return play_episodes(ScriptedPolicy(), make_vector_env(EnvConfig(env, {}, None), 2), num_episodes, SEED, limits)
+    return played_to_end(
+        play_episodes(ScriptedPolicy(), make_vector_env(EnvConfig(env, {}, None), 2), num_episodes, SEED, limits)
+    )
 
 
 def test_evaluation_ends_at_its_step_limit_with_the_episodes_so_far() -> None:
@@ -83,7 +85,7 @@ def test_evaluation_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(evaluation, "REPORT_PERIOD_S", 0.0)
     vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 2)
     seen: list[tuple[int, int]] = []
-    play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS, EvaluationWatch(lambda *progress: seen.append(progress)))
+    played_to_end(play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS), lambda *progress: seen.append(progress))
     assert seen == [(0, 2), (0, 4), (2, 6)]
 
 
@@ -92,7 +94,7 @@ def test_episodes_that_the_env_had_begun_before_do_not_count() -> None:
     vector.reset(seed=1)
     for _ in range(5):
         vector.step(np.zeros(1, np.int64))
-    assert play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS).lengths.tolist() == [3, 7]
+    assert played_to_end(play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS)).lengths.tolist() == [3, 7]
 
 
 class LivesEnv(CountingEnv):
@@ -106,5 +108,5 @@ class LivesEnv(CountingEnv):
 
 def test_whole_games_are_played_where_episodes_are_lives() -> None:
     vector = SyncVectorEnv([LivesEnv] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    played = play_episodes(ScriptedPolicy(), vector, 3, SEED, LIMITS)
+    played = played_to_end(play_episodes(ScriptedPolicy(), vector, 3, SEED, LIMITS))
     assert (played.returns.tolist(), played.lengths.tolist()) == ([100.0] * 3, [50] * 3)

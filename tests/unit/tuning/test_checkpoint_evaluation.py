@@ -37,6 +37,9 @@ class Player:
         yield
         self.is_held = False
 
+    def prepare_evaluation(self, should_stop: ShouldStop) -> None:
+        assert not self.is_held  # the learner goes on until the process is there
+
     def evaluate(self, num_episodes: int, should_stop: ShouldStop, report: ReportProgress) -> PlayedEpisodes:
         assert self.is_held
         if not self.rewards:
