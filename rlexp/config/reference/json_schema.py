@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import BaseModel
+
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metric_names import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
@@ -69,11 +71,20 @@ def _bare(schema: Schema) -> Schema:
     }
 
 
+def _build(model: type[BaseModel]) -> None:
+    """Build a model and those of its defaults, which is deferred: pydantic before 2.14 writes no default otherwise."""
+    model.model_rebuild()
+    for field in model.model_fields.values():
+        if isinstance(field.default, BaseModel):
+            _build(type(field.default))
+
+
 class _Agent:
     """Pydantic's schema of an agent's experiments, and what pydantic does not know: old spellings, searched values."""
 
     def __init__(self, run: str) -> None:
         self._run = run
+        _build(AGENTS[run])
         self._model = AGENTS[run].model_json_schema()
 
     def schema(self) -> Schema:

@@ -54,6 +54,7 @@ class Scene:
                 failed.append(error)
                 (self.folder / "done").touch()
 
+        before = set(psutil.Process().children(recursive=True))  # of other tests, which share a Ray for example
         thread = threading.Thread(target=act, daemon=True)
         thread.start()
         command = [sys.executable, "-c", PLAYS, str(self.folder)]
@@ -61,8 +62,12 @@ class Scene:
         code = join_in_processes(joined, self.said.append)
         thread.join(TIMEOUT_S)
         assert not failed, failed
-        assert not psutil.Process().children(recursive=True)
+        assert set(psutil.Process().children(recursive=True)) <= before
         return code
+
+    def alive(self) -> list[psutil.Process]:
+        """Return those processes of the folder that have not been waited for."""
+        return [child for child in psutil.Process().children() if child.pid in self.started()]
 
     def started(self) -> set[int]:
         return {int(path.stem) for path in self.folder.glob("*.started")}
@@ -160,7 +165,7 @@ def test_failures_after_a_long_time_are_not_counted(scene: Scene, monkeypatch: p
 def test_process_that_is_asked_to_leave_is_not_started_again(scene: Scene) -> None:
     def meanwhile() -> None:
         os.kill(max(scene.wait_until(2)), signal.SIGTERM)
-        scene.wait_for(lambda: len(psutil.Process().children()) == 1)
+        scene.wait_for(lambda: len(scene.alive()) == 1)
         scene.end()
 
     assert scene.run(meanwhile) == 128 + signal.SIGTERM

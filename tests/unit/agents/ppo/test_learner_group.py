@@ -145,11 +145,16 @@ def test_learners_read_the_clock_of_schedules(group: Group) -> None:
         assert group.learner.learn_on_batch(BATCHES[0]).stats["lr"] == pytest.approx(lr)
 
 
+def connections_of(process: psutil.Process) -> list[Any]:
+    """Return the TCP connections of a process; psutil before 6 has another name for them."""
+    return list((process.net_connections if hasattr(process, "net_connections") else process.connections)("tcp"))
+
+
 def test_learners_on_one_host_can_be_reached_from_there_only(group: Group) -> None:
     listening = [
         connection.laddr.ip
         for pid in group.pids
-        for connection in psutil.Process(pid).net_connections("tcp")
+        for connection in connections_of(psutil.Process(pid))
         if connection.status == psutil.CONN_LISTEN
     ]
     assert len(listening) >= 2
