@@ -34,6 +34,11 @@ OWN_SCRIPT: Final = "deploy_of_mine"
 HOOKS: Final = ("sitecustomize", "usercustomize", "conftest", "setup", "__main__", "__init__", EVIL, "evil_backend")
 REFUSED: Final = 3
 AT_ONCE: Final = 4
+STRACE: Final = ("-D", "-f", "--seccomp-bpf", "-qq", "-e", "trace=execve,connect", "-e", "signal=none")
+ELSEWHERE: Final = "198.51.100.1"
+"""An address for documentation (RFC 5737)."""
+ASKED_BY_RAY: Final = 'sin_port=htons(53), sin_addr=inet_addr("8.8.8.8")'
+"""Ray connects a UDP socket there, and sends nothing, to learn the address of its own machine."""
 API: Final = """
 import sys, rlexp
 from rlexp.errors import RlexpError
@@ -174,8 +179,12 @@ def stranger(scene: Scene) -> str:
     check(not sentinel.exists(), f"executed: {sentinel.read_text() if sentinel.exists() else ''}")
     told = log.read_text(encoding="utf-8") if log.exists() else ""
     check(not told, f"{len(told.splitlines())} events: {told[:1500]}")
+    calls = strange_calls(environment)
+    check(not calls, f"{len(calls)} system calls: {calls[:5]}")
     check_hook_works(scene, archive, environment, log)
-    return f"{count} commands and functions beside {3 * traps} modules, {len(named)} runs that name code or a storage"
+    watched = "audit hook and strace" if shutil.which("strace") else "audit hook, no strace"
+    done = f"{count} commands and functions beside {3 * traps} modules"
+    return f"{done}, {len(named)} runs that name code or a storage; {watched}"
 
 
 def audited(scene: Scene, archive: Path, log: Path) -> dict[str, str]:
@@ -250,6 +259,12 @@ def check_hook_works(scene: Scene, archive: Path, environment: dict[str, str], l
     done.end()
     told = log.read_text(encoding="utf-8") if log.exists() else ""
     check("exec " in told and "import " in told, f"the hook told {told!r}")
+    if shutil.which("strace"):
+        code = f"import socket; socket.socket(type=socket.SOCK_DGRAM).connect(('{ELSEWHERE}', 9))"
+        started(scene, scene.folder, environment, (sys.executable, "-c", code)).end()
+        started(scene, scene.folder, environment, (str(archive / "program.sh"),)).end()
+        calls = strange_calls(environment)
+        check(len(calls) == 2, f"strace told {calls}")
 
 
 def within(scene: Scene, folder: Path, environment: dict[str, str], *arguments: object) -> Command:
@@ -266,5 +281,24 @@ def scene_in(scene: Scene, folder: Path, environment: dict[str, str], *arguments
 
 
 def started(scene: Scene, folder: Path, environment: dict[str, str], words: tuple[str, ...]) -> Command:
-    """Start a program in a folder."""
+    """Start a program in a folder; strace watches what no hook of Python sees: programs, and libraries that connect."""
+    if shutil.which("strace"):
+        log = f"{environment['RLEXP_AUDIT_LOG']}.{len(scene._commands)}.strace"
+        words = ("strace", *STRACE, "-o", log, *words)
     return scene._started(("sh", "-c", 'cd "$0" && exec "$@"', str(folder), *words), environment)
+
+
+def strange_calls(environment: dict[str, str]) -> list[str]:
+    """Return the lines of strace that start a program of the archive's, or connect to another machine."""
+    log, archive = Path(environment["RLEXP_AUDIT_LOG"]), Path(environment["RLEXP_AUDIT_HOSTILE"])
+    hosts = environment["RLEXP_AUDIT_HOSTS"].split(",")
+    strange = []
+    for path in log.parent.glob(f"{log.name}.*.strace"):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            program = re.search(r'execve\("([^"]*)"', line)
+            host = re.search(r'inet_\w+\((?:AF_INET6, )?"([^"]*)"', line)
+            is_hostile = program and (archive in Path(program[1]).parents or not Path(program[1]).is_absolute())
+            is_away = host and host[1].removeprefix("::ffff:") not in hosts and ASKED_BY_RAY not in line
+            if is_hostile or is_away:
+                strange.append(line)
+    return strange
