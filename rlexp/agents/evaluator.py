@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.config.keys.metric_names import OWN_METRICS
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
+from rlexp.errors import TrialError
 from rlexp.metrics.windows import summarised
 from rlexp.rollout.episode_hooks import make_episode_hooks
 from rlexp.rollout.evaluation import (
@@ -36,6 +40,8 @@ MAX_STEPS = 1_000_000
 """Bound of an evaluation, in steps of its vector env."""
 MAX_FILM_FRAMES = 10_000
 """Frames of a video, at most: eleven minutes of an Atari game, which an agent that waits for ever would fill."""
+CLOSE_TIMEOUT_S = 10.0
+"""How long envs may take to close."""
 DEFAULT_FPS = 30
 """Frames a second of an env without ``render_fps``."""
 
@@ -60,14 +66,17 @@ class Evaluator:
         return played_to_end(self.playing(num_episodes, seed, limits), report)
 
     def playing(self, num_episodes: int, seed: int, limits: EvaluationLimits) -> Playing:
-        """Play the same episodes in parts; the envs are closed with the iterator."""
+        """Play the same episodes in parts; the envs are closed with the iterator.
+
+        Raises TrialError where their ``close`` does not return within CLOSE_TIMEOUT_S.
+        """
         env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
             hooks = make_episode_hooks(self.callbacks, env, worker_index=None)
             player = self._player(env.num_envs, seed)
             return (yield from play_episodes(player, env, num_episodes, seed, limits, hooks))
         finally:
-            env.close()
+            _close(env)
 
     def film(self, seed: int) -> tuple[Iterator[Array], float]:
         """Return the pictures ``[H, W, 3]`` of an episode, and how many make a second.
@@ -93,6 +102,25 @@ class Evaluator:
 
     def _player(self, num_envs: int, seed: int) -> ActingPolicy:
         return self.filters.applied_to(self.explore(num_envs, seed) if self.config.explore else self.policy)
+
+
+def _close(env: VectorEnv[Any, Any, Any]) -> None:
+    """Close envs in a thread, which is left alone where it hangs: the trial goes on."""
+    closed: Future[None] = Future()
+
+    def close() -> None:
+        try:
+            env.close()
+        except Exception as error:
+            closed.set_exception(error)
+        else:
+            closed.set_result(None)
+
+    threading.Thread(target=close, name="close", daemon=True).start()
+    if not wait([closed], CLOSE_TIMEOUT_S).done:
+        message = f"env.close has not returned for {CLOSE_TIMEOUT_S:g} s"
+        raise TrialError(message, "close what the env has opened without waiting for it")
+    closed.result()
 
 
 def evaluation_env(training_env: EnvConfig, config: EvaluationConfig) -> EnvConfig:

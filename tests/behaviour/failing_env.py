@@ -16,7 +16,8 @@ from tests.envs import Array, EndlessEnv
 class FailsOnceEnv(EndlessEnv):
     """Fails at its hundredth step and leaves the file ``failed``; where that is there already, only if ``always``.
 
-    ``how`` is ``raise``, ``hang``, ``die`` with its whole process, or ``nan``, which pays a reward of that.
+    ``how`` is ``raise``, ``hang``, ``die`` with its whole process, or ``nan``, which pays a reward of that; or
+    ``close``: it does not fail in a step, but hangs in ``close``.
     """
 
     def __init__(self, failed: str, always: bool = False, how: str = "raise") -> None:
@@ -26,7 +27,7 @@ class FailsOnceEnv(EndlessEnv):
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self._steps_left -= 1
-        if self._steps_left == 0 and (self._always or not self._failed.exists()):
+        if self._steps_left == 0 and self._how != "close" and (self._always or not self._failed.exists()):
             self._failed.touch()
             if self._how == "hang":
                 threading.Event().wait()
@@ -37,6 +38,10 @@ class FailsOnceEnv(EndlessEnv):
                 return obs, float("nan"), terminated, truncated, info
             raise RuntimeError("this env fails")
         return super().step(action)
+
+    def close(self) -> None:
+        if self._how == "close" and self._always:
+            threading.Event().wait()
 
 
 class RecordedProcessEnv(EndlessEnv):

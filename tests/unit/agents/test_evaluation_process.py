@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents import evaluation_process
+from rlexp.agents import evaluation_process, evaluator
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent
@@ -170,4 +170,18 @@ def test_without_workers_an_evaluation_is_played_here(pool: ProcessTaskPool, tmp
     with pytest.raises(EnvError):
         agent.evaluate(4)
     assert pool.actors() == []
+    agent.stop()
+
+
+def test_without_workers_an_env_that_hangs_in_close_does_not_stop_the_trial(
+    pool: ProcessTaskPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "CLOSE_TIMEOUT_S", 0.2)
+    agent = failing(pool, tmp_path, "close", num_workers=0)
+    agent.train()
+    evaluated = CheckpointEvaluation(agent, 4, never, ignore_progress)
+    assert evaluated.confirms(GOAL, {})
+    evaluated.release()
+    assert agent.drain_events() == ["checkpoints are not evaluated any more: env.close has not returned for 0.2 s"]
+    assert agent.train()["training_iteration"] == 2
     agent.stop()
