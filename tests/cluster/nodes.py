@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -74,6 +74,14 @@ class Command:
             out, err = self.process.communicate(timeout=30)
             raise AssertionError(f"not done after {timeout_s:g} s: {self.process.args!r}\n{out}\n{err}") from None
         return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, err)
+
+    def kill_tree(self) -> None:
+        """Kill it and every process that it has started, as the end of a container does."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        if not self.has_wrapper:
+            self.process.kill()
 
     def end(self) -> None:
         """Kill it if it still runs."""

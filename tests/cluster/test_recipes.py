@@ -101,7 +101,7 @@ def test_entrypoint_of_the_rayjob_runs_and_resumes(tmp_path: Path) -> None:
             command = open_recipe(cluster, 1, f"exec bash -c '{lines}'", tmp_path)
             wait_for_rows(command, run, before + 1, f"of attempt {attempt}")
             wait_for_checkpoint(command, run)
-            command.signal(signal.SIGKILL)
+            command.kill_tree()
             command.wait()
         assert not (tmp_path / "results" / "pong-apex-2").exists()
 
