@@ -63,12 +63,16 @@ class RunDirectory:
     The command that runs or resumes an experiment has one, as a context manager, for as long as it lives.
     """
 
-    def __init__(self, path: Path, lock: RunLock, record: RunRecord, is_new: bool) -> None:
+    def __init__(
+        self, path: Path, lock: RunLock, record: RunRecord, is_new: bool, modules: UserModules = NO_MODULES
+    ) -> None:
         """Use :meth:`create` or :meth:`open`."""
         self.path = path
         self.is_new = is_new
         """Whether this command has made it; if not, it is somebody's work."""
         self.record = record
+        self.modules = modules
+        """That trials may import; those that ``run.json`` names may be a stranger's choice."""
         self.copies = CheckpointCopies(folder_of(record))
         """Of the checkpoints of trials that have a storage."""
         self.trackers: RunTrackers = NoTrackers()
@@ -101,10 +105,13 @@ class RunDirectory:
         return cls(path, lock, record, is_new=True)
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
-        """Lock the run at ``path`` to resume it; raises ResumeError when it is foreign, damaged or in use."""
+    def open(cls, path: Path, modules: UserModules = NO_MODULES) -> RunDirectory:
+        """Lock the run at ``path`` to resume it with ``modules``, which have been allowed.
+
+        Raises ResumeError when it is foreign, damaged or in use.
+        """
         record = read_run_record(path)
-        directory = cls(path, RunLock(path), record, is_new=False)
+        directory = cls(path, RunLock(path), record, is_new=False, modules=modules)
         remove_unfinished(path)
         remove_remains(path.absolute().parent)
         for trial in record.trials:
@@ -133,6 +140,7 @@ class RunDirectory:
 
     def start(self, trials: Sequence[Trial], modules: UserModules = NO_MODULES) -> None:
         """Make the trials' directories and write the first ``run.json``; ``modules`` are those of their envs."""
+        self.modules = modules
         self.record.imports, self.record.module_folders = list(modules.imports), list(modules.folders)
         for trial in trials:
             self._make(trial)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp import __version__
-from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ResumeError
 from rlexp.json_file import read_json, replace_json
 from rlexp.runs.row_columns import flatten
@@ -137,11 +136,6 @@ class RunRecord:
     """Where these and the modules of its env classes were looked for: the current folder then, and its files'."""
     status: Status = Status.RUNNING
     trials: list[TrialRecord] = field(default_factory=list)
-
-    @property
-    def modules(self) -> UserModules:
-        """The user's own modules, as of when it began."""
-        return UserModules(tuple(self.imports), tuple(self.module_folders))
 
     def __post_init__(self) -> None:
         self._by_name: dict[str, TrialRecord] = {}

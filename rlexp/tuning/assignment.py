@@ -51,7 +51,7 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, ke
     return Assignment(
         trial=trial,
         directory=directory.trial_directory(trial).resolve(),
-        modules=directory.record.modules,
+        modules=directory.modules,
         restore=starting_point(trial),
         deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
         milestones=source.milestones,

@@ -86,7 +86,7 @@ def resume_run(
     with (
         StopRequest(display.on_stop_request) as request,
         Trackers.started(trials, options.out, display) as trackers,
-        RunDirectory.open(path) as directory,
+        RunDirectory.open(path, plan.modules) as directory,
     ):
         directory.trackers = trackers
         if overrides:
@@ -181,7 +181,7 @@ def resume_sweep(
     with (
         StopRequest(display.on_stop_request) as request,
         Trackers.started(plan.everything, options.out, display) as trackers,
-        RunDirectory.open(path) as directory,
+        RunDirectory.open(path, plan.modules) as directory,
     ):
         directory.trackers = trackers
         _fetch_missing(directory, plan.everything, display)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import UserModules
 from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError
@@ -189,3 +191,20 @@ def test_recorded_trials_keep_their_names_in_any_order_of_grids(tmp_path: Path) 
     assert [(trial.index, trial.name, trial.experiment) for trial in again] == [
         (trial.index, trial.name, trial.experiment) for trial in trials
     ]
+
+
+def test_trials_of_a_resumed_run_import_what_was_allowed_not_from_folders_that_it_names(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps(record | {"module_folders": [str(tmp_path)]}), encoding="utf-8")
+    assigned: list[UserModules] = []
+
+    def assign(source: FixedTrials, trials: list[Trial], directory: RunDirectory, *others: object) -> int:
+        assigned.extend(assignment_of(trial, directory, source).modules for trial in trials)
+        return 0
+
+    monkeypatch.setattr("rlexp.tuning.resume.make_session", lambda *arguments: None)
+    monkeypatch.setattr("rlexp.tuning.resume.run_in_session", assign)
+    assert resume(run, "stop.timesteps_total=160") == 0
+    assert assigned == [UserModules(folders=(str(Path(__file__).parents[3]),), decided=("tests.envs",))]
